@@ -1,0 +1,1 @@
+"""OneFlow's nn.Graph for PyTorch: one whole training step as one torch.fx program."""
