@@ -1,0 +1,242 @@
+"""Every private torch name in use, in one place. Each is feature-detected for torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch._guards import GuardSource, Source
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.fx.experimental.proxy_tensor import (
+    get_proxy_mode,
+    get_proxy_slot,
+    make_fx,
+    track_tensor_tree,
+)
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+)
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "GuardOnDataDependentSymNode",
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "ShapeEnv",
+    "TorchDispatchMode",
+    "active_tracer",
+    "constant_of",
+    "disable_modes",
+    "engine_watch",
+    "fake_mode",
+    "fast_op",
+    "host_symbol",
+    "make_fx",
+    "mark_step_called",
+    "node_of",
+    "pytree",
+    "storage_id",
+    "symbolic_branches",
+    "symbolic_python_math",
+    "track",
+    "unset_fake_temporarily",
+]
+
+disable_modes = _disable_current_modes
+
+
+@dataclasses.dataclass(frozen=True)
+class _HostValue(Source):
+    """Names a symbol that stands for a Python number of the optimizer."""
+
+    index: int
+
+    @property
+    def _name_template(self) -> str:
+        return f"host_{self.index}"
+
+    @property
+    def guard_source(self) -> GuardSource:  # type: ignore[override]  # a method in torch 2.11
+        return GuardSource.CONSTANT
+
+
+def fake_mode() -> FakeTensorMode:
+    """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
+    return FakeTensorMode(
+        shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True
+    )
+
+
+def host_symbol(mode: FakeTensorMode, index: int, value: float | int) -> Any:
+    """A SymFloat or SymInt of known value: arithmetic on it is recorded, branches take its value."""
+    env = mode.shape_env
+    source = _HostValue(index)
+    symbol = env.create_unspecified_symbol(
+        value, source=source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+    )
+    if isinstance(value, float):
+        return env.create_symfloatnode(symbol, hint=value, source=source)
+    return env.create_symintnode(symbol, hint=value, source=source)
+
+
+def active_tracer() -> Any:
+    """The tracer of the innermost make_fx; None outside of one."""
+    mode = get_proxy_mode()
+    return None if mode is None else mode.tracer
+
+
+def node_of(value: Any, tracer: Any) -> fx.Node | None:
+    """The node that currently holds a traced tensor or symbolic number."""
+    slot = get_proxy_slot(value, tracer, None)
+    if slot is None:
+        return None
+    proxy = slot.proxy if hasattr(slot, "proxy") else slot
+    if hasattr(proxy, "force"):
+        proxy = proxy.force()
+    return proxy.node  # type: ignore[no-any-return]
+
+
+def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
+    """Let ``value`` stand for ``proxy`` in the running trace."""
+    track_tensor_tree(value, proxy, constant=None, tracer=tracer)
+
+
+def constant_of(tensor: Any) -> torch.Tensor | None:
+    """The real value that a fake tensor made from a literal remembers."""
+    return getattr(tensor, "constant", None)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Equal for two tensors exactly when they share memory. Works on fake tensors."""
+    return tensor.untyped_storage()._cdata
+
+
+@contextlib.contextmanager
+def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Report each time Python takes the concrete value of a symbolic number with a known value.
+
+    ``record(number, value)`` is called for branches and conversions; a mere ``torch._check`` is not one.
+    """
+
+    def branch(name: str, wrap: Callable[[SymNode], Any]) -> Callable[..., Any]:
+        original = getattr(SymNode, name)
+
+        def guarded(self: SymNode, file: str, line: int) -> Any:
+            hint = self.hint if self.has_hint() else None
+            if hint is None:
+                return original(self, file, line)
+            record(wrap(self), hint)
+            return hint
+
+        return guarded
+
+    def expect_true(self: SymNode, file: str, line: int) -> Any:
+        return self.hint if self.has_hint() else original_expect_true(self, file, line)
+
+    original_expect_true = SymNode.expect_true
+    patches = {
+        "guard_bool": branch("guard_bool", torch.SymBool),
+        "guard_int": branch("guard_int", torch.SymInt),
+        "guard_float": branch("guard_float", torch.SymFloat),
+        "expect_true": expect_true,
+    }
+    with mock.patch.multiple(SymNode, **patches):
+        yield
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
+def _symbolic_extreme(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def extreme(*values: Any, **options: Any) -> Any:
+        if len(values) > 1 and not options and any(map(_is_symbolic, values)):
+            return functools.reduce(symbolic, values)
+        return plain(*values, **options)
+
+    return extreme
+
+
+def _symbolic_function(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def function(value: Any) -> Any:
+        return symbolic(value) if _is_symbolic(value) else plain(value)
+
+    return function
+
+
+@contextlib.contextmanager
+def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
+    """Let ``max``, ``min`` in the given module namespaces, and ``math.sqrt`` and kin, accept symbols."""
+    with contextlib.ExitStack() as stack:
+        for namespace in namespaces:
+            names = {
+                "max": _symbolic_extreme(builtins.max, torch.sym_max),
+                "min": _symbolic_extreme(builtins.min, torch.sym_min),
+            }
+            stack.enter_context(mock.patch.dict(namespace, names))
+        for name in ("sqrt", "exp", "cos", "sin", "tanh", "log2"):
+            symbolic = getattr(torch, f"_sym_{name}", None)
+            if symbolic is not None:
+                plain = getattr(math, name)
+                stack.enter_context(mock.patch.object(math, name, _symbolic_function(plain, symbolic)))
+        yield
+
+
+@contextlib.contextmanager
+def engine_watch(enter: Callable[[tuple[Any, ...]], None], leave: Callable[[], None]) -> Iterator[None]:
+    """Call ``enter(roots)`` and ``leave()`` around each run of the autograd engine."""
+    original = torch.autograd.graph._engine_run_backward
+
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        enter(tuple(t_outputs))
+        try:
+            return original(t_outputs, *args, **kwargs)
+        finally:
+            leave()
+
+    with contextlib.ExitStack() as stack:
+        for module in (torch.autograd, torch.autograd.graph):
+            if hasattr(module, "_engine_run_backward"):
+                stack.enter_context(mock.patch.object(module, "_engine_run_backward", run))
+        yield
+
+
+def sequence_number() -> int:
+    """The number of the autograd node made last in this thread."""
+    return torch.autograd._get_sequence_nr() - 1
+
+
+def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
+    """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def fast_op(op: OpOverload) -> Callable[..., Any]:
+    """The op's C++ entry, one Python frame below ``op.__call__``."""
+    return getattr(op, "_op", op)

@@ -1,0 +1,188 @@
+"""GraphConfig: OneFlow's option verbs over one frozen Options value. The only reader of the environment.
+
+Environment: ``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value after each
+pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each pass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn
+
+import torch
+
+from .errors import InvalidOption, NotAvailableYet, NotSupported
+
+_CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict")}
+
+
+def _environment(name: str, default: str) -> str:
+    value = os.environ.get(name, default)
+    choices = _CHOICES.get(name)
+    if choices and value not in choices:
+        raise InvalidOption(f"{name}={value!r} is not one of {', '.join(choices)}.")
+    return value
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """Which passes run: names switched off, extra passes by anchor, and where to stop."""
+
+    disabled: frozenset[str] = frozenset()
+    inserted: tuple[tuple[str, Any], ...] = ()
+    """(name of the pass that it follows, the pass); an empty name puts it first."""
+    max_passes: int | None = None
+    max_edits: int | None = None
+    dump: str = ""
+    verify: str = "fast"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that capture, passes and lowering may depend on. Equal options, equal programs."""
+
+    training: bool = False
+    backend: str = "aten"
+    cache_size: int = 8
+    passes: PassOptions = field(default_factory=PassOptions)
+
+
+class PassSelection:
+    """``graph.config.passes``: insert, switch off, limit and dump passes by name."""
+
+    def __init__(self, config: GraphConfig) -> None:
+        self._config = config
+
+    def _set(self, **changes: Any) -> None:
+        self._config._set(passes=replace(self._config.options.passes, **changes))
+
+    def disable(self, *names: str) -> None:
+        """Leave out the passes of these names. An unknown name is an `InvalidOption` at the first call."""
+        self._set(disabled=self._config.options.passes.disabled | set(names))
+
+    def enable(self, *names: str) -> None:
+        """Undo `disable`."""
+        self._set(disabled=self._config.options.passes.disabled - set(names))
+
+    def insert(self, new: Any, *, after: str = "") -> None:
+        """Run ``new`` (a `torchgraph.passes.Pass`) after the named pass; without a name, first."""
+        if not callable(getattr(new, "apply", None)):
+            raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass: it has no apply method.")
+        self._set(inserted=(*self._config.options.passes.inserted, (after, new)))
+
+    def limit(self, *, passes: int | None = None, edits: int | None = None) -> None:
+        """Stop after so many passes, or so many edits in all: bisects a wrong pass."""
+        self._set(max_passes=passes, max_edits=edits)
+
+    def dump(self, directory: str | os.PathLike[str]) -> None:
+        """Write each program before and after each pass into ``directory``; empty to stop."""
+        self._set(dump=os.fspath(directory))
+
+
+class GraphConfig:
+    """The options of one Graph: ``graph.config``. Verbs and defaults are OneFlow's (GraphConfig, 0.9).
+
+    A change after the first call takes effect at the next one, with a new capture.
+    """
+
+    _LATER: ClassVar[dict[str, str]] = {
+        "enable_amp": "mixed precision",
+        "enable_zero": "ZeRO",
+        "set_zero_redundancy_optimizer_mode": "ZeRO",
+        "allow_fuse_model_update_ops": "fused model update",
+        "allow_fuse_add_to_output": "fusion of additions",
+        "allow_fuse_cast_scale": "fusion of cast and scale",
+        "set_gradient_accumulation_steps": "gradient accumulation",
+        "set_outputs_buffer_size": "a ring of output buffers",
+        "enable_cudnn_conv_heuristic_search_algo": "the choice of cuDNN algorithms",
+        "enable_straighten_algorithm": "the order of nodes",
+        "enable_compress_memory": "planned memory",
+        "enable_choose_best_memory_allocation": "planned memory",
+        "enable_multi_tensor_update": "multi-tensor update",
+        "enable_fused_model_update_cast": "fused update and cast",
+        "set_cuda_graph": "CUDA Graph replay",
+        "set_rng": "the choice of random generator",
+    }
+    _NEVER: ClassVar[tuple[str, ...]] = (
+        "enable_auto_parallel",
+        "enable_auto_parallel_ignore_user_sbp_config",
+        "set_auto_parallel_computation_cost_ratio",
+        "set_auto_parallel_wait_time",
+        "enable_auto_parallel_trunk_algo",
+        "enable_auto_parallel_sbp_collector",
+        "enable_auto_memory",
+    )
+
+    def __init__(self) -> None:
+        self.options = Options(
+            passes=PassOptions(
+                dump=_environment("TORCHGRAPH_DUMP", ""),
+                verify=_environment("TORCHGRAPH_VERIFY", "fast"),
+            )
+        )
+        self.passes = PassSelection(self)
+
+    def _set(self, **changes: Any) -> None:
+        self.options = replace(self.options, **changes)
+
+    @property
+    def training(self) -> bool:
+        """True once the Graph has an optimizer."""
+        return self.options.training
+
+    def set_backend(self, backend: str) -> None:
+        """How programs run. ``"aten"``: straight Python over ATen ops, bitwise equal to eager on the CPU."""
+        if backend in ("auto", "inductor"):
+            raise NotAvailableYet(f"The backend {backend!r} is not available yet.")
+        if backend != "aten":
+            raise InvalidOption(f"set_backend takes 'aten', not {backend!r}.")
+        self._set(backend=backend)
+
+    def set_cache_size(self, size: int) -> None:
+        """Keep at most ``size`` (>= 1) programs, one per input signature; the least used goes first."""
+        if type(size) is not int or size < 1:
+            raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
+        self._set(cache_size=size)
+
+    def __repr__(self) -> str:
+        return f"(CONFIG:config:GraphConfig(training={self.training}, ))"
+
+
+def _later(name: str, subject: str) -> Callable[..., NoReturn]:
+    def option(self: GraphConfig, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotAvailableYet(f"config.{name}: {subject} is not available yet.")
+
+    option.__name__ = name
+    option.__doc__ = f"Not available yet ({subject}). Raises `NotAvailableYet`."
+    return option
+
+
+def _never(name: str) -> Callable[..., NoReturn]:
+    def option(self: GraphConfig, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotSupported(
+            f"config.{name}: torchgraph does not search for a parallel layout. Choose one with "
+            "torch.distributed (DTensor, DeviceMesh) before giving the module to the Graph."
+        )
+
+    option.__name__ = name
+    option.__doc__ = "Not supported. Raises `NotSupported` with the reason."
+    return option
+
+
+for _name, _subject in GraphConfig._LATER.items():
+    setattr(GraphConfig, _name, _later(_name, _subject))
+for _name in GraphConfig._NEVER:
+    setattr(GraphConfig, _name, _never(_name))
+
+
+def ambient() -> tuple[Any, ...]:
+    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.get_default_dtype(),
+    )

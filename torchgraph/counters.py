@@ -1,0 +1,30 @@
+"""How often the expensive things happened in this process. Tests say "captured once over 100 calls"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Counters:
+    """captures: traces of a build; lowers: programs made executable; replays: steps run."""
+
+    captures: int = 0
+    lowers: int = 0
+    graph_captures: int = 0
+    replays: int = 0
+
+    @contextmanager
+    def expect(self, **increments: int) -> Iterator[None]:
+        """Assert that the block raises each named counter by exactly so much."""
+        before = asdict(self)
+        yield
+        after = asdict(self)
+        got = {name: after[name] - before[name] for name in increments}
+        if got != increments:
+            raise AssertionError(f"expected counter increments {increments}, got {got}")
+
+
+counters = Counters()

@@ -1,0 +1,85 @@
+"""What running a node does besides computing its value. The one place that is asked.
+
+Dead code elimination, common subexpressions, constant folding, the verifier and lowering all ask here.
+Unknown means impure: an op that says nothing about itself is never removed, merged or moved.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+
+_PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__, builtins.__name__})
+_COMMUNICATION = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+
+# Ops that write through an argument although their schema does not say so.
+LYING_SCHEMAS = frozenset(
+    {
+        "aten::native_batch_norm",
+        "aten::cudnn_batch_norm",
+        "aten::miopen_batch_norm",
+        "aten::_batch_norm_impl_index",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Effects:
+    """mutates: writes an argument; random: draws numbers; communicates: a collective; opaque: unknown."""
+
+    mutates: bool = False
+    random: bool = False
+    communicates: bool = False
+    opaque: bool = False
+
+    @property
+    def pure(self) -> bool:
+        """True when the node only computes its value from its arguments."""
+        return not (self.mutates or self.random or self.communicates or self.opaque)
+
+    @property
+    def ordered(self) -> bool:
+        """True when the node must keep its place among the other ordered nodes."""
+        return self.random or self.communicates or self.opaque
+
+
+_PURE = Effects()
+_OPAQUE = Effects(opaque=True)
+
+
+def of_target(target: Any) -> Effects:
+    """The effects of calling ``target``: an op overload, a higher-order op or a Python function."""
+    if isinstance(target, OpOverload):
+        return _of_overload(target)
+    if isinstance(target, HigherOrderOperator):
+        return _OPAQUE
+    module = getattr(target, "__module__", "") or ""
+    if module in _PURE_MODULES or (module == "torch" and _is_symbolic(target)):
+        return _PURE
+    return _OPAQUE
+
+
+def of(node: fx.Node) -> Effects:
+    """The effects of a node; placeholders, constants and the output have none."""
+    return of_target(node.target) if node.op == "call_function" else _PURE
+
+
+def _is_symbolic(target: Any) -> bool:
+    return getattr(target, "__name__", "").startswith(("sym_", "_sym_"))
+
+
+def _of_overload(op: OpOverload) -> Effects:
+    name = op._schema.name
+    return Effects(
+        mutates=op._schema.is_mutable or name in LYING_SCHEMAS,
+        random=torch.Tag.nondeterministic_seeded in op.tags,
+        communicates=op.namespace in _COMMUNICATION,
+        opaque=op.namespace == "profiler" or name.startswith("aten::_assert"),
+    )

@@ -1,0 +1,295 @@
+"""Every error and warning that torchgraph raises: what happened, where in the user's code, what to do.
+
+Each class is one failure. Its docstring shows a line that triggers it; ``fix`` is the way out that the
+message ends with. Tests and callers match on the class, never on the prose. Classes also derive from the
+built-in type that OneFlow raises in the same place, so that ported ``except`` clauses keep working.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import FrameType
+from typing import ClassVar, NamedTuple
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class SourceLine(NamedTuple):
+    """One line of Python: where a node, or an error, comes from."""
+
+    filename: str
+    lineno: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself, stripped; empty when the file cannot be read."""
+        return linecache.getline(self.filename, self.lineno).strip()
+
+    def __str__(self) -> str:
+        quoted = f": {self.text}" if self.text else ""
+        return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
+
+
+def _is_library(filename: str, torch_root: str) -> bool:
+    return filename.startswith((_PACKAGE, torch_root, "<")) or "importlib" in filename
+
+
+def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
+    """The innermost ``depth`` lines of the running stack that lie neither in torch nor in torchgraph.
+
+    Innermost first. Empty when the stack holds library frames only.
+    """
+    torch_root = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+    frame = frame or sys._getframe(1)
+    found: list[SourceLine] = []
+    current: FrameType | None = frame
+    while current is not None and len(found) < depth:
+        code = current.f_code
+        if not _is_library(code.co_filename, torch_root):
+            found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
+        current = current.f_back
+    return tuple(found)
+
+
+class GraphError(RuntimeError):
+    """Base of all torchgraph errors."""
+
+    fix: ClassVar[str] = ""
+
+    def __init__(self, what: str, *, where: SourceLine | None = None, fix: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.way_out = fix or self.fix
+        lines = [what]
+        if where is not None:
+            lines.append(f"  at {where}")
+        if self.way_out:
+            lines.append(f"  Fix: {self.way_out}")
+        super().__init__("\n".join(lines))
+
+    def __str__(self) -> str:  # KeyError would print the repr of its argument
+        return str(self.args[0])
+
+
+# --- writing the Graph class ---------------------------------------------------------------------
+
+
+class GraphNotInitialized(GraphError, AttributeError):
+    """``self.model = model`` before ``super().__init__()``."""
+
+    fix = "call super().__init__() first in the __init__ of your Graph."
+
+
+class BuildNotOverridden(GraphError, NotImplementedError):
+    """Calling a Graph whose class defines no ``build``."""
+
+    fix = "define build(self, ...) in your Graph: forward, loss.backward() and what you want returned."
+
+
+class OptimizerAttribute(GraphError, AttributeError):
+    """``self.optimizer = torch.optim.SGD(...)`` on a Graph."""
+
+    fix = "call self.add_optimizer(optimizer) instead."
+
+
+class TensorAttribute(GraphError, AttributeError):
+    """``self.scale = torch.ones(1)`` on a Graph."""
+
+    fix = "let an nn.Module hold the tensor (a buffer or a parameter) and give the module to the Graph."
+
+
+class ModuleNameTaken(GraphError, KeyError):
+    """``self.config = nn.Linear(2, 2)``: the name belongs to the Graph, or holds a plain value."""
+
+    fix = "choose another attribute name for the module."
+
+
+class NestedGraph(GraphError):
+    """A Graph called inside the ``build`` of another, or kept as its attribute."""
+
+    fix = "put the modules of the inner Graph into the outer one and call them in its build."
+
+
+class NotAvailableYet(GraphError, NotImplementedError):
+    """``graph.config.enable_amp(True)``: an option of OneFlow's that this version does not have."""
+
+    fix = "leave the option out; the changelog says in which version it arrives."
+
+
+class NotSupported(GraphError):
+    """``graph.config.enable_auto_parallel(True)``: an option that torchgraph will not have, and why."""
+
+
+class InvalidOption(GraphError, ValueError):
+    """``graph.config.set_cache_size(0)``: a value that the option does not take."""
+
+
+# --- optimizers and schedulers -------------------------------------------------------------------
+
+
+class NotAnOptimizer(GraphError, AssertionError):
+    """``self.add_optimizer(None)``, or the same optimizer added twice, or a foreign scheduler."""
+
+    fix = "give a torch.optim.Optimizer once, and a scheduler made with that same optimizer."
+
+
+class UnsupportedOptimizer(GraphError):
+    """``self.add_optimizer(torch.optim.LBFGS(...))``: its step cannot be one static program."""
+
+
+class ParameterOutsideGraph(GraphError, ValueError):
+    """An optimizer over parameters of a module that the Graph does not hold."""
+
+    fix = "assign the module that owns the parameter to the Graph: self.model = model."
+
+
+class ParameterInTwoOptimizers(GraphError, ValueError):
+    """Two optimizers that update one parameter."""
+
+    fix = "give each parameter to one optimizer."
+
+
+class OptimizerWithoutBackward(GraphError):
+    """``add_optimizer(...)`` and a ``build`` that never calls ``backward()``."""
+
+    fix = "call loss.backward() in build, or make an evaluation Graph without an optimizer."
+
+
+class BackwardWithoutOptimizer(GraphError):
+    """``loss.backward()`` in the ``build`` of a Graph that has no optimizer."""
+
+    fix = "call self.add_optimizer(optimizer) in __init__, or use torch.autograd.grad and return the result."
+
+
+class NonScalarBackward(GraphError):
+    """``per_sample_loss.backward()`` on a tensor with more than one element."""
+
+    fix = "reduce the loss first: loss.mean().backward(), or pass gradient=."
+
+
+class GradPresent(GraphError):
+    """Calling a training Graph while a parameter still has a ``.grad`` from an eager backward."""
+
+    fix = "call optimizer.zero_grad(set_to_none=True) before the Graph."
+
+
+class SchedulerSteppedTwice(GraphError):
+    """``scheduler.step()`` in the loop, for a scheduler that was given to ``add_optimizer``."""
+
+    fix = "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the Graph."
+
+
+class SchedulerNeedsLoss(GraphError):
+    """ReduceLROnPlateau given as ``lr_sch`` to a Graph whose ``build`` does not return the loss."""
+
+    fix = "return the loss that backward() was called on from build."
+
+
+# --- capture -------------------------------------------------------------------------------------
+
+
+class CaptureError(GraphError):
+    """``build`` does something that one static program cannot repeat."""
+
+
+class DataDependent(CaptureError):
+    """``if loss.item() > 1:`` in ``build``: Python asks for the value of a tensor."""
+
+    fix = (
+        "keep the value in a tensor (torch.where, torch.clamp, masks), use torch.cond for a branch, "
+        "or compute it outside of build and pass it in."
+    )
+
+
+class AttributeReadAndWritten(CaptureError):
+    """``self.calls += 1`` in ``forward``: Python state that each call would have to carry on."""
+
+    fix = "keep the state in a buffer (register_buffer) and update it in place."
+
+
+class RandomStateTouched(CaptureError):
+    """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
+
+    fix = "seed outside of build; under activation checkpointing, keep dropout out of the region."
+
+
+class DeviceMismatch(CaptureError):
+    """``x.cpu_tensor + x.cuda_tensor`` in ``build``."""
+
+    fix = "move the module and every input to one device."
+
+
+class SharedMemory(CaptureError):
+    """A state that the step writes shares memory with another that it reads later."""
+
+    fix = "use one tensor in both places (torchgraph keeps tied parameters tied), or clone one of them."
+
+
+class UnsupportedInput(CaptureError, TypeError):
+    """``graph(x, open("file"))``: an argument that can be neither bound nor compared."""
+
+    fix = "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of them."
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+class GraphBroken(GraphError):
+    """A call after a step that failed half-way: some parameters are updated, others are not."""
+
+    fix = "load a checkpoint with graph.load_state_dict(...), which also clears this state."
+
+
+class StepFailed(GraphError):
+    """An op of the program failed while it ran; the cause is attached."""
+
+
+class StateDictMismatch(GraphError, ValueError):
+    """``graph.load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing was loaded."""
+
+
+class NotCompiled(GraphError):
+    """``graph.report()`` before the first call."""
+
+    fix = "call the Graph once."
+
+
+# --- programs and passes -------------------------------------------------------------------------
+
+
+class VerifyError(GraphError):
+    """A program that breaks a rule of its stage; shows the program around the node."""
+
+
+class PassFailed(GraphError):
+    """A pass raised; names the pass, and the node that it was at when known."""
+
+
+class ParityError(GraphError, AssertionError):
+    """``torchgraph.testing.assert_parity`` found the first value that differs from eager."""
+
+
+# --- warnings ------------------------------------------------------------------------------------
+
+
+class GraphWarning(UserWarning):
+    """Base of all torchgraph warnings."""
+
+
+class UnregisteredModuleWarning(GraphWarning):
+    """A module called in ``build`` that no attribute of the Graph holds."""
+
+
+class AttributeWriteWarning(GraphWarning):
+    """An attribute written in ``build``: the value is put back, later calls will not write it."""
+
+
+class CacheThrashWarning(GraphWarning):
+    """Programs are captured and evicted again and again: inputs or guarded values change too often."""
+
+
+class ProgramSwitchWarning(GraphWarning):
+    """A Python value in the optimizer changes at each step and forces a new capture each time."""

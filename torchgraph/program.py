@@ -1,0 +1,208 @@
+"""The data that every room shares: what a program is, what goes in and what comes out.
+
+A `Program` is one functional `torch.fx` graph over ATen ops: forward, backward and optimizer step.
+Its placeholders follow `Signature.inputs`, its flat output tuple follows `Signature.outputs`; a state
+that the step changes is an output that names the input it updates. It holds no live tensor of the user.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from .errors import SourceLine
+
+
+class Role(enum.Enum):
+    """What an input of a program is to the user."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    SLOT = "slot"  # a tensor in optimizer.state or in a param group
+    SCALAR = "scalar"  # a Python number of the optimizer: lr, betas, a step count
+    FREE = "free"  # a tensor from outside build, bound by reference
+    INPUT = "input"  # an argument of the call
+
+
+class Phase(enum.Enum):
+    """The part of the training step that a node belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """Shape, dtype, strides (elements), device and whether autograd tracks the tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+    device: torch.device
+    requires_grad: bool = False
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorMeta:
+        """Read from a live or fake strided tensor."""
+        return cls(
+            tuple(tensor.shape), tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without padding."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        device = "" if self.device.type == "cpu" else f", device='{self.device}'"
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"tensor(...{device}, size={self.shape}, dtype={self.dtype}{grad})"
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One placeholder. ``name`` is the placeholder's, ``fqn`` the user's name for the value."""
+
+    name: str
+    role: Role
+    fqn: str
+    meta: TensorMeta | None
+    """None for a Python number."""
+    alias_of: str | None = None
+    """The fqn of the input whose memory this one shares."""
+
+
+class OutputKind(enum.Enum):
+    """Where an output goes after a run."""
+
+    USER = "user"  # returned from build
+    UPDATE = "update"  # the new value of an input state
+    CREATE = "create"  # a slot that the first step creates
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """One entry of the flat output tuple. ``target`` is an output path, or the fqn of a state."""
+
+    kind: OutputKind
+    target: str
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs in placeholder order, outputs in the order of the output tuple."""
+
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+
+    def by_fqn(self, fqn: str) -> InputSpec:
+        """The input of that name; KeyError when there is none."""
+        for spec in self.inputs:
+            if spec.fqn == fqn:
+                return spec
+        raise KeyError(fqn)
+
+    def roles(self, *roles: Role) -> Iterator[InputSpec]:
+        """The inputs of the given roles, in order."""
+        return (spec for spec in self.inputs if spec.role in roles)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a node comes from: module path, phase, the user's lines (innermost first), the pass."""
+
+    module: str = ""
+    phase: Phase = Phase.FORWARD
+    frames: tuple[SourceLine, ...] = ()
+    made_by: str = "capture"
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's innermost line."""
+        return self.frames[0] if self.frames else None
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One entry of a program's history."""
+
+    name: str
+    edits: int
+    seconds: float
+    nodes_before: int
+    nodes_after: int
+    exact: bool
+
+
+@dataclass
+class Program:
+    """A functional fx program with its signature and the record of the passes that made it."""
+
+    gm: fx.GraphModule
+    signature: Signature
+    history: list[PassRecord] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> Iterator[fx.Node]:
+        """Nodes in execution order, placeholders and output included."""
+        return iter(self.gm.graph.nodes)
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        """Placeholder nodes in signature order."""
+        return [node for node in self.nodes if node.op == "placeholder"]
+
+    @property
+    def output(self) -> fx.Node:
+        """The one output node, last in the graph."""
+        return next(reversed(self.gm.graph.nodes))
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """What the program returns: nodes and constants, in signature order."""
+        return tuple(self.output.args[0])  # type: ignore[arg-type]  # fx types args as Argument
+
+    def count(self, phase: Phase | None = None) -> int:
+        """Number of op nodes, of one phase or of all."""
+        return sum(
+            node.op == "call_function" and phase in (None, provenance(node).phase)
+            for node in self.nodes
+        )
+
+    def copy(self) -> Program:
+        """An independent copy: editing one leaves the other as it is."""
+        graph = fx.Graph()
+        mapping: dict[fx.Node, fx.Node] = {}
+        graph.output(graph.graph_copy(self.gm.graph, mapping))
+        next(reversed(graph.nodes)).meta = dict(self.output.meta)
+        return Program(fx.GraphModule(self.gm, graph), self.signature, list(self.history))
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """One call of a module during capture: its path and what went in and out, by argument path."""
+
+    module: str
+    inputs: tuple[tuple[str, TensorMeta | str], ...]
+    """(path such as ``0.0`` or ``1.0_mask``, the tensor, or the type name of another value)."""
+    outputs: tuple[tuple[str, TensorMeta | str], ...]
+
+
+def provenance(node: fx.Node) -> Provenance:
+    """The provenance of a node; an empty one for nodes that carry none."""
+    found = node.meta.get("provenance")
+    return found if isinstance(found, Provenance) else Provenance()
+
+
+def made_by(origin: Provenance, name: str) -> Provenance:
+    """``origin`` as it reads after the pass ``name`` made a node from it."""
+    return replace(origin, made_by=name)
