@@ -96,7 +96,7 @@ def host_symbol(mode: FakeTensorMode, index: int, value: float | int) -> Any:
     env = mode.shape_env
     source = _HostValue(index)
     symbol = env.create_unspecified_symbol(
-        value, source=source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True
+        value, source=source, dynamic_dim=DimDynamic.DYNAMIC
     )
     if isinstance(value, float):
         return env.create_symfloatnode(symbol, hint=value, source=source)
