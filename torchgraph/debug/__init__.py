@@ -1,0 +1,1 @@
+"""What a program looks like to people: text, tree, differences."""
