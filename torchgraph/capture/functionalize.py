@@ -15,7 +15,7 @@ from torch import fx
 from .._torch import active_tracer, fake_mode, host_symbol, make_fx, node_of, track, TorchDispatchMode
 from ..program import InputSpec, OutputKind, OutputSpec, Phase, Program, Provenance, Role, Signature
 from ..program import TensorMeta, provenance
-from .standins import fake_of
+from .standins import fake_of, number_tensor
 from .step import Leaf
 from .trace import Recording
 from .trail import Stamp
@@ -102,8 +102,7 @@ def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
 def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
     if isinstance(leaf.value, torch.Tensor):
         return fake_of(mode, leaf.value.detach())
-    dtype = torch.float64 if isinstance(leaf.value, float) else torch.int64
-    return fake_of(mode, torch.tensor(leaf.value, dtype=dtype))
+    return fake_of(mode, number_tensor(leaf.value))
 
 
 def _hint_of(node: fx.Node) -> Any:

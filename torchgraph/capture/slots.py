@@ -14,6 +14,7 @@ from torch import fx
 
 from .. import effects
 from ..program import OutputKind, Role
+from .standins import number_tensor
 from .step import Leaf
 from .trace import Recording
 from .update import Created
@@ -42,7 +43,7 @@ def make_slots(recording: Recording) -> list[tuple[Created, torch.Tensor]]:
     made: list[tuple[Created, torch.Tensor]] = []
     first_values = _FirstValues(recording)
     for new in recording.creates:
-        creator = recording.creators.get(id(new.value))
+        creator = _origin(recording.creators.get(id(new.value)))
         try:
             value = first_values.of(creator)
         except NotKnownYet:
@@ -74,7 +75,7 @@ class _FirstValues:
             leaf = self._leaves[node]
             if leaf.role in (Role.INPUT, Role.FREE):
                 raise NotKnownYet
-            return leaf.value
+            return leaf.value if isinstance(leaf.value, torch.Tensor) else number_tensor(leaf.value)
         if node.op == "get_attr":
             return getattr(self._root, str(node.target))
         if not effects.of(node).pure:
@@ -91,6 +92,16 @@ class _FirstValues:
 def _empty(node: fx.Node) -> torch.Tensor:
     fake = node.meta["val"]
     return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+
+def _origin(node: fx.Node | None) -> fx.Node | None:
+    """The node that allocated the memory, when ``node`` is but an alias that nobody shares."""
+    while node is not None and node.target is aten.detach.default:
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or len(source.users) > 1:
+            break
+        node = source
+    return node
 
 
 def _allocates(node: fx.Node) -> bool:

@@ -27,6 +27,11 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake
 
 
+def number_tensor(value: float | int) -> torch.Tensor:
+    """The 0-dim CPU tensor that carries a Python number through a trace, without rounding it."""
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+
+
 class StandIns:
     """The stand-in of each leaf, by leaf position; numbers get theirs inside the trace."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,7 @@ from ..program import CallRecord, OutputKind, OutputSpec, Role
 from .decompositions import table
 from .inputs import Call, map_leaves, paths
 from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
-from .standins import StandIns, adopted_state, fake_of, rebound_buffers
+from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
 from .step import Leaf, Step
 from .trail import Trail
 from .update import Created, OptimizerTrace, Write
@@ -254,8 +254,7 @@ class Tracer:
                 self._host.know(fake, leaf.value)
             self._adopted.setdefault(id(leaf.value), fake)
             return fake
-        dtype = torch.float64 if isinstance(leaf.value, float) else torch.int64
-        number = torch.tensor(leaf.value, dtype=dtype)
+        number = number_tensor(leaf.value)
         fake = fake_of(self._mode, number)
         self._host.know(fake, number)
         return fake
@@ -296,9 +295,9 @@ class Tracer:
         return ""
 
     def _optimizer_namespaces(self) -> list[dict[str, Any]]:
-        names = {cls.__module__ for opt in self._step.optimizers for cls in type(opt).__mro__}
-        names -= {"builtins", "typing", "torch.optim.optimizer"}
-        return [vars(sys.modules[name]) for name in sorted(names) if name in sys.modules]
+        steps = {cls.step for opt in self._step.optimizers for cls in type(opt).__mro__ if "step" in vars(cls)}
+        found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
+        return list(found.values())
 
 
 @contextlib.contextmanager
