@@ -102,7 +102,11 @@ def main(argv: Sequence[str] | None = None) -> Result:
     print(f"{len(text):,} characters, {len(alphabet)} different ones")
 
     model = GPT(
-        len(alphabet), block_size=args.block_size, layers=args.layers, width=args.width, dropout=0.05
+        len(alphabet),
+        block_size=args.block_size,
+        layers=args.layers,
+        width=args.width,
+        dropout=0.05,
     )
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95))
@@ -122,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> Result:
         losses.append(step(windows.to(device)).item())
         seconds.append(time.perf_counter() - started)
         if index % 50 == 49:
-            print(f"step {index + 1:4d}  loss {losses[-1]:.3f}  lr {scheduler.get_last_lr()[0]:.1e}")
+            print(
+                f"step {index + 1:4d}  loss {losses[-1]:.3f}  lr {scheduler.get_last_lr()[0]:.1e}"
+            )
     # The first call captures and compiles, so it counts apart.
     tokens_per_second = (args.steps - 1) * args.batch_size * args.block_size / sum(seconds[1:])
     print(f"first step {seconds[0]:.2f} s, then {tokens_per_second:,.0f} tokens/s")

@@ -1,4 +1,4 @@
-"""Real data that needs no download: scikit-learn's digits, and the Python standard library's sources."""
+"""Real data without a download: scikit-learn's digits, the standard library's own sources."""
 
 import sysconfig
 from pathlib import Path
@@ -48,7 +48,9 @@ def stdlib_text(limit: int) -> str:
     return "".join(pieces)[:limit]
 
 
-def random_windows(tokens: Tensor, *, count: int, length: int, generator: torch.Generator) -> Tensor:
+def random_windows(
+    tokens: Tensor, *, count: int, length: int, generator: torch.Generator
+) -> Tensor:
     """`count` windows of `length` tokens from random places, as a `(count, length)` tensor."""
     starts = torch.randint(len(tokens) - length + 1, (count, 1), generator=generator)
     return tokens[starts + torch.arange(length)]

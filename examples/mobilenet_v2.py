@@ -193,8 +193,10 @@ def eager_step(model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler) -
     return step
 
 
-def make_epochs(images: Tensor, labels: Tensor, *, count: int, size: int, seed: int) -> list[Batches]:
-    """The batches of each epoch, in an order of its own; a last batch that is not full is left out."""
+def make_epochs(
+    images: Tensor, labels: Tensor, *, count: int, size: int, seed: int
+) -> list[Batches]:
+    """The batches of each epoch, in an order of its own; one that is not full is left out."""
     generator = torch.Generator().manual_seed(seed)
     epochs = []
     for _ in range(count):
@@ -242,7 +244,9 @@ def show(result: Result, console: Console) -> None:
     """Print the figures, eager beside graph, and what was claimed."""
     table = Table("", "eager", "graph", "ratio", title="MobileNetV2 on digits")
     table.add_row(
-        "first step", f"{result.eager_first_step_seconds:.2f} s", f"{result.first_step_seconds:.2f} s"
+        "first step",
+        f"{result.eager_first_step_seconds:.2f} s",
+        f"{result.first_step_seconds:.2f} s",
     )
     table.add_row(
         "median step",
@@ -292,7 +296,12 @@ def main(argv: Sequence[str] | None = None) -> Result:
     train_graph = TrainGraph(model, *make_optimizer(model, args.lr, steps))
     graph = Contender(model, train_graph, RandomStream(args.seed, device))
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=steps)
         for number, batches in enumerate(epochs, start=1):

@@ -1,4 +1,4 @@
-"""Models written for the examples and the benchmarks: plain torch.nn, nothing of torchgraph in them."""
+"""The models of the examples and benchmarks: plain torch.nn, nothing of torchgraph in them."""
 
 from examples.models.gpt import GPT
 from examples.models.mobilenet_v2 import MobileNetV2
