@@ -15,14 +15,6 @@ SMALL_GPT = (
 SMALL_LLAMA = "--steps 20 --batch-size 4 --length 32 --width 32 --lr 1e-2 --bytes 20000"
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_linear_fits_the_sine():
     result = linear.main(["--steps", "2000"])
 
