@@ -245,7 +245,7 @@ class BlockTree:
         return self.modules[root].get_submodule(rest)
 
     def block(self, path: str) -> GraphModule:
-        """The block of the module at ``path``; one object for as long as that module stays there."""
+        """The block of the module at ``path``; one object while that module stays there."""
         origin = self.module(path)
         block = self._blocks.get(path)
         if block is None or block.origin is not origin:

@@ -41,14 +41,14 @@ class Proxy:
     __slots__ = ("__weakref__", "_torchgraph_block", "_torchgraph_origin")
 
     _torchgraph_block: GraphModule
-    _torchgraph_origin: nn.Module
+    _torchgraph_origin: Any
 
     def __init__(self, block: GraphModule, origin: nn.Module) -> None:
         object.__setattr__(self, "_torchgraph_block", block)
         object.__setattr__(self, "_torchgraph_origin", origin)
 
-    @property  # type: ignore[override]  # so that isinstance(graph.model, nn.Linear) holds
-    def __class__(self) -> type[nn.Module]:
+    @property  # type: ignore[misc]  # so that isinstance(graph.model, nn.Linear) holds
+    def __class__(self) -> Any:
         return type(self._torchgraph_origin)
 
     def __getattr__(self, name: str) -> Any:
@@ -78,7 +78,8 @@ class Proxy:
 
     # A copied or pickled proxy is a plain module: a block means nothing without its Graph.
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        return copy.deepcopy(self._torchgraph_origin, memo)
+        module: nn.Module = copy.deepcopy(self._torchgraph_origin, memo)
+        return module
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._torchgraph_origin.__reduce_ex__(protocol)
@@ -90,7 +91,7 @@ class Proxy:
         return block.tree.module_text(block.path)
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """``.to(GraphModule)`` gives the block, ``.to(nn.Module)`` the module; else the module moves.
+        """``.to(GraphModule)`` gives the block, ``.to(nn.Module)`` the module; else it moves.
 
         Returns:
             the block, the module, or this proxy after the module has moved.
@@ -121,33 +122,29 @@ class ProxyContainer(ProxyModule):
 
     __slots__ = ()
 
-    @property
-    def _items(self) -> Any:
-        return self._torchgraph_origin
-
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._torchgraph_origin)
 
     def __bool__(self) -> bool:
         return bool(self._torchgraph_origin)
 
     def __iter__(self) -> Iterator[Any]:
-        return _each(self, iter(self._items))
+        return _each(self, iter(self._torchgraph_origin))
 
     def __contains__(self, item: object) -> bool:
-        return unwrap(item) in self._items
+        return unwrap(item) in self._torchgraph_origin
 
     def __getitem__(self, key: Any) -> Any:
-        value = self._items[key]
+        value = self._torchgraph_origin[key]
         if isinstance(key, slice) and isinstance(value, nn.Module):
             return _proxy_class(value)(self._torchgraph_block, value)
         return _found(self, value, str(key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._items[key] = unwrap(value)
+        self._torchgraph_origin[key] = unwrap(value)
 
     def __delitem__(self, key: Any) -> None:
-        del self._items[key]
+        del self._torchgraph_origin[key]
 
 
 def proxy_of(block: GraphModule) -> ProxyModule:

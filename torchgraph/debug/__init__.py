@@ -1,0 +1,1 @@
+"""Programs and Graphs as text: for people, for golden tests, for fingerprints."""
