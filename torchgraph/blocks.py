@@ -46,9 +46,9 @@ class DebugOptions:
         """
         if mode is not None:
             v_level = max(v_level, 0) if mode else -1
-        if not isinstance(v_level, int) or not -1 <= v_level <= 3:
+        if v_level not in range(-1, 4):
             raise InvalidOption(f"debug takes a level from -1 to 3, not {v_level!r}.")
-        if not isinstance(max_py_stack_depth, int) or max_py_stack_depth < 0:
+        if max_py_stack_depth < 0:
             raise InvalidOption(
                 f"debug takes a max_py_stack_depth of at least 0, not {max_py_stack_depth!r}."
             )
@@ -239,10 +239,13 @@ class BlockTree:
 
     def module(self, path: str) -> nn.Module:
         """The module that lies at ``path`` now; AttributeError when none does."""
-        root, _, rest = path.partition(".")
-        if root not in self.modules:
-            raise AttributeError(f"the graph has no module {root!r}")
-        return self.modules[root].get_submodule(rest)
+        root, *names = path.split(".")
+        module = self.modules.get(root)
+        for name in names:  # get_submodule would follow properties and plain attributes, too
+            module = module._modules.get(name) if module is not None else None
+        if module is None:
+            raise AttributeError(f"the Graph has no module {path!r}")
+        return module
 
     def block(self, path: str) -> GraphModule:
         """The block of the module at ``path``; one object while that module stays there."""

@@ -51,13 +51,13 @@ class Stages:
     def stage(self, name: str, parts: int = 0) -> Iterator[None]:
         """Time a stage such as ``building graph``; ``parts`` is how many the bar shall expect."""
         self.say(0, f"{self._head} start {name}.")
-        with self._timed(name), self._shown(name, parts):
-            try:
+        try:
+            with self._timed(name), self._shown(name, parts):
                 yield
-            except Exception:
-                sys.stderr.write(f"[ERROR]{self._head} {name} got error.\n")
-                sys.stderr.flush()
-                raise
+        except Exception:
+            sys.stderr.write(f"[ERROR]{self._head} {name} got error.\n")
+            sys.stderr.flush()
+            raise
         self.say(0, f"{self._head} {name} Done! Cost time: {self.seconds[name]:.2f}s.")
 
     @contextmanager
