@@ -121,7 +121,7 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
     graph = gm.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     _numbers_as_inputs(graph, placeholders, recording.inputs)
-    output = next(reversed(graph.nodes))
+    output = next(iter(reversed(graph.nodes)))
     results = list(output.args[0])
     kept = len(recording.outputs)
     guards, results = results[kept:], results[:kept]

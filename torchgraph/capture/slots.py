@@ -123,7 +123,7 @@ def _make_input(recording: Recording, new: Created, creator: Any, value: torch.T
         if out.kind is OutputKind.CREATE and out.target == new.fqn
     )
     del recording.outputs[position]
-    output = next(reversed(graph.nodes))
+    output = next(iter(reversed(graph.nodes)))
     results = list(output.args[0])
     del results[position]
     output.args = (results,)

@@ -1,0 +1,162 @@
+import pytest
+import torch
+from torch import nn
+
+from torchgraph import errors
+from torchgraph.blocks import (
+    BlockTree,
+    DebugOptions,
+    GraphBlock,
+    GraphBlockType,
+    GraphModule,
+    GraphTensor,
+)
+
+
+@pytest.fixture
+def tree():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    return BlockTree({"model": model}, "<{}>".format, "[{}]".format)
+
+
+def test_a_block_knows_its_place(tree):
+    block = tree.block("model.0")
+    assert (block.name, block.name_prefix, block.path) == ("0", "model.", "model.0")
+    assert block.type == GraphBlockType.MODULE == "MODULE"
+    assert block.origin is tree.modules["model"][0]
+    assert isinstance(block, GraphBlock)
+    assert repr(block) == "[model.0]"
+
+
+def test_a_registered_module_has_no_prefix(tree):
+    block = tree.block("model")
+    assert (block.name, block.name_prefix) == ("model", "")
+    assert block.child("1") is tree.block("model.1")
+
+
+def test_a_block_is_kept_until_its_module_is_replaced(tree):
+    before = tree.block("model.0")
+    assert tree.block("model.0") is before
+    tree.modules["model"][0] = nn.Linear(3, 4)
+    assert tree.block("model.0") is not before
+    assert tree.block("model.0").origin is tree.modules["model"][0]
+
+
+def test_modules_added_later_have_blocks(tree):
+    tree.modules["model"].append(nn.ReLU())
+    assert isinstance(tree.block("model.2").origin, nn.ReLU)
+
+
+@pytest.mark.parametrize("path", ["other", "model.9", "model.0.weight"])
+def test_no_module_at_the_path(tree, path):
+    with pytest.raises(AttributeError):
+        tree.block(path)
+
+
+def test_tensors_have_blocks(tree):
+    weight = tree.block("model").tensor("0.weight")
+    assert isinstance(weight, GraphTensor)
+    assert weight.origin is tree.modules["model"][0].weight
+    assert (weight.name, weight.name_prefix) == ("weight", "model.0.")
+    assert weight.type == GraphBlockType.PARAMETER
+    assert tree.block("model.1").tensor("running_mean").type == GraphBlockType.BUFFER
+    assert repr(weight) == "(GraphTensor:model.0.weight())"
+    with pytest.raises(AttributeError, match=r"model\.1.*'gamma'"):
+        tree.block("model.1").tensor("gamma")
+
+
+def test_options_that_come_later_read_as_none(tree):
+    block = tree.block("model")
+    assert block.activation_checkpointing is None
+    assert block.stage_id is None
+    assert block.stage_placement is None
+    block.set_stage()
+    block.activation_checkpointing = False
+    assert block.activation_checkpointing is None
+
+
+def test_options_that_come_later_raise_when_set(tree):
+    block = tree.block("model.0")
+    with pytest.raises(errors.NotAvailableYet, match=r"model\.0"):
+        block.activation_checkpointing = True
+    with pytest.raises(errors.NotAvailableYet):
+        block.set_stage(0)
+    with pytest.raises(errors.NotAvailableYet):
+        block.set_stage(placement=object())
+    with pytest.raises(errors.NotAvailableYet):
+        block.stage_id = 1
+    with pytest.raises(errors.NotAvailableYet):
+        block.tensor("weight").set_stage(0)
+
+
+def test_debug_reaches_every_module_below(tree):
+    tree.block("model.0").debug(2)
+    tree.block("model").debug(1, op_repr_with_py_stack=True)
+    assert tree.block("model.0").debug_options.v_level == 1
+    assert tree.block("model.0").debug_options.op_repr_with_py_stack
+    assert tree.debug().v_level == -1
+
+
+def test_debug_of_one_module_leaves_the_others(tree):
+    tree.block("model.0").debug()
+    assert tree.block("model.0")._debug
+    assert not tree.block("model.1")._debug
+    assert not tree.block("model")._debug
+
+
+def test_debug_of_the_graph_reaches_every_module(tree):
+    tree.block("model.0").debug(2)
+    tree.set_debug(DebugOptions.of(0))
+    assert tree.block("model.0").debug_options == DebugOptions(v_level=0)
+
+
+def test_debug_holds_for_modules_added_later(tree):
+    tree.block("model").debug(1)
+    tree.modules["model"].append(nn.ReLU())
+    assert tree.block("model.2").debug_options.v_level == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "prints"),
+    [(None, [True, False]), (1, [False, True]), ([0, 1], [True, True]), (-1, [True, True])],
+)
+def test_debug_ranks(ranks, prints):
+    options = DebugOptions.of(0, ranks=ranks)
+    assert [options.level(rank) >= 0 for rank in (0, 1)] == prints
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"v_level": -2},
+        {"v_level": 4},
+        {"v_level": "1"},
+        {"ranks": "all"},
+        {"ranks": [0.5]},
+        {"max_py_stack_depth": -1},
+    ],
+)
+def test_debug_refuses(arguments):
+    with pytest.raises(errors.InvalidOption):
+        DebugOptions.of(**arguments)
+
+
+def test_debug_takes_the_older_mode():
+    assert DebugOptions.of(mode=True).v_level == 0
+    assert DebugOptions.of(1, mode=True).v_level == 1
+    assert DebugOptions.of(1, mode=False).v_level == -1
+
+
+def test_a_shared_module_has_a_block_at_each_path():
+    linear = nn.Linear(2, 2)
+    tree = BlockTree({"a": linear, "b": linear}, str, str)
+    assert tree.block("a") is not tree.block("b")
+    assert tree.block("a").origin is tree.block("b").origin
+    assert isinstance(tree.block("b"), GraphModule)
+
+
+def test_blocks_hold_no_copy_of_a_tensor(tree):
+    block = tree.block("model.0")
+    with torch.no_grad():
+        tree.modules["model"][0].weight.fill_(2.0)
+    assert block.tensor("weight").origin.eq(2.0).all()

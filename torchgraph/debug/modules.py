@@ -1,0 +1,125 @@
+"""The modules of a Graph as plain data: paths, tensors, and which of them are met twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ..program import TensorMeta
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A parameter or a buffer at its path; ``shared_with`` is the path that has it already."""
+
+    path: str
+    tensor: torch.Tensor
+    shared_with: str = ""
+
+    @property
+    def meta(self) -> TensorMeta | None:
+        """Shape, dtype and device; None before the first use of a lazy module."""
+        if is_lazy(self.tensor):
+            return None
+        shape = tuple(self.tensor.shape)
+        return TensorMeta(
+            shape, self.tensor.dtype, (), self.tensor.device, self.tensor.requires_grad
+        )
+
+    @property
+    def count(self) -> int:
+        """Elements that are not counted elsewhere."""
+        return 0 if self.shared_with or is_lazy(self.tensor) else self.tensor.numel()
+
+
+@dataclass
+class ModuleEntry:
+    """A module at its path. One that is ``shared_with`` an earlier path has nothing below it."""
+
+    path: str
+    module: nn.Module
+    shared_with: str = ""
+    parameters: list[TensorEntry] = field(default_factory=list)
+    buffers: list[TensorEntry] = field(default_factory=list)
+    children: list[ModuleEntry] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def shallow(self) -> str:
+        """Class and extra_repr on one line: ``Linear(in_features=3, ..., bias=True)``."""
+        extra = " ".join(line.strip() for line in self.module.extra_repr().splitlines())
+        return f"{type(self.module).__name__}({extra})"
+
+    @property
+    def own(self) -> int:
+        """Parameter elements of this module, without its sub-modules."""
+        return sum(entry.count for entry in self.parameters)
+
+    def walk(self) -> Iterator[ModuleEntry]:
+        """This entry and all below it, in order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class ModuleForest:
+    """All modules of a Graph. The first path of a module or a tensor is where it lies."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.roots: list[ModuleEntry] = []
+        self.entries: dict[str, ModuleEntry] = {}
+        self._shared: dict[str, str] = {}
+        self._modules: dict[int, str] = {}
+        self._tensors: dict[int, str] = {}
+        for name, module in modules.items():
+            for path, found in module.named_modules(prefix=name, remove_duplicate=False):
+                self._add(path, found)
+
+    def _add(self, path: str, module: nn.Module) -> None:
+        parent = self.entries.get(path.rpartition(".")[0])
+        if parent is None and "." in path:
+            return  # below a shared module: listed at the first path
+        entry = ModuleEntry(path, module, self._modules.get(id(module), ""))
+        (parent.children if parent else self.roots).append(entry)
+        if entry.shared_with:
+            self._shared[path] = entry.shared_with
+            return
+        self._modules[id(module)] = path
+        self.entries[path] = entry
+        parameters = module.named_parameters(recurse=False, remove_duplicate=False)
+        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+        entry.parameters = self._tensor_entries(path, parameters)
+        entry.buffers = self._tensor_entries(path, buffers)
+
+    def _tensor_entries(
+        self, path: str, found: Iterable[tuple[str, torch.Tensor]]
+    ) -> list[TensorEntry]:
+        entries = []
+        for name, tensor in found:
+            here = f"{path}.{name}"
+            first = self._tensors.setdefault(id(tensor), here)
+            entries.append(TensorEntry(here, tensor, "" if first == here else first))
+        return entries
+
+    def place(self, path: str) -> str:
+        """The entry that ``path`` belongs to; empty for what belongs to the Graph as a whole.
+
+        A path through a shared module leads to where it lies, an unknown one to the nearest module
+        around it.
+        """
+        head = path
+        while head:
+            if head in self._shared:
+                return self.place(self._shared[head] + path[len(head) :])
+            head = head.rpartition(".")[0]
+        while path and path not in self.entries:
+            path = path.rpartition(".")[0]
+        return path
