@@ -86,14 +86,21 @@ class Rewriter:
         return node
 
     def replace(self, node: fx.Node, new: fx.Node) -> None:
-        """Let every user of ``node`` use ``new`` instead, and erase ``node`` when that is legal."""
+        """Let every user of ``node`` use ``new`` instead, and erase ``node`` when that is legal.
+
+        When ``new`` itself uses ``node`` it goes on doing so, and ``node`` stays.
+        """
         self._count(node)
-        node.replace_all_uses_with(new)
-        if node.op in ("call_function", "get_attr") and effects.of(node).pure:
+        node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+        erasable = node.op in ("call_function", "get_attr") and effects.of(node).pure
+        if erasable and not node.users:
             self._graph.erase_node(node)
 
     def rewire(self, user: fx.Node, old: fx.Node, new: fx.Node) -> None:
-        """Let ``user`` alone use ``new`` instead of ``old``; its fake value is computed again."""
+        """Let ``user`` alone use ``new`` instead of ``old``; its fake value is computed again.
+
+        The values of the nodes after ``user`` are not: rewire them too where the type changes.
+        """
         self._count(user)
         user.replace_input_with(old, new)
         if user.op == "call_function":
