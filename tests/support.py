@@ -126,6 +126,22 @@ def assert_parity(program: Program, done: Program, *examples: torch.Tensor | flo
     assert len(got) == len(expected)
     for index, (left, right) in enumerate(zip(expected, got, strict=True)):
         assert same_bits(left, right), f"result {index}: {left} and {right}"
+    shared = _sharing(got, examples) - _sharing(expected, examples)
+    assert not shared, f"these share memory now: {shared}"
+
+
+def _sharing(results: Sequence[Any], examples: Sequence[Any]) -> set[tuple[int, int]]:
+    """Pairs of positions among results and examples that share storage."""
+    storages = [
+        _torch.storage_id(value) if isinstance(value, torch.Tensor) else None
+        for value in (*results, *examples)
+    ]
+    return {
+        (left, right)
+        for right, storage in enumerate(storages)
+        for left in range(right)
+        if storage is not None and storages[left] == storage
+    }
 
 
 def same_bits(left: Any, right: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from . import effects, values
+from ._torch import OpOverload
 from .program import Program, made_by, provenance
 
 
@@ -65,7 +66,7 @@ class Rewriter:
         value = self._evaluate(target, args, options)
         self._count(before)
         with self._graph.inserting_before(before):
-            node = self._graph.call_function(target, args, options)
+            node = self._graph.create_node("call_function", target, args, options, _name(target))
         node.meta["val"] = value
         node.meta["provenance"] = made_by(provenance(like), self._name)
         return node
@@ -131,3 +132,8 @@ class Rewriter:
         if self._limit is not None and self.edits >= self._limit:
             raise EditLimitReached
         self.edits += 1
+
+
+def _name(target: Any) -> str | None:
+    """``add`` for aten.add.Tensor, as capture names its nodes; None lets fx choose."""
+    return target.overloadpacket.__name__ if isinstance(target, OpOverload) else None
