@@ -55,7 +55,7 @@ def escaping(program: Program) -> set[fx.Node]:
 
 
 def memory_classes(program: Program) -> tuple[frozenset[str], ...]:
-    """Outputs (``output i``), inputs (by name) and ``constant``, grouped by shared memory.
+    """``output i``, ``input name`` and ``a constant``, grouped by shared memory.
 
     Groups of one are left out.
     """
@@ -63,9 +63,9 @@ def memory_classes(program: Program) -> tuple[frozenset[str], ...]:
     root = _memory_roots(program)
     for node in program.nodes:
         if node.op == "placeholder":
-            groups.setdefault(root(node), set()).add(node.name)
+            groups.setdefault(root(node), set()).add(f"input {node.name}")
         elif node.op == "get_attr":
-            groups.setdefault(root(node), set()).add("constant")
+            groups.setdefault(root(node), set()).add("a constant")
     for index, result in enumerate(program.results):
         if isinstance(result, fx.Node) and holds_memory(result.meta.get("val")):
             groups.setdefault(root(result), set()).add(f"output {index}")

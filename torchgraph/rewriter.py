@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from . import effects, values
+from ._torch import OpOverload
 from .program import Program, made_by, provenance
 
 
@@ -65,7 +66,7 @@ class Rewriter:
         value = self._evaluate(target, args, options)
         self._count(before)
         with self._graph.inserting_before(before):
-            node = self._graph.call_function(target, args, options)
+            node = self._graph.create_node("call_function", target, args, options, _name(target))
         node.meta["val"] = value
         node.meta["provenance"] = made_by(provenance(like), self._name)
         return node
@@ -86,14 +87,21 @@ class Rewriter:
         return node
 
     def replace(self, node: fx.Node, new: fx.Node) -> None:
-        """Let every user of ``node`` use ``new`` instead, and erase ``node`` when that is legal."""
+        """Let every user of ``node`` use ``new`` instead, and erase ``node`` when that is legal.
+
+        When ``new`` itself uses ``node`` it goes on doing so, and ``node`` stays.
+        """
         self._count(node)
-        node.replace_all_uses_with(new)
-        if node.op in ("call_function", "get_attr") and effects.of(node).pure:
+        node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+        erasable = node.op in ("call_function", "get_attr") and effects.of(node).pure
+        if erasable and not node.users:
             self._graph.erase_node(node)
 
     def rewire(self, user: fx.Node, old: fx.Node, new: fx.Node) -> None:
-        """Let ``user`` alone use ``new`` instead of ``old``; its fake value is computed again."""
+        """Let ``user`` alone use ``new`` instead of ``old``; its fake value is computed again.
+
+        The values of the nodes after ``user`` are not: rewire them too where the type changes.
+        """
         self._count(user)
         user.replace_input_with(old, new)
         if user.op == "call_function":
@@ -124,3 +132,8 @@ class Rewriter:
         if self._limit is not None and self.edits >= self._limit:
             raise EditLimitReached
         self.edits += 1
+
+
+def _name(target: Any) -> str | None:
+    """``add`` for aten.add.Tensor, as capture names its nodes; None lets fx choose."""
+    return target.overloadpacket.__name__ if isinstance(target, OpOverload) else None

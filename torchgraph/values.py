@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +10,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from ._torch import FakeTensor, FakeTensorMode, OpOverload, disable_modes, fake_mode
+from ._torch import (
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    disable_modes,
+    fake_mode,
+)
 from .program import Program
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -85,8 +93,11 @@ def difference(recorded: Any, computed: Any) -> str:
 
 def is_predictable(target: Any) -> bool:
     """False when the fake result is a new symbol at each evaluation, or when nobody can tell."""
+    if isinstance(target, HigherOrderOperator):
+        return False
     if not isinstance(target, OpOverload):
-        return callable(target) and getattr(target, "__module__", None) != "torch._ops"
+        # int(), bool() and kin would specialize a symbol instead of computing with it.
+        return getattr(target, "__module__", "") != builtins.__name__
     unknown = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return target.namespace != "profiler" and not any(tag in target.tags for tag in unknown)
 

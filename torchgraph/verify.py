@@ -25,7 +25,6 @@ from .program import OutputKind, Program, Provenance, TensorMeta, provenance
 
 _NUMBER_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _NUMBER_BUILTINS = frozenset({abs, bool, divmod, float, int, max, min, pow, round, sum})
-_UNTYPED = frozenset({"profiler"})  # what the profiler leaves behind carries no value
 
 
 class Stage(enum.Enum):
@@ -92,8 +91,9 @@ def verify_promises(
     if old_calls != new_calls:
         why = _first_difference(old_calls, new_calls)
         raise _error(program, "effects keep their order", Broken(None, why), made_by)
+    shared = {member: group for group in before.memory for member in group}
     for group in now.memory:
-        if not any(group <= old for old in before.memory):
+        if not group <= shared.get(min(group - {"a constant"}), frozenset()):
             why = f"{', '.join(sorted(group))} share memory now and did not before"
             raise _error(program, "outputs share no new memory", Broken(None, why), made_by)
 
@@ -175,10 +175,10 @@ def _is_number_builtin(target: Any) -> bool:
 def _typed(program: Program) -> Iterator[Broken]:
     mode = None
     for node in program.nodes:
-        if node.op == "output" or getattr(node.target, "namespace", "") in _UNTYPED:
+        if node.op == "output":
             continue
         if "val" not in node.meta:
-            if not _is_subgraph(program, node):
+            if not _may_be_untyped(program, node):
                 yield Broken(node, f'{node.name} has no meta["val"]')
             continue
         for leaf in values.leaves(node.meta["val"]):
@@ -190,10 +190,13 @@ def _typed(program: Program) -> Iterator[Broken]:
                 yield Broken(node, f"the value of {node.name} is a real tensor")
 
 
-def _is_subgraph(program: Program, node: fx.Node) -> bool:
-    if node.op != "get_attr":
+def _may_be_untyped(program: Program, node: fx.Node) -> bool:
+    """Subgraphs, ops that return nothing, and what the profiler leaves behind."""
+    if node.op == "get_attr":
+        return isinstance(operator.attrgetter(str(node.target))(program.gm), torch.nn.Module)
+    if not isinstance(node.target, OpOverload):
         return False
-    return isinstance(operator.attrgetter(str(node.target))(program.gm), torch.nn.Module)
+    return node.target.namespace == "profiler" or not node.target._schema.returns
 
 
 def _functional(program: Program) -> Iterator[Broken]:
@@ -280,7 +283,7 @@ def _recomputed(program: Program) -> Iterator[Broken]:
                 continue
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
             why = values.difference(
-                node.meta["val"], values.evaluate(mode, node.target, args, kwargs)
+                node.meta.get("val"), values.evaluate(mode, node.target, args, kwargs)
             )
             if why:
                 yield Broken(node, f"the value of {node.name} is recorded with {why} recomputed")

@@ -6,6 +6,7 @@ module, the phase, the user's line, and the pass when one made the node.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import operator
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..program import OutputSpec, Phase, Program, Provenance, TensorMeta, provenance
+from ..program import OutputSpec, Phase, Program, Provenance, provenance
 
 _SHORT = {
     torch.float64: "f64",
@@ -113,7 +114,8 @@ def _constant(gm: fx.GraphModule, path: str) -> str:
     value = value.detach().cpu()
     if value.numel() <= _SHOWN_ELEMENTS:
         return f"constant {value.tolist()}"
-    raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    value = value.contiguous()
+    raw = ctypes.string_at(value.data_ptr(), value.nbytes)  # numpy is not there everywhere
     return f"constant {hashlib.blake2s(raw, digest_size=4).hexdigest()}"
 
 
@@ -131,11 +133,6 @@ def _tensor_type(value: torch.Tensor) -> str:
     if value.layout is torch.strided and not value.is_contiguous():
         text += f"{{{', '.join(map(str, value.stride()))}}}"
     return text if value.device.type == "cpu" else f"{text}@{value.device}"
-
-
-def meta_type(meta: TensorMeta) -> str:
-    """``f32[2, 3]``: dtype and shape, as in a program's text."""
-    return f"{_dtype(meta.dtype)}[{', '.join(map(str, meta.shape))}]"
 
 
 def _dtype(dtype: torch.dtype) -> str:

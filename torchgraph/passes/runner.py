@@ -7,6 +7,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
+from torch import fx
+
 from ..config import PassOptions
 from ..debug import text
 from ..errors import InvalidOption, PassFailed
@@ -24,7 +26,7 @@ def run(
 ) -> Program:
     """A rewritten copy of ``program``: ``passes`` as ``options`` select, each verified.
 
-    ``on_pass`` is called after each pass with the pass and the program as it is then; it only looks.
+    ``on_pass`` is called after each pass with the pass and the program as it is then; it looks.
     Raises `InvalidOption` for a pass name that nobody knows, `PassFailed` when a pass raises and
     `VerifyError` when one breaks a rule.
     """
@@ -48,7 +50,7 @@ def run(
             break
         budget = None if budget is None else budget - edits
     program.gm.graph.lint()
-    program.gm.recompile()
+    program.gm = fx.GraphModule(program.gm, program.gm.graph)  # without constants that died
     return program
 
 
