@@ -1,1 +1,14 @@
 """OneFlow's nn.Graph for PyTorch: one whole training step as one torch.fx program."""
+
+from . import config as config
+from . import errors as errors
+from . import nn as nn
+from . import passes as passes
+from . import testing as testing
+from .config import GraphConfig
+from .graph import Graph
+from .train import train_step
+
+__all__ = ["Graph", "GraphConfig", "__version__", "errors", "nn", "passes", "testing", "train_step"]
+
+__version__ = "0.1.0"

@@ -2,80 +2,456 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from rich.tree import Tree
 from torch import nn
+from torch.optim import Optimizer
 
-from .capture.capture import capture
-from .capture.inputs import Call, Inputs
+from . import state
+from ._torch import active_tracer
+from .blocks import BlockTree, DebugOptions
+from .cache import ProgramCache
+from .capture.capture import Captured, capture
+from .capture.inputs import Call, Inputs, described
 from .capture.step import Step
 from .config import GraphConfig, ambient
+from .debug import text
+from .debug.rich_tree import rich_tree
+from .debug.stages import Stages
+from .debug.tree import TreeSource, block_text, module_text, trace_lines
+from .debug.tree import text as tree_text
 from .errors import (
     BuildNotOverridden,
     GraphBroken,
     GraphNotInitialized,
+    InvalidOption,
     ModuleNameTaken,
     NestedGraph,
     NotAnOptimizer,
+    NotAvailableYet,
+    NotCompiled,
+    NotSupported,
     OptimizerAttribute,
     TensorAttribute,
 )
+from .inspect.check import Divergence, check
+from .inspect.report import Report
 from .lower.executable import lower
-from .passes import pipeline
-from .passes.runner import run
+from .optim.rules import check as check_optimizer
+from .passes import pipeline, run
+from .proxy import proxy_of, unwrap
 from .replay.replay import Replay
 from .schedule import Schedulers
 
+_capturing = threading.RLock()
+"""Capture patches torch.nn.Module for its length: one at a time in a process."""
+
+
 class Graph:
+    """A training or evaluation step that runs as one program.
+
+    Subclass it, give it modules, write ``build``, add an optimizer to train. The first call captures
+    forward, ``loss.backward()`` and the optimizer step as one `torch.fx` program and runs one real step;
+    every further call is one step. Parameters, buffers, optimizer state and RNG stay the live PyTorch
+    objects. OneFlow: ``oneflow.nn.Graph``.
+
+    Args:
+        debug_v_level, debug_ranks, debug_max_py_stack_depth, debug_only_user_py_stack,
+            debug_op_repr_with_py_stack: as for `debug`.
+    """
+
     _instances: ClassVar[Counter[str]] = Counter()
 
-    def __init__(self) -> None:
-        vars(self).update(_modules=OrderedDict(), config=GraphConfig(), _optimizers=[], _cache={})
-        cls = type(self).__name__
-        self._name = f"{cls}_{Graph._instances[cls]}"
-        Graph._instances[cls] += 1
-        self._schedulers = Schedulers()
-        self._in = None
+    def __init__(
+        self,
+        *,
+        debug_v_level: int = -1,
+        debug_ranks: int | Sequence[int] | None = None,
+        debug_max_py_stack_depth: int = 2,
+        debug_only_user_py_stack: bool = True,
+        debug_op_repr_with_py_stack: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        vars(self).update(
+            _modules=OrderedDict(),
+            _name=f"{name}_{Graph._instances[name]}",
+            _optimizers=[],
+            _schedulers=Schedulers(),
+            _cache=ProgramCache(),
+            _inputs=Inputs(self.build),
+            _lock=threading.RLock(),
+            _inside_build=False,
+            _shown=None,
+            _calls=0,
+            _stage_seconds={},
+            config=GraphConfig(),
+        )
+        Graph._instances[name] += 1
+        self._blocks = BlockTree(
+            self._modules,
+            lambda path: module_text(self._tree(path), path),
+            lambda path: block_text(self._tree(path), path),
+        )
+        self.debug(
+            debug_v_level,
+            ranks=debug_ranks,
+            max_py_stack_depth=debug_max_py_stack_depth,
+            only_user_py_stack=debug_only_user_py_stack,
+            op_repr_with_py_stack=debug_op_repr_with_py_stack,
+        )
 
-    def add_optimizer(self, optim, *, lr_sch=None, is_sparse=False):
+    # --- what a user writes -----------------------------------------------------------------------
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """The step: forward, ``loss.backward()``, what to return. To be overridden."""
+        raise BuildNotOverridden(f"{type(self).__name__} does not define build().")
+
+    def add_optimizer(self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False) -> None:
+        """Train with ``optim`` (any `torch.optim.Optimizer` whose step traces). May be called repeatedly.
+
+        Args:
+            lr_sch: a `torch.optim.lr_scheduler` of that optimizer, stepped by the Graph once per call. A
+                per-epoch scheduler is not given: step it yourself and the next call uses its rates.
+            is_sparse: OneFlow's sparse embedding updates; not available yet.
+
+        Raises:
+            NotAnOptimizer, UnsupportedOptimizer, NotAvailableYet.
+        """
+        if not isinstance(optim, Optimizer):
+            raise NotAnOptimizer(f"add_optimizer takes a torch.optim.Optimizer, not {optim!r}.")
+        if any(known is optim for known in self._optimizers):
+            raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {self._name}.")
+        if is_sparse:
+            raise NotAvailableYet("add_optimizer(is_sparse=True) is not available yet.")
+        check_optimizer(optim)
+        if lr_sch is not None:
+            self._schedulers.add(optim, lr_sch)
         self._optimizers.append(optim)
-        self._schedulers.add(optim, lr_sch)
         self.config._set(training=True)
 
-    def __setattr__(self, name, value):
+    def set_grad_scaler(self, grad_scaler: Any = None) -> None:
+        """Gradient scaling in the program. Not available yet."""
+        raise NotAvailableYet("set_grad_scaler is not available yet.")
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One step. Do not override.
+
+        Returns:
+            What ``build`` returns: fresh, detached tensors in the same structure.
+
+        Raises:
+            CaptureError and its kin at the first call of a signature; GradPresent; SchedulerSteppedTwice;
+            StepFailed; GraphBroken.
+        """
+        if "_modules" not in vars(self):
+            raise GraphNotInitialized(f"{type(self).__name__} was called before super().__init__().")
+        if active_tracer() is not None:
+            raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
+        with self._lock:
+            return self._step(args, kwargs)
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._schedulers.check()
+        call = self._inputs.bind(args, kwargs)
+        replay = self._program_for(call)
+        if replay.broken:
+            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({replay.broken}).")
+        replay.guards.check_gradients(replay.name_of)
+        returned = replay.run(call.tensors)
+        self._calls += 1
+        if replay.serves_once:
+            self._cache.remove(replay)
+        if self._optimizers:
+            self._schedulers.step(replay.loss(returned) if self._schedulers.needs_loss() else None)
+        return returned
+
+    def _program_for(self, call: Call) -> Replay:
+        key = (call.key, ambient(), self.config.options)
+        found = self._cache.find(key)
+        if found is None:
+            step = Step.scan(self._modules, self._optimizers)
+            found = self._cache.refit(key, step) or self._compile(key, step, call)
+        return found
+
+    def _compile(self, key: Any, step: Step, call: Call) -> Replay:
+        options = self.config.options
+        stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
+        passes = pipeline(options)
+        with stages.stage("building graph", parts=len(passes) + 2):
+            with stages.part("building graph modules"):
+                captured = self._capture(step, call)
+            self._say_modules(stages, captured, call)
+            with stages.part("building graph with compile passes"):
+                program = run(captured.program, passes, options.passes)
+        with stages.stage("building plan", parts=1):
+            replay = Replay(captured, program, lower(program, f"{self._name} {len(self._cache)}"))
+        self._stage_seconds = dict(stages.seconds)
+        self._shown = (replay, call)
+        self._cache.add(key, replay, options.cache_size)
+        self._say_program(stages, replay)
+        return replay
+
+    def _capture(self, step: Step, call: Call) -> Captured:
+        with _capturing:
+            vars(self)["_inside_build"] = True
+            self._schedulers.tracing(True)
+            try:
+                return capture(
+                    step,
+                    self.build,
+                    call,
+                    watched=[(self._name, self)],
+                    graph_class=Graph,
+                    depth=self._blocks.debug().max_py_stack_depth,
+                )
+            finally:
+                self._schedulers.tracing(False)
+                vars(self)["_inside_build"] = False
+
+    def sync(self) -> None:
+        """Bring the Python objects (param groups, schedulers) up to date with the device.
+
+        They always are as long as programs run directly; `state_dict` and `last_lr` call it for you.
+        """
+
+    @property
+    def last_lr(self) -> list[float]:
+        """The learning rate of each param group of each optimizer, as the next call will use it."""
+        self.sync()
+        return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> OrderedDict[str, Any]:
+        """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
+        self.sync()
+        return state.collect(self._modules, self._optimizers, list(self._schedulers), self._calls)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Load at any time; the next call uses it. Nothing is written unless everything fits.
+
+        Raises:
+            StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
+        """
+        with self._lock:
+            self._calls = state.restore(
+                state_dict, self._modules, self._optimizers, list(self._schedulers), strict=strict
+            )
+            self._schedulers.forget()
+            for replay in self._cache:
+                replay.broken = ""
+
+    # --- looking in -------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """``<class name>_<number>``, counted per class name."""
+        return str(self._name)
+
+    @property
+    def training(self) -> bool:
+        """True when the Graph has an optimizer. Independent of ``module.train()``."""
+        return self.config.training
+
+    @property
+    def is_compiled(self) -> bool:
+        """True after the first call."""
+        return self._shown is not None
+
+    def debug(
+        self,
+        v_level: int = -1,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+        mode: bool | None = None,
+    ) -> None:
+        """Print what happens at the next compilation.
+
+        Args:
+            v_level: -1 errors only; 0 stages with their time; 1 also modules, tensors and the tree;
+                2 also the programs; 3 also the Python that runs.
+            ranks: which ranks print; None is rank 0, -1 all.
+            max_py_stack_depth: how many of the user's lines each operator keeps.
+            only_user_py_stack: must be True: library frames are never recorded.
+            op_repr_with_py_stack: show the lines in ``print(graph)``.
+            mode: OneFlow's older on/off switch.
+        """
+        if not only_user_py_stack:
+            raise NotSupported("debug(only_user_py_stack=False): frames of torch itself are not recorded.")
+        options = DebugOptions.of(
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+            mode=mode,
+        )
+        self._blocks.set_debug(options)
+
+    def report(self) -> Report:
+        """What was captured, what the passes did, what is guarded and baked, and how long it took.
+
+        Raises:
+            NotCompiled: before the first call.
+        """
+        return Report.of(self._last_replay(), self._cache, self._stage_seconds, self._name)
+
+    def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
+        """Compare one step of the Graph with eager, node by node, on copies: nothing changes.
+
+        Returns:
+            The first node whose value differs, with the user's line; None when all are equal.
+        """
+        call = self._inputs.bind(args, kwargs)
+        with self._lock:
+            replay = self._program_for(call)
+            with _capturing:
+                vars(self)["_inside_build"] = True
+                try:
+                    return check(replay, self.build, call, self._modules, self._optimizers)
+                finally:
+                    vars(self)["_inside_build"] = False
+
+    def _last_replay(self) -> Replay:
+        if self._shown is None:
+            raise NotCompiled(f"{self._name} has not been called yet.")
+        return self._shown[0]
+
+    def _tree(self, path: str = "") -> TreeSource:
+        options = self._blocks.debug(path)
+        source = TreeSource(
+            graph_name=self._name,
+            class_name=type(self).__name__,
+            config_repr=repr(self.config),
+            modules=self._modules,
+            locations=options.op_repr_with_py_stack,
+            stack_depth=options.max_py_stack_depth,
+        )
+        if self._shown is None:
+            return source
+        replay, call = self._shown
+        return replay.described(source, described((call.args, call.kwargs)))
+
+    def __repr__(self) -> str:
+        return tree_text(self._tree())
+
+    def __rich__(self) -> Tree:
+        return rich_tree(self._tree())
+
+    def _say_modules(self, stages: Stages, captured: Captured, call: Call) -> None:
+        if stages.level >= 1:
+            source = TreeSource(
+                self._name,
+                type(self).__name__,
+                repr(self.config),
+                self._modules,
+                calls=captured.calls,
+                inputs=described((call.args, call.kwargs)),
+            )
+            for path, line in trace_lines(source):
+                if self._blocks.debug(path).level() >= 1:
+                    stages.say(1, line)
+
+    def _say_program(self, stages: Stages, replay: Replay) -> None:
+        if stages.level >= 1:
+            stages.say(1, f"{self._name} with operators:\n{self!r}")
+        if stages.level >= 2:
+            stages.say(2, f"{self._name} as captured:\n{text.render(replay.captured.program)}")
+            stages.say(2, f"{self._name} after all passes:\n{text.render(replay.program)}")
+        if stages.level >= 3:
+            stages.say(3, f"{self._name} as it runs:\n{replay.executable.source}")
+
+    # --- attributes -------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        value = unwrap(value)
         if isinstance(value, nn.Module):
-            self._modules[name] = value
+            self._set_module(name, value)
+        elif isinstance(value, Optimizer):
+            raise OptimizerAttribute(
+                f"{type(self).__name__} cannot hold the optimizer {name!r} as an attribute."
+            )
+        elif isinstance(value, torch.Tensor):
+            raise TensorAttribute(f"{type(self).__name__} cannot hold the tensor {name!r} as an attribute.")
+        elif isinstance(value, Graph):
+            raise NestedGraph(f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute.")
         else:
+            vars(self).get("_modules", {}).pop(name, None)
             object.__setattr__(self, name, value)
 
-    def __getattr__(self, name):
-        m = vars(self).get('_modules', {})
-        if name in m: return m[name]
-        raise AttributeError(name)
+    def _set_module(self, name: str, module: nn.Module) -> None:
+        if "_modules" not in vars(self):
+            raise GraphNotInitialized(
+                f"{type(self).__name__} is given the module {name!r} before super().__init__()."
+            )
+        if name in vars(self) or hasattr(type(self), name):
+            raise ModuleNameTaken(f"attribute {name!r} of {type(self).__name__} already exists.")
+        if not name or "." in name:
+            raise ModuleNameTaken(f"{name!r} cannot name a module: it must be a plain, non-empty name.")
+        self._modules[name] = module
 
-    def __call__(self, *args, **kwargs):
-        if self._in is None: self._in = Inputs(self.build)
-        call = self._in.bind(args, kwargs)
-        key = (call.key, ambient())
-        bucket = self._cache.setdefault(key, [])
-        replay = None
-        for r in bucket:
-            if not r.why_not(): replay = r
-        if replay is None:
-            step = Step.scan(self._modules, self._optimizers)
-            for r in bucket:
-                if r.refit(step) and not r.why_not(): replay = r; break
-        if replay is None:
-            c = capture(step, self.build, call, watched=[(self._name, self)], graph_class=Graph, depth=2)
-            program = run(c.program, pipeline(self.config.options), self.config.options.passes)
-            replay = Replay(c, program, lower(program, self._name))
-            bucket.append(replay)
-        replay.guards.check_gradients(str)
-        out = replay.run(call.tensors)
-        if replay.serves_once: bucket.remove(replay)
-        self._schedulers.step(None)
-        return out
+    def __getattr__(self, name: str) -> Any:
+        own = vars(self)
+        module = own.get("_modules", {}).get(name)
+        if module is None:
+            if "_modules" not in own:
+                raise GraphNotInitialized(
+                    f"{type(self).__name__}.{name} is read before super().__init__()."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return module if own["_inside_build"] else proxy_of(own["_blocks"].block(name))
+
+    def __delattr__(self, name: str) -> None:
+        if vars(self).get("_modules", {}).pop(name, None) is None:
+            object.__delattr__(self, name)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
+
+    def __reduce__(self) -> Any:
+        raise NotSupported("A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph.")
+
+    # --- other ways to make one -------------------------------------------------------------------
+
+    @staticmethod
+    def trace(func: Callable[..., Any]) -> Graph:
+        """Decorator: turn a plain function into a Graph object that runs it. OneFlow: ``Graph.trace``."""
+        if not inspect.isfunction(func):
+            raise InvalidOption(f"Graph.trace takes a plain function, not {func!r}.")
+        made = type(f"{func.__name__}_graph", (Graph,), {"build": staticmethod(func)})
+        graph: Graph = made()
+        return graph
+
+    @staticmethod
+    def with_dynamic_input_shape(
+        *, size: int = 10, enable_shared: bool = True
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
+
+        Any Graph captures anew for another shape; this only sets how many programs are kept. They always
+        share the live state, so ``enable_shared=False`` is refused.
+        """
+        if not enable_shared:
+            raise NotSupported("with_dynamic_input_shape(enable_shared=False): programs share their state.")
+
+        def decorate(init: Callable[..., None]) -> Callable[..., None]:
+            @functools.wraps(init)
+            def sized(self: Graph, *args: Any, **kwargs: Any) -> None:
+                init(self, *args, **kwargs)
+                self.config.set_cache_size(size)
+
+            return sized
+
+        return decorate

@@ -1,6 +1,103 @@
+"""The schedulers that a Graph steps for the user, once per call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ._torch import mark_step_called
+from .errors import NotAnOptimizer, SchedulerNeedsLoss, SchedulerSteppedTwice
+
+
+@dataclass
+class _Scheduled:
+    optimizer: Optimizer
+    scheduler: LRScheduler
+    eager_steps: int = 0
+    """Steps of the optimizer outside of the Graph."""
+    seen: tuple[int, int] | None = None
+    """(position of the scheduler, eager steps) after the last call."""
+
+
 class Schedulers:
-    def __init__(self): self.l=[]
-    def add(self, o, s):
-        if s is not None: self.l.append(s)
-    def step(self, loss):
-        for s in self.l: s.step()
+    """Steps each scheduler after a call, and notices when the user does, too."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Scheduled] = []
+        self._in_graph = False
+
+    def __iter__(self) -> Any:
+        return (entry.scheduler for entry in self._entries)
+
+    def add(self, optimizer: Optimizer, scheduler: Any) -> None:
+        """Take over the stepping of ``scheduler``.
+
+        Raises:
+            NotAnOptimizer: no scheduler, or one that belongs to another optimizer.
+        """
+        if not isinstance(scheduler, LRScheduler):
+            raise NotAnOptimizer(
+                f"lr_sch is a {type(scheduler).__name__}, not a torch.optim.lr_scheduler."
+            )
+        if scheduler.optimizer is not optimizer:
+            raise NotAnOptimizer("lr_sch belongs to another optimizer than the one that is added.")
+        entry = _Scheduled(optimizer, scheduler)
+
+        def eager_step(*_: Any) -> None:
+            entry.eager_steps += not self._in_graph
+
+        optimizer.register_step_post_hook(eager_step)
+        self._entries.append(entry)
+
+    def tracing(self, active: bool) -> None:
+        """While a step is traced, the optimizer's hooks do not count it as an eager one."""
+        self._in_graph = active
+
+    def check(self) -> None:
+        """Raise SchedulerSteppedTwice when the user stepped one between two calls of the Graph."""
+        for entry in self._entries:
+            now = (_position(entry.scheduler), entry.eager_steps)
+            if entry.seen is not None and now != entry.seen and now[1] == entry.seen[1]:
+                raise SchedulerSteppedTwice(
+                    f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph steps "
+                    "it once per call, and it was stepped outside of the Graph as well."
+                )
+
+    def needs_loss(self) -> bool:
+        """True when a scheduler decides by the loss."""
+        return any(isinstance(entry.scheduler, ReduceLROnPlateau) for entry in self._entries)
+
+    def step(self, loss: torch.Tensor | None) -> None:
+        """One step of each, after a call."""
+        for entry in self._entries:
+            mark_step_called(entry.optimizer)
+            if isinstance(entry.scheduler, ReduceLROnPlateau):
+                entry.scheduler.step(_required(loss))
+            else:
+                entry.scheduler.step()
+            self._remember(entry)
+
+    def forget(self) -> None:
+        """Accept whatever position the schedulers have now: a checkpoint was loaded."""
+        for entry in self._entries:
+            entry.seen = None
+
+    def _remember(self, entry: _Scheduled) -> None:
+        entry.seen = (_position(entry.scheduler), entry.eager_steps)
+
+
+def _required(loss: torch.Tensor | None) -> Any:
+    if loss is None:
+        raise SchedulerNeedsLoss("ReduceLROnPlateau needs the loss of the step, which build does not return.")
+    return loss
+
+
+def _position(scheduler: Any) -> int:
+    """How often a scheduler was stepped; a chain counts through its first member."""
+    while not hasattr(scheduler, "last_epoch"):
+        scheduler = scheduler._schedulers[0]
+    return int(scheduler.last_epoch)

@@ -6,16 +6,18 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..capture.capture import Captured
-from ..capture.inputs import map_leaves
+from ..capture.inputs import described, map_leaves
 from ..capture.standins import assign
 from ..capture.step import Leaf, Step
 from ..capture.trace import OutputSlot
 from ..counters import counters
+from ..debug.tree import TreeSource
 from ..errors import GraphBroken, StepFailed
 from ..guards import Guards
 from ..lower.executable import Executable
@@ -108,6 +110,17 @@ class Replay:
         map_leaves(returned, torch.Tensor, found.append)
         return found[names.index(path)]
 
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """The fqn of a live tensor of the Graph."""
+        return next((leaf.fqn for leaf in self._leaves if leaf.value is tensor), "a tensor")
+
+    def described(self, source: TreeSource, inputs: Any) -> TreeSource:
+        """``source`` with what the program adds to the debug tree."""
+        outputs = described((fake_outputs(self.program, self.captured.out_tree),))
+        return replace(
+            source, program=self.program, calls=self.captured.calls, inputs=inputs, outputs=outputs
+        )
+
     # --- binding ----------------------------------------------------------------------------------
 
     def _bind(self) -> None:
@@ -199,6 +212,16 @@ def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
     if type(tree) is OutputSlot:
         return tensors[tree.position]
     return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])
+
+
+def fake_outputs(program: Program, out_tree: Any) -> Any:
+    """What `build` returned, with the fake tensors of the program in it."""
+    users = [
+        value.meta["val"]
+        for out, value in zip(program.signature.outputs, program.results, strict=True)
+        if out.kind is OutputKind.USER
+    ]
+    return _rebuild(out_tree, users)
 
 
 @contextmanager

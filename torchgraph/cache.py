@@ -1,0 +1,91 @@
+"""The programs of one Graph: one per signature of a call, the least recently used goes first."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+
+from .capture.step import Step
+from .errors import CacheThrashWarning
+from .replay.replay import Replay
+
+
+class ProgramCache:
+    """Replays by key. Several may share a key: a training and an evaluation program, say."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, tuple[Hashable, Replay]] = OrderedDict()
+        self._by_key: dict[Hashable, list[Replay]] = {}
+        self._captures_since_hit = 0
+        self._warned = False
+        self.hits = 0
+        self.misses = 0
+        self.reasons: list[str] = []
+        """Why programs were captured anew, latest last."""
+
+    def __iter__(self) -> Iterator[Replay]:
+        return (replay for _, replay in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: Hashable) -> Replay | None:
+        """The program that serves a call as things stand; None when there is none."""
+        candidates = self._by_key.get(key)
+        if not candidates:
+            return None
+        for replay in candidates:
+            if not replay.why_not():
+                self._hit(replay)
+                return replay
+        return None
+
+    def refit(self, key: Hashable, step: Step) -> Replay | None:
+        """A program that serves the call once it is bound to the tensors that are there now."""
+        for replay in self._by_key.get(key, ()):
+            self.reasons.append(replay.why_not())
+            if replay.refit(step) and not replay.why_not():
+                self.reasons.pop()
+                self._hit(replay)
+                return replay
+        return None
+
+    def add(self, key: Hashable, replay: Replay, size: int) -> None:
+        """Keep a new program, and at most ``size`` in all."""
+        self.misses += 1
+        self._captures_since_hit += 1
+        self._entries[id(replay)] = (key, replay)
+        self._by_key.setdefault(key, []).insert(0, replay)
+        while len(self._entries) > size:
+            self.remove(next(iter(self))) 
+            self._warn_of_thrash(size)
+
+    def remove(self, replay: Replay) -> None:
+        """Drop one program."""
+        key, _ = self._entries.pop(id(replay))
+        self._by_key[key].remove(replay)
+        if not self._by_key[key]:
+            del self._by_key[key]
+
+    def clear(self) -> None:
+        """Drop all programs: the next call captures again."""
+        self._entries.clear()
+        self._by_key.clear()
+
+    def _hit(self, replay: Replay) -> None:
+        self.hits += 1
+        self._captures_since_hit = 0
+        self._entries.move_to_end(id(replay))
+
+    def _warn_of_thrash(self, size: int) -> None:
+        if self._captures_since_hit > size and not self._warned:
+            self._warned = True
+            last = f" The last reason: {self.reasons[-1]}." if self.reasons else ""
+            warnings.warn(
+                f"{self._captures_since_hit} calls in a row needed a new program, more than the cache "
+                f"holds ({size}).{last} Pass what changes as a tensor, pad inputs to few shapes, or "
+                "raise config.set_cache_size.",
+                CacheThrashWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,1 @@
+"""Looking into a Graph: what it did, and whether it is right."""

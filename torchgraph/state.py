@@ -1,0 +1,150 @@
+"""``graph.state_dict()`` and its way back: everything that a run needs to go on to the last bit.
+
+The format is plain: nested dicts of tensors, numbers, strings and None, which
+``torch.load(weights_only=True)`` reads.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .errors import StateDictMismatch
+
+TRAIN = "_train"
+
+
+def collect(
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[Any],
+    step: int,
+) -> OrderedDict[str, Any]:
+    """One entry per module, and ``"_train"``: step, optimizers, schedulers, scaler, RNG."""
+    state: OrderedDict[str, Any] = OrderedDict(
+        (name, module.state_dict()) for name, module in modules.items()
+    )
+    rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        rng["cuda"] = torch.cuda.get_rng_state_all()
+    state[TRAIN] = {
+        "step": step,
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "schedulers": [scheduler.state_dict() for scheduler in schedulers],
+        "scaler": None,
+        "rng": rng,
+    }
+    return state
+
+
+def restore(
+    state: Mapping[str, Any],
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[Any],
+    *,
+    strict: bool,
+) -> int:
+    """Load a state and return its step. Everything is checked before anything is written.
+
+    Raises:
+        StateDictMismatch: names every missing, unexpected or wrongly shaped entry.
+    """
+    problems = list(_problems(state, modules, optimizers, schedulers, strict=strict))
+    if problems:
+        raise StateDictMismatch("The state does not fit the Graph:\n  " + "\n  ".join(problems))
+    for name, module in modules.items():
+        if name in state:
+            module.load_state_dict(state[name], strict=strict)
+    train = state.get(TRAIN)
+    if train is None:
+        return 0
+    # A loaded optimizer shares no memory with the checkpoint: the next step writes its slots.
+    for optimizer, saved in zip(optimizers, train["optimizers"], strict=False):
+        optimizer.load_state_dict(copy.deepcopy(saved))
+    for scheduler, saved in zip(schedulers, train["schedulers"], strict=False):
+        scheduler.load_state_dict(copy.deepcopy(saved))
+    torch.set_rng_state(train["rng"]["cpu"])
+    if "cuda" in train["rng"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(train["rng"]["cuda"])
+    return int(train["step"])
+
+
+def _problems(
+    state: Any,
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[Any],
+    *,
+    strict: bool,
+) -> Any:
+    if not isinstance(state, Mapping):
+        yield f"it is a {type(state).__name__}, not a dict"
+        return
+    wanted = set(modules) | ({TRAIN} if optimizers else set())
+    if strict:
+        yield from (f"{name}: missing" for name in sorted(wanted - set(state)))
+        yield from (f"{name}: unexpected" for name in sorted(set(state) - set(modules) - {TRAIN}))
+    for name, module in modules.items():
+        if name in state:
+            yield from _module_problems(name, module, state[name], strict=strict)
+    if TRAIN in state:
+        yield from _train_problems(state[TRAIN], optimizers, schedulers)
+
+
+def _module_problems(name: str, module: nn.Module, saved: Any, *, strict: bool) -> Any:
+    if not isinstance(saved, Mapping):
+        yield f"{name}: is a {type(saved).__name__}, not a dict"
+        return
+    own = module.state_dict()
+    if strict:
+        yield from (f"{name}.{key}: missing" for key in own if key not in saved)
+        yield from (f"{name}.{key}: unexpected" for key in saved if key not in own)
+    for key, value in own.items():
+        new = saved.get(key)
+        if isinstance(value, torch.Tensor) and key in saved:
+            if not isinstance(new, torch.Tensor):
+                yield f"{name}.{key}: is a {type(new).__name__}, not a tensor"
+            elif new.shape != value.shape:
+                yield f"{name}.{key}: has shape {tuple(new.shape)}, not {tuple(value.shape)}"
+
+
+def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> Any:
+    keys = ("step", "optimizers", "schedulers", "rng")
+    if not isinstance(train, Mapping) or any(key not in train for key in keys):
+        yield f"{TRAIN}: needs the entries {', '.join(keys)}"
+        return
+    for what, own, saved in (
+        ("optimizers", optimizers, train["optimizers"]),
+        ("schedulers", schedulers, train["schedulers"]),
+    ):
+        if own and len(own) != len(saved):
+            yield f"{TRAIN}.{what}: has {len(saved)} entries, not {len(own)}"
+    for number, (optimizer, saved) in enumerate(zip(optimizers, train["optimizers"], strict=False)):
+        yield from _optimizer_problems(f"{TRAIN}.optimizers.{number}", optimizer, saved)
+
+
+def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Any:
+    groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
+    if groups is None or "state" not in saved:
+        yield f"{name}: is no optimizer state"
+        return
+    own = optimizer.param_groups
+    sizes, wanted = [len(g["params"]) for g in groups], [len(g["params"]) for g in own]
+    if sizes != wanted:
+        yield f"{name}: has param groups of {sizes} parameters, not {wanted}"
+        return
+    parameters = [p for group in own for p in group["params"]]
+    indices = [index for group in groups for index in group["params"]]
+    for index, parameter in zip(indices, parameters, strict=True):
+        for key, value in (saved["state"].get(index) or {}).items():
+            known = optimizer.state.get(parameter, {}).get(key)
+            expected = known.shape if isinstance(known, torch.Tensor) else None
+            if isinstance(value, torch.Tensor) and expected is not None and value.shape != expected:
+                yield f"{name}.state.{index}.{key}: has shape {tuple(value.shape)}, not {tuple(expected)}"
