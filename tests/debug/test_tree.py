@@ -176,7 +176,7 @@ def test_values_of_each_kind():
 def test_a_lazy_module_has_no_sizes_yet():
     source = source_of(m=nn.LazyLinear(2))
     assert "(PARAMETER:m.weight:tensor(<uninitialized>)): ()" in text(source)
-    assert "weight uninitialized" in plain(rich_tree(source))
+    assert "weight:uninitialized" in plain(rich_tree(source))
 
 
 def test_large_numbers_stay_narrow():
