@@ -112,12 +112,9 @@ def active_tracer() -> Any:
 def node_of(value: Any, tracer: Any) -> fx.Node | None:
     """The node that currently holds a traced tensor or symbolic number."""
     slot = get_proxy_slot(value, tracer, None)
-    if slot is None:
-        return None
-    proxy = slot.proxy if hasattr(slot, "proxy") else slot
-    if hasattr(proxy, "force"):
-        proxy = proxy.force()
-    return proxy.node  # type: ignore[no-any-return]
+    if slot is not None and not isinstance(slot, fx.Proxy):  # a proxy answers to any attribute
+        slot = slot.proxy if hasattr(slot, "proxy") else slot.force()
+    return slot.node if isinstance(slot, fx.Proxy) else None
 
 
 def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:

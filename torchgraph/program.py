@@ -164,7 +164,7 @@ class Program:
     @property
     def output(self) -> fx.Node:
         """The one output node, last in the graph."""
-        return next(reversed(self.gm.graph.nodes))
+        return next(iter(reversed(self.gm.graph.nodes)))
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -183,7 +183,7 @@ class Program:
         graph = fx.Graph()
         mapping: dict[fx.Node, fx.Node] = {}
         graph.output(graph.graph_copy(self.gm.graph, mapping))
-        next(reversed(graph.nodes)).meta = dict(self.output.meta)
+        next(iter(reversed(graph.nodes))).meta = dict(self.output.meta)
         return Program(fx.GraphModule(self.gm, graph), self.signature, list(self.history))
 
 

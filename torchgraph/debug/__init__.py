@@ -1,1 +1,1 @@
-"""Programs and Graphs as text: for people, for golden tests, for fingerprints."""
+"""What a program looks like to people: text, tree, differences."""

@@ -1,0 +1,56 @@
+# `make demo` and `make test` do all their own set-up. Others: test-all, lint, bench, gpu, clean.
+#
+#   make test TORCH=2.11.0     under another torch, in a virtual environment of its own
+#   make test PYTHON=python3.10 TORCH=2.15.0
+
+PYTHON ?= python3
+DEFAULT_TORCH := 2.13.0
+TORCH ?= $(DEFAULT_TORCH)
+
+VENV := $(if $(filter $(DEFAULT_TORCH),$(TORCH)),.venv,.venv-$(TORCH))
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all lint bench gpu clean
+
+help:
+	@echo "make demo | test | test-all | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
+
+# Made again only when the project's requirements change. The second install names torch once more,
+# so that no requirement can bring another.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
+	$(BIN)/python -m pip install --quiet "torch==$(TORCH)" --editable ".[dev]"
+	touch $(READY)
+
+venv: $(READY)
+
+demo: $(READY)
+	$(BIN)/python -m examples.mobilenet_v2
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.step
+
+# On a machine with a GPU and an environment that is ready: no set-up, one piece after the other,
+# each of them run even when one before it failed.
+gpu:
+	@failed=0; \
+	$(PYTHON) -m pytest -m cuda || failed=1; \
+	$(PYTHON) -m benchmarks.step --device cuda || failed=1; \
+	exit $$failed
+
+clean:
+	rm -rf .venv .venv-* build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

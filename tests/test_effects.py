@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import pytest
+import torch
+
+from torchgraph import effects
+from torchgraph.effects import Effects
+
+aten = torch.ops.aten
+
+PURE = [
+    aten.add.Tensor,
+    aten.view.default,
+    aten._to_copy.default,
+    aten.native_dropout_backward.default,
+    operator.mul,
+    math.floor,
+    torch.sym_max,
+]
+MUTATING = [
+    aten.add_.Tensor,
+    aten.copy_.default,
+    aten.add.out,
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+]
+RANDOM = [
+    aten.native_dropout.default,
+    aten.rand.default,
+    aten.randn_like.default,
+    aten.bernoulli.p,
+    aten.multinomial.default,
+    aten.randperm.default,
+    aten.normal.Tensor_Tensor,
+    aten._scaled_dot_product_flash_attention.default,
+]
+
+
+@pytest.mark.parametrize("target", PURE, ids=str)
+def test_pure(target: Any) -> None:
+    assert effects.of_target(target) == Effects()
+    assert effects.of_target(target).pure
+
+
+@pytest.mark.parametrize("target", MUTATING, ids=str)
+def test_mutating(target: Any) -> None:
+    found = effects.of_target(target)
+    assert found.mutates
+    assert not found.pure
+
+
+@pytest.mark.parametrize("target", RANDOM, ids=str)
+def test_random(target: Any) -> None:
+    found = effects.of_target(target)
+    assert found.random
+    assert found.ordered
+    assert not found.pure
+
+
+def test_functional_batch_norm_is_pure() -> None:
+    assert effects.of_target(aten._native_batch_norm_legit_functional.default).pure
+
+
+def test_unknown_is_opaque() -> None:
+    for target in (torch.nn.functional.relu, lambda x: x, torch.ops.higher_order.cond):
+        assert effects.of_target(target).opaque
+
+
+def test_asserts_are_ordered() -> None:
+    assert effects.of_target(aten._assert_async.msg).ordered
+
+
+def test_nodes_that_call_nothing_are_pure() -> None:
+    graph = torch.fx.Graph()
+    assert effects.of(graph.placeholder("x")).pure
+
+
+def test_random_ops_carry_the_tag() -> None:
+    """Every op that takes a generator is known to draw, in this version of torch."""
+    unknown = []
+    for name in dir(aten):
+        packet = getattr(aten, name)
+        for overload in getattr(packet, "overloads", list)():
+            op = getattr(packet, overload)
+            if "Generator" in str(op._schema) and effects.of_target(op).pure:
+                unknown.append(str(op))
+    assert unknown == []

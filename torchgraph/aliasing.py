@@ -1,0 +1,114 @@
+"""Which values share memory. Passes ask before they merge, drop or fold; so does the verifier."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from ._torch import HigherOrderOperator, OpOverload
+from .program import Program
+
+# Ops that return a view of their first argument although their schema does not say so.
+_SILENT_VIEWS = frozenset(
+    {
+        "aten::_unsafe_view",
+        "aten::unsafe_chunk",
+        "aten::unsafe_split",
+        "aten::unsafe_split_with_sizes",
+    }
+)
+
+
+def alias_sources(node: fx.Node) -> list[fx.Node]:
+    """The inputs whose memory the value of ``node`` may share; all inputs for an unknown target."""
+    if node.op != "call_function":
+        return []
+    if node.target is operator.getitem:
+        return _nodes_in(node.args[0])
+    if not isinstance(node.target, (OpOverload, HigherOrderOperator)):
+        return []  # a function on Python numbers
+    positions = _alias_arguments(node.target)
+    if positions is None:
+        return node.all_input_nodes
+    found: list[fx.Node] = []
+    for position, name in positions:
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+        found.extend(_nodes_in(value))
+    return found
+
+
+def escaping(program: Program) -> set[fx.Node]:
+    """Nodes whose memory reaches an output, directly or through views."""
+    found: set[fx.Node] = set()
+    waiting = list(program.output.all_input_nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(alias_sources(node))
+    return found
+
+
+def memory_classes(program: Program) -> tuple[frozenset[str], ...]:
+    """``output i``, ``input name`` and ``a constant``, grouped by shared memory.
+
+    Groups of one are left out.
+    """
+    groups: dict[fx.Node, set[str]] = {}
+    root = _memory_roots(program)
+    for node in program.nodes:
+        if node.op == "placeholder":
+            groups.setdefault(root(node), set()).add(f"input {node.name}")
+        elif node.op == "get_attr":
+            groups.setdefault(root(node), set()).add("a constant")
+    for index, result in enumerate(program.results):
+        if isinstance(result, fx.Node) and holds_memory(result.meta.get("val")):
+            groups.setdefault(root(result), set()).add(f"output {index}")
+    return tuple(frozenset(group) for group in groups.values() if len(group) > 1)
+
+
+def _memory_roots(program: Program) -> Callable[[fx.Node], fx.Node]:
+    parent: dict[fx.Node, fx.Node] = {}
+
+    def root(node: fx.Node) -> fx.Node:
+        while node in parent:
+            node = parent[node]
+        return node
+
+    for node in program.nodes:
+        for source in alias_sources(node):
+            if root(source) is not root(node):
+                parent[root(node)] = root(source)
+    return root
+
+
+def holds_memory(value: Any) -> bool:
+    """True for a tensor and for a tuple or list that may hold one; False for numbers and None."""
+    return isinstance(value, (torch.Tensor, tuple, list))
+
+
+@functools.cache
+def _alias_arguments(op: OpOverload | HigherOrderOperator) -> tuple[tuple[int, str], ...] | None:
+    if isinstance(op, HigherOrderOperator) or torch.Tag.maybe_aliasing_or_mutating in op.tags:
+        return None
+    schema = op._schema
+    if schema.name in _SILENT_VIEWS:
+        return ((0, "self"),)
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None
+    )
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    if isinstance(value, fx.Node):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [item for item in value if isinstance(item, fx.Node)]
+    return []

@@ -1,0 +1,139 @@
+"""Capture: from a Step and one call to a functional Program with its Guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..counters import counters
+from ..errors import SharedMemory
+from ..guards import Guards, ValueGuard
+from ..program import CallRecord, OutputKind, Program
+from .._torch import storage_id
+from .functionalize import functionalize
+from .inputs import Call
+from .slots import make_slots
+from .step import Leaf, Step
+from .trace import Recording, Tracer
+from .update import Created, Write
+
+
+@dataclass
+class Captured:
+    """A program with everything that binds it to the user's objects."""
+
+    program: Program
+    leaves: list[Leaf]
+    """In the order of the signature's inputs."""
+    guards: Guards
+    value_guard: ValueGuard | None
+    out_tree: Any
+    made: list[tuple[Created, torch.Tensor]]
+    """Slots with their first values, to be put into the optimizers when the first run succeeds."""
+    writes: list[Write]
+    calls: list[CallRecord]
+    loss_path: str | None
+    structure: tuple[Any, ...]
+    """``Step.structure()`` at capture."""
+
+
+def capture(
+    step: Step,
+    build: Callable[..., Any],
+    call: Call,
+    *,
+    watched: Sequence[tuple[str, Any]],
+    graph_class: type,
+    depth: int,
+) -> Captured:
+    """Trace one call of ``build`` and the optimizer step that it implies.
+
+    Nothing of the user's changes: parameters, buffers, optimizers, random generators, attributes.
+
+    Raises:
+        CaptureError and its kin; whatever ``build`` raises.
+    """
+    counters.captures += 1
+    tracer = Tracer(step, build, call, watched=watched, graph_class=graph_class, depth=depth)
+    recording = tracer.run()
+    made = make_slots(recording)
+    program, guard_nodes = functionalize(recording)
+    leaves = recording.inputs
+    _check_memory(program, leaves)
+    values = _value_guard(program, leaves, guard_nodes, recording)
+    guards = Guards(step, recording.reads)
+    return Captured(
+        program,
+        leaves,
+        guards,
+        values,
+        recording.out_tree,
+        made,
+        recording.writes,
+        recording.calls,
+        recording.loss_path,
+        step.structure(),
+    )
+
+
+def _value_guard(
+    program: Program, leaves: Sequence[Leaf], nodes: Sequence[Any], recording: Recording
+) -> ValueGuard | None:
+    """The Python branches that the trace took, as a small program over numbers and step counters."""
+    wanted = [
+        (node, value)
+        for node, value in zip(nodes, recording.guard_values, strict=True)
+        if isinstance(node, fx.Node)
+    ]
+    if not wanted:
+        return None
+    needed: set[fx.Node] = set()
+    pending = [node for node, _ in wanted]
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending.extend(node.all_input_nodes)
+    graph, copies = fx.Graph(), {}
+    positions = []
+    for position, node in enumerate(program.placeholders):
+        if node in needed:
+            positions.append(position)
+    for node in program.nodes:
+        if node in needed:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    unique = list({(copies[node], value) for node, value in wanted})
+    graph.output(tuple(node for node, _ in unique))
+    gm = fx.GraphModule(program.gm, graph)
+    fqns = tuple(leaves[position].fqn for position in positions)
+    return ValueGuard(gm, fqns, tuple(value for _, value in unique))
+
+
+def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
+    """Refuse a step that writes one of two tensors that share memory and reads the other afterwards."""
+    owners: dict[int, list[int]] = {}
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf.value, torch.Tensor) and leaf.value.numel():
+            owners.setdefault(storage_id(leaf.value), []).append(position)
+    written = {out.target for out in program.signature.outputs if out.kind is OutputKind.UPDATE}
+    for group in owners.values():
+        names = [leaves[i].fqn for i in group]
+        hit = [name for name in names if name in written]
+        if len(group) > 1 and hit and _overlap([leaves[i].value for i in group]):
+            others = ", ".join(name for name in names if name != hit[0])
+            raise SharedMemory(f"The step writes {hit[0]}, which shares memory with {others}.")
+
+
+def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
+    spans = sorted(_span(tensor) for tensor in tensors)
+    return any(after[0] < before[1] for before, after in zip(spans, spans[1:], strict=False))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()

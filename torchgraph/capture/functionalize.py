@@ -1,0 +1,192 @@
+"""The second trace: from a recording that mutates to a functional program.
+
+The recorded graph is run again, node by node, under `torch.func.functionalize` and make_fx: in-place ops
+become functional ones, and each state that was written ends in one ``copy_``, which becomes an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import active_tracer, fake_mode, host_symbol, make_fx, node_of, track, TorchDispatchMode
+from ..program import InputSpec, OutputKind, OutputSpec, Phase, Program, Provenance, Role, Signature
+from ..program import TensorMeta, provenance
+from .standins import fake_of, number_tensor
+from .step import Leaf
+from .trace import Recording
+from .trail import Stamp
+
+_ITEM = torch.ops.aten._local_scalar_dense.default
+_COPY = torch.ops.aten.copy_.default
+
+
+class _Items(TorchDispatchMode):
+    """Gives ``.item()`` in the second trace the value that it had in the first."""
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__()
+        self._mode = mode
+        self._count = 0
+        self.hint: Any = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not _ITEM or self.hint is None:
+            return func(*args, **(kwargs or {}))
+        tracer = active_tracer()
+        self._count += 1
+        number = host_symbol(self._mode, self._count, self.hint)
+        origin = node_of(args[0], tracer)
+        proxy = tracer.create_proxy("call_function", _ITEM, (tracer.proxy(origin),), {})
+        proxy.node.meta["val"] = number
+        track(number, proxy, tracer)
+        return number
+
+
+class _Replayer:
+    """Runs the recorded nodes again and stamps what they become."""
+
+    def __init__(self, graph: fx.Graph, root: fx.GraphModule, items: _Items) -> None:
+        self._graph = graph
+        self._root = root
+        self._items = items
+        self._running = Provenance()
+
+    def run(self, *inputs: Any) -> list[Any]:
+        stamp = Stamp(active_tracer().graph)
+        values: dict[fx.Node, Any] = {}
+        following = iter(inputs)
+        for node in self._graph.nodes:
+            if node.op == "output":
+                return list(fx.map_arg(node.args[0], values.__getitem__))
+            if node.op == "placeholder":
+                values[node] = next(following)
+            elif node.op == "get_attr":
+                values[node] = getattr(self._root, node.target)
+            else:
+                values[node] = self._call(node, values)
+                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]
+        raise AssertionError("the recorded graph has no output")
+
+    def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        self._items.hint = _hint_of(node) if node.target is _ITEM else None
+        args = fx.map_arg(node.args, values.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
+    """The functional program of a recording, and the nodes whose values it was specialised for."""
+    graph = recording.gm.graph
+    _strip_profiler(graph)
+    mode = fake_mode()
+    with torch.no_grad():
+        inputs = [_fake_input(mode, leaf) for leaf in recording.inputs]
+    items = _Items(mode)
+    replayer = _Replayer(graph, recording.gm, items)
+
+    def run(*arguments: Any) -> list[Any]:
+        with items:
+            return torch.func.functionalize(replayer.run, remove="mutations")(*arguments)  # type: ignore[no-any-return]
+
+    with mode, torch.no_grad():
+        gm = make_fx(run)(*inputs)
+    return _program(gm, recording)
+
+
+def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
+    if isinstance(leaf.value, torch.Tensor):
+        return fake_of(mode, leaf.value.detach())
+    return fake_of(mode, number_tensor(leaf.value))
+
+
+def _hint_of(node: fx.Node) -> Any:
+    number = node.meta.get("val")
+    inner = getattr(number, "node", None)
+    return inner.hint if inner is not None and inner.has_hint() else None
+
+
+def _strip_profiler(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if getattr(node.target, "namespace", "") == "profiler":
+            graph.erase_node(node)
+
+
+def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx.Node]]:
+    graph = gm.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    _numbers_as_inputs(graph, placeholders, recording.inputs)
+    output = next(iter(reversed(graph.nodes)))
+    results = list(output.args[0])
+    kept = len(recording.outputs)
+    guards, results = results[kept:], results[:kept]
+    outputs = list(recording.outputs)
+    leaf_of = dict(zip(placeholders, recording.inputs, strict=True))
+    for node in [n for n in graph.nodes if n.target is _COPY and n.args[0] in leaf_of]:
+        if not node.users:
+            results.append(node.args[1])
+            outputs.append(OutputSpec(OutputKind.UPDATE, leaf_of[node.args[0]].fqn))
+            graph.erase_node(node)
+    output.args = (tuple(results),)
+    names = _name_placeholders(placeholders, recording.inputs)
+    _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
+    specs = tuple(
+        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf))
+        for name, leaf in zip(names, recording.inputs, strict=True)
+    )
+    gm.recompile()
+    return Program(gm, Signature(specs, tuple(outputs))), guards
+
+
+def _meta(leaf: Leaf) -> TensorMeta | None:
+    return TensorMeta.of(leaf.value) if isinstance(leaf.value, torch.Tensor) else None
+
+
+def _numbers_as_inputs(
+    graph: fx.Graph, placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]
+) -> None:
+    """A Python number enters as a number: drop the 0-dim tensor that carried it through the traces."""
+    for node, leaf in zip(placeholders, leaves, strict=True):
+        if isinstance(leaf.value, torch.Tensor):
+            continue
+        reads = list(node.users)
+        if not reads:
+            node.meta["val"] = leaf.value
+        for read in reads:
+            node.meta["val"] = read.meta["val"]
+            read.replace_all_uses_with(node)
+            graph.erase_node(read)
+
+
+def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> list[str]:
+    names = []
+    for node, leaf in zip(placeholders, leaves, strict=True):
+        readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
+        node._rename(readable)
+        node.target = node.name
+        names.append(node.name)
+    return names
+
+
+def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
+    """A node of the optimizer step belongs to the module whose parameter it updates."""
+    owner: dict[fx.Node, str] = {}
+    for node, leaf in leaves.items():
+        if leaf.role is Role.PARAMETER:
+            owner[node] = leaf.fqn.rpartition(".")[0]
+        elif leaf.role is Role.SLOT and ".state." in leaf.fqn:
+            owner[node] = leaf.fqn.split(".state.", 1)[1].rpartition(".")[0].rpartition(".")[0]
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        found = provenance(node)
+        if found.phase is not Phase.UPDATE:
+            continue
+        module = next((owner[arg] for arg in node.all_input_nodes if arg in owner), "")
+        owner[node] = module
+        node.meta["provenance"] = Provenance(module, found.phase, found.frames, found.made_by)

@@ -1,0 +1,169 @@
+"""The arguments of a call: flattened by path, tensors apart from the values that a program is made for."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from .._torch import FakeTensor, pytree
+from ..errors import UnsupportedInput
+from ..program import TensorMeta
+
+
+class Call(NamedTuple):
+    """One call: its tensors, and the key that tells which programs can serve it."""
+
+    tensors: list[torch.Tensor]
+    key: tuple[Any, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Inputs:
+    """Binds calls of one `build`: keyword order never matters, everything else is part of the key."""
+
+    def __init__(self, build: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(build)
+        self._counts: set[int] = set()
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Flatten one call.
+
+        Raises:
+            TypeError: the arguments do not fit `build`.
+            UnsupportedInput: an argument cannot be bound or compared; names its path.
+        """
+        if kwargs or len(args) not in self._counts:
+            bound = self._signature.bind(*args, **kwargs)
+            args, kwargs = bound.args, dict(sorted(bound.kwargs.items()))
+            if not kwargs:
+                self._counts.add(len(args))
+        if not kwargs and all(type(arg) is torch.Tensor for arg in args):
+            return Call(list(args), tuple(map(_tensor_key, args)), args, kwargs)
+        tensors: list[torch.Tensor] = []
+        key = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
+        return Call(tensors, (key, tuple(map(_tensor_key, tensors))), args, kwargs)
+
+
+def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.grad_fn is not None:
+        raise UnsupportedInput(
+            f"An input of shape {tuple(tensor.shape)} carries an autograd graph ({tensor.grad_fn}); "
+            "gradients cannot flow out of the program into it.",
+            fix="detach() it, or move the computation that makes it into build.",
+        )
+    if tensor.layout is not torch.strided:
+        raise UnsupportedInput(
+            f"An input of shape {tuple(tensor.shape)} has the layout {tensor.layout}.",
+            fix="pass a strided tensor (to_dense()).",
+        )
+    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+
+
+def _flatten(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
+    """Collect the tensors of a tree; the rest comes back as a hashable description."""
+    if isinstance(value, torch.Tensor):
+        _check_tensor(value, path)
+        tensors.append(value)
+        return torch.Tensor
+    if isinstance(value, dict):
+        items = ((key, _flatten(item, f"{path}[{key!r}]", tensors)) for key, item in value.items())
+        return (type(value), tuple(items))
+    if isinstance(value, (list, tuple)):
+        parts = (_flatten(item, f"{path}[{i}]", tensors) for i, item in enumerate(value))
+        return (type(value), tuple(parts))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return (type(value), tuple((n, _flatten(v, f"{path}.{n}", tensors)) for n, v in fields))
+    return _static_key(value, path)
+
+
+def _check_tensor(tensor: torch.Tensor, path: str) -> None:
+    if isinstance(tensor, FakeTensor):
+        raise UnsupportedInput(f"{path} is a fake tensor: it holds no data.")
+
+
+def _static_key(value: Any, path: str) -> tuple[Any, ...]:
+    try:
+        hash(value)
+    except TypeError:
+        raise UnsupportedInput(
+            f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor compared "
+            "from call to call."
+        ) from None
+    # 1, 1.0 and True are equal, but they are not the same program.
+    return (type(value), value)
+
+
+def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
+    """The same tree with each leaf of the given kind replaced; dataclasses are copied, other leaves kept."""
+    if isinstance(value, kind):
+        return replace(value)
+    if isinstance(value, dict):
+        return _like_dict(value, {key: map_leaves(item, kind, replace) for key, item in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_leaves(item, kind, replace) for item in value))
+    if isinstance(value, (list, tuple)):
+        return _like_sequence(value, [map_leaves(item, kind, replace) for item in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: map_leaves(getattr(value, f.name), kind, replace) for f in _init_fields(value)}
+        return dataclasses.replace(value, **changed)
+    return value
+
+
+def _init_fields(value: Any) -> list[Any]:
+    return [f for f in dataclasses.fields(value) if f.init]
+
+
+def _like_dict(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    if type(original) is dict:
+        return items
+    if dataclasses.is_dataclass(original):  # a transformers ModelOutput is both
+        return type(original)(**items)
+    copy = original.copy()
+    copy.update(items)
+    return copy
+
+
+def _like_sequence(original: Any, items: list[Any]) -> Any:
+    return items if type(original) is list else type(original)(items)
+
+
+def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """The path of each tensor of a call, in binding order."""
+    found: list[str] = []
+
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(path)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                walk(item, f"{path}[{key!r}]")
+        elif isinstance(value, (list, tuple)):
+            for position, item in enumerate(value):
+                walk(item, f"{path}[{position}]")
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for f in dataclasses.fields(value):
+                walk(getattr(value, f.name), f"{path}.{f.name}")
+
+    walk(args, "args")
+    walk(kwargs, "kwargs")
+    return found
+
+
+def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
+    """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
+    return tuple(
+        (_joined(path), TensorMeta.of(leaf) if isinstance(leaf, torch.Tensor) else type(leaf).__name__)
+        for path, leaf in pytree.tree_flatten_with_path(tree)[0]
+    )
+
+
+def _joined(path: Any) -> str:
+    return ".".join(
+        str(getattr(key, "idx", getattr(key, "key", getattr(key, "name", key)))) for key in path
+    )

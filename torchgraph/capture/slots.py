@@ -1,0 +1,129 @@
+"""Optimizer slots that the traced step created: made for real when their first value is known beforehand.
+
+Adam fills its moments with zeros and then updates them; the fill depends on no gradient, so it is run now,
+the slot becomes an input, and the program serves every later step too. SGD's momentum starts as a clone of
+the first gradient; such a slot stays an output and the program serves that one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import effects
+from ..program import OutputKind, Role
+from .standins import number_tensor
+from .step import Leaf
+from .trace import Recording
+from .update import Created
+
+aten = torch.ops.aten
+_READS_METADATA_ONLY = frozenset(
+    {
+        aten.zeros_like.default,
+        aten.ones_like.default,
+        aten.full_like.default,
+        aten.empty_like.default,
+        aten.new_zeros.default,
+        aten.new_ones.default,
+        aten.new_full.default,
+        aten.new_empty.default,
+    }
+)
+
+
+class NotKnownYet(Exception):
+    """The first value depends on the data of the step."""
+
+
+def make_slots(recording: Recording) -> list[tuple[Created, torch.Tensor]]:
+    """Turn each created slot of known first value into an input of the recording; returns the values."""
+    made: list[tuple[Created, torch.Tensor]] = []
+    first_values = _FirstValues(recording)
+    for new in recording.creates:
+        creator = _origin(recording.creators.get(id(new.value)))
+        try:
+            value = first_values.of(creator)
+        except NotKnownYet:
+            continue
+        made.append((new, value))
+        _make_input(recording, new, creator, value)
+    return made
+
+
+class _FirstValues:
+    """Evaluates creation ops on the live parameters, as eager's first step would."""
+
+    def __init__(self, recording: Recording) -> None:
+        placeholders = (n for n in recording.gm.graph.nodes if n.op == "placeholder")
+        self._leaves = dict(zip(placeholders, recording.inputs, strict=True))
+        self._root = recording.gm
+
+    def of(self, node: fx.Node | None) -> torch.Tensor:
+        """A fresh tensor. Raises NotKnownYet."""
+        if node is None or node.op != "call_function" or not _allocates(node):
+            raise NotKnownYet
+        with torch.no_grad():
+            value = self._evaluate(node)
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def _evaluate(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            leaf = self._leaves[node]
+            if leaf.role in (Role.INPUT, Role.FREE):
+                raise NotKnownYet
+            return leaf.value if isinstance(leaf.value, torch.Tensor) else number_tensor(leaf.value)
+        if node.op == "get_attr":
+            return getattr(self._root, str(node.target))
+        if not effects.of(node).pure:
+            raise NotKnownYet
+        if node.target in _READS_METADATA_ONLY:
+            like = node.args[0]
+            assert isinstance(like, fx.Node)
+            rest = fx.map_arg(node.args[1:], self._evaluate)
+            return node.target(_empty(like), *rest, **fx.map_arg(node.kwargs, self._evaluate))  # type: ignore[operator]
+        args = fx.map_arg(node.args, self._evaluate)
+        return node.target(*args, **fx.map_arg(node.kwargs, self._evaluate))  # type: ignore[operator]
+
+
+def _empty(node: fx.Node) -> torch.Tensor:
+    fake = node.meta["val"]
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+
+def _origin(node: fx.Node | None) -> fx.Node | None:
+    """The node that allocated the memory, when ``node`` is but an alias that nobody shares."""
+    while node is not None and node.target is aten.detach.default:
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or len(source.users) > 1:
+            break
+        node = source
+    return node
+
+
+def _allocates(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and all(ret.alias_info is None for ret in schema.returns)
+
+
+def _make_input(recording: Recording, new: Created, creator: Any, value: torch.Tensor) -> None:
+    graph = recording.gm.graph
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    with graph.inserting_after(last):
+        slot = graph.placeholder(f"slot_{len(recording.inputs)}")
+    slot.meta = dict(creator.meta)
+    creator.replace_all_uses_with(slot)
+    graph.erase_node(creator)
+    recording.inputs.append(Leaf(new.fqn, Role.SLOT, {new.key: value}, (new.key,), value))
+    position = next(
+        i for i, out in enumerate(recording.outputs)
+        if out.kind is OutputKind.CREATE and out.target == new.fqn
+    )
+    del recording.outputs[position]
+    output = next(iter(reversed(graph.nodes)))
+    results = list(output.args[0])
+    del results[position]
+    output.args = (results,)

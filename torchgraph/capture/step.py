@@ -1,0 +1,191 @@
+"""Step: the user's modules and optimizers, scanned into named leaves of live state.
+
+A leaf is one tensor or number that the step reads and may write. It remembers the container that holds
+it, so that capture can put a stand-in there, and so that each later call can see what is there now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
+from ..program import Role
+
+Path = tuple[Any, ...]
+"""Keys from a root container to a value: ``("betas", 0)``."""
+
+_STATIC = (bool, str, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One live tensor or number: where it is and what it was when scanned."""
+
+    fqn: str
+    role: Role
+    root: Any
+    """The dict that holds the value, directly or inside of nested lists, tuples and dicts."""
+    path: Path
+    value: Any
+
+    def read(self) -> Any:
+        """The value that is there now; KeyError or IndexError when the place is gone."""
+        found = self.root
+        for key in self.path:
+            found = found[key]
+        return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """A further place that holds the tensor of ``leaf``: a tied weight, a shared module."""
+
+    root: Any
+    key: str
+    leaf: int
+
+
+@dataclass(frozen=True)
+class Static:
+    """A value that the program is specialised for: it must stay equal."""
+
+    fqn: str
+    root: Any
+    path: Path
+    value: Any
+
+
+@dataclass
+class Step:
+    """Modules and optimizers of one Graph with their leaves, in a stable order."""
+
+    modules: dict[str, nn.Module]
+    """Every module below the Graph by path, shared ones once, under the first path."""
+    optimizers: list[torch.optim.Optimizer]
+    leaves: list[Leaf] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    statics: list[Static] = field(default_factory=list)
+    index: dict[int, int] = field(default_factory=dict)
+    """id of a tensor -> its leaf."""
+
+    @classmethod
+    def scan(
+        cls, roots: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    ) -> Step:
+        """Name every tensor and number of the given modules and optimizers.
+
+        Raises:
+            ParameterOutsideGraph, ParameterInTwoOptimizers.
+        """
+        modules: dict[str, nn.Module] = {}
+        seen: set[int] = set()
+        for name, root in roots.items():
+            for path, module in root.named_modules(prefix=name):
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    modules[path] = module
+        step = cls(modules, list(optimizers))
+        for path, module in modules.items():
+            step._scan_tensors(module._parameters, path, Role.PARAMETER)
+            step._scan_tensors(module._buffers, path, Role.BUFFER)
+        owners: dict[int, int] = {}
+        for number, optimizer in enumerate(optimizers):
+            step._check_parameters(number, optimizer, owners)
+            step._scan_optimizer(number, optimizer)
+        return step
+
+    def parameter_fqn(self, parameter: torch.Tensor) -> str:
+        """The name of a parameter of the Graph."""
+        return self.leaves[self.index[id(parameter)]].fqn
+
+    def structure(self) -> tuple[Any, ...]:
+        """Everything about the step but its tensors and numbers; equal when a program still fits."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        modules = tuple(
+            (path, id(m), id(vars(m).get("forward")), *(tuple(map(id, getattr(m, h).values())) for h in hooks))
+            for path, m in self.modules.items()
+        )
+        ties = tuple((place.key, self.leaves[place.leaf].fqn) for place in self.places)
+        statics = tuple((s.fqn, type(s.value), s.value) for s in self.statics)
+        groups = tuple(
+            tuple(tuple(map(self.parameter_fqn, group["params"])) for group in opt.param_groups)
+            for opt in self.optimizers
+        )
+        return modules, ties, statics, groups
+
+    def tensors(self) -> Iterator[tuple[int, Leaf]]:
+        """The leaves that are tensors, with their positions."""
+        return (
+            (i, leaf) for i, leaf in enumerate(self.leaves) if isinstance(leaf.value, torch.Tensor)
+        )
+
+    def _scan_tensors(self, holder: dict[str, Any], path: str, role: Role) -> None:
+        for name, tensor in holder.items():
+            if tensor is None:
+                continue
+            known = self.index.get(id(tensor))
+            if known is None:
+                self._add(Leaf(f"{path}.{name}", role, holder, (name,), tensor))
+            else:
+                self.places.append(Place(holder, name, known))
+
+    def _add(self, leaf: Leaf) -> None:
+        if isinstance(leaf.value, torch.Tensor):
+            self.index[id(leaf.value)] = len(self.leaves)
+        self.leaves.append(leaf)
+
+    def _check_parameters(
+        self, number: int, optimizer: torch.optim.Optimizer, owners: dict[int, int]
+    ) -> None:
+        for group_number, group in enumerate(optimizer.param_groups):
+            for position, parameter in enumerate(group["params"]):
+                if id(parameter) not in self.index:
+                    raise ParameterOutsideGraph(
+                        f"Optimizer {number} ({type(optimizer).__name__}) updates a parameter of shape "
+                        f"{tuple(parameter.shape)} (param group {group_number}, position {position}) "
+                        "that no module of the Graph holds."
+                    )
+                if owners.setdefault(id(parameter), number) != number:
+                    raise ParameterInTwoOptimizers(
+                        f"{self.parameter_fqn(parameter)!r} is in optimizer "
+                        f"{owners[id(parameter)]} and in optimizer {number}."
+                    )
+
+    def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
+        for group_number, group in enumerate(optimizer.param_groups):
+            prefix = f"optimizer.{number}.param_groups.{group_number}"
+            for key, value in group.items():
+                if key != "params":
+                    self._scan_value(f"{prefix}.{key}", group, (key,), value, in_state=False)
+        for key, slots in optimizer.state.items():
+            if isinstance(key, torch.Tensor):
+                if id(key) not in self.index:
+                    continue  # a leftover of a parameter that was replaced
+                name = self.parameter_fqn(key)
+            else:
+                name = str(key)
+            prefix = f"optimizer.{number}.state.{name}"
+            if not isinstance(slots, dict):
+                raise GraphError(f"{prefix} is a {type(slots).__name__}, not a dict of slots.")
+            for slot, value in slots.items():
+                self._scan_value(f"{prefix}.{slot}", slots, (slot,), value, in_state=True)
+
+    def _scan_value(self, fqn: str, root: Any, path: Path, value: Any, *, in_state: bool) -> None:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.index:
+                self._add(Leaf(fqn, Role.SLOT, root, path, value))
+        elif type(value) is float or (in_state and type(value) is int):
+            self._add(Leaf(fqn, Role.SCALAR, root, path, value))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
+        elif isinstance(value, (list, tuple)):
+            for key, item in enumerate(value):
+                self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
+        elif isinstance(value, (*_STATIC, int)):
+            self.statics.append(Static(fqn, root, path, value))

@@ -1,0 +1,130 @@
+"""Where the trace is: module path, phase, the user's lines. Every recorded node takes its provenance here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import engine_watch, sequence_number
+from ..errors import SourceLine, user_frames
+from ..program import Phase, Provenance
+
+
+class Trail:
+    """The running position of a capture.
+
+    A backward node belongs to the forward node whose autograd function it runs, found by the sequence
+    number that autograd gives to both.
+    """
+
+    def __init__(self, depth: int, accumulates: Callable[[torch.Tensor], str]) -> None:
+        self._depth = depth
+        self._accumulates = accumulates
+        self._modules: list[str] = []
+        self._phase = Phase.FORWARD
+        self._forward: dict[int, Provenance] = {}
+        self._running: Provenance | None = None
+        self.backward_runs = 0
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the code that runs now."""
+        return self._phase
+
+    @property
+    def in_engine(self) -> bool:
+        """True while the autograd engine runs."""
+        return self._phase is Phase.BACKWARD
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's line that runs now."""
+        frames = user_frames(1)
+        return frames[0] if frames else None
+
+    @contextmanager
+    def module(self, path: str) -> Iterator[None]:
+        """Nodes recorded inside belong to the module at ``path``."""
+        self._modules.append(path)
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Nodes recorded inside belong to the optimizer step."""
+        outer, self._phase = self._phase, Phase.UPDATE
+        try:
+            yield
+        finally:
+            self._phase = outer
+
+    @contextmanager
+    def watching_engine(self) -> Iterator[None]:
+        """Nodes recorded while the autograd engine runs belong to the backward phase."""
+        with engine_watch(self._enter_engine, self._leave_engine):
+            yield
+
+    def here(self) -> Provenance:
+        """The provenance of a node that is recorded now."""
+        if self._phase is Phase.BACKWARD and self._running is not None:
+            return self._running
+        module = self._modules[-1] if self._modules else ""
+        found = Provenance(module, self._phase, user_frames(self._depth))
+        if self._phase is Phase.FORWARD:
+            self._forward.setdefault(sequence_number(), found)
+        return found
+
+    def _enter_engine(self, roots: tuple[Any, ...]) -> None:
+        self.backward_runs += 1
+        self._phase = Phase.BACKWARD
+        pending = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
+        seen = set(pending)
+        while pending:
+            function = pending.pop()
+            function.register_prehook(self._entering(function))
+            for following, _ in function.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    pending.append(following)
+
+    def _leave_engine(self) -> None:
+        self._phase = Phase.FORWARD
+        self._running = None
+
+    def _entering(self, function: Any) -> Callable[[Any], None]:
+        variable = getattr(function, "variable", None)
+        if variable is not None:
+            owner = self._accumulates(variable).rpartition(".")[0]
+            found = Provenance(owner, Phase.BACKWARD)
+        else:
+            forward = self._forward.get(function._sequence_nr(), Provenance())
+            found = Provenance(forward.module, Phase.BACKWARD, forward.frames)
+
+        def enter(gradients: Any) -> None:
+            self._running = found
+
+        return enter
+
+
+class Stamp:
+    """Gives each node of a growing graph its provenance as soon as it appears."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._last = graph._root
+
+    def new_nodes(self, found: Callable[[], Provenance]) -> None:
+        """Stamp the nodes made since the last call."""
+        stamp: Provenance | None = None
+        for node in reversed(self._graph.nodes):
+            if node is self._last:
+                break
+            stamp = stamp or found()
+            node.meta.setdefault("provenance", stamp)
+        self._last = next(iter(reversed(self._graph.nodes)), self._graph._root)

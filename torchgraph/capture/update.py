@@ -1,0 +1,161 @@
+"""Traces the optimizers' steps: the user's own ``step()``, over symbolic hyper-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import UnsupportedOptimizer
+from ..optim.rules import check, ordinary_branch
+from .standins import StandIns
+from .step import Leaf, Path, Step
+from .trail import Trail
+
+
+@dataclass(frozen=True)
+class Created:
+    """A slot that the traced step created: a tensor where the optimizer's state had none."""
+
+    fqn: str
+    optimizer: int
+    parameter: str
+    key: Any
+    value: Any
+
+
+@dataclass(frozen=True)
+class Write:
+    """A Python value that the traced step leaves in the optimizer: written again after each run."""
+
+    fqn: str
+    optimizer: int
+    parameter: str | None
+    """None: in param group ``group``."""
+    group: int
+    key: Any
+    value: Any
+
+
+class OptimizerTrace:
+    """One step of every optimizer of the Graph, inside the running trace."""
+
+    def __init__(self, step: Step, holders: StandIns, standins: list[Any], trail: Trail) -> None:
+        self._step = step
+        self._holders = holders
+        self._standins = standins
+        self._trail = trail
+        self._fqns = {id(standins[i]): leaf.fqn for i, leaf in step.tensors()}
+        self._positions = {leaf.fqn: i for i, leaf in step.tensors()}
+        self.writes: list[Write] = []
+
+    def run(self) -> None:
+        """Clip, scale the learning rate and step, group by group, optimizer by optimizer."""
+        with self._trail.update():
+            for optimizer in self._step.optimizers:
+                check(optimizer)
+                self._clip(optimizer)
+                with ordinary_branch(optimizer), _scaled_lr(optimizer):
+                    optimizer.step()
+            self._keep_rebound_slots()
+
+    def changed_numbers(self) -> list[tuple[Leaf, Any]]:
+        """Python numbers of the optimizers that the step changed, with their new values."""
+        return [
+            (leaf, now)
+            for position, leaf in enumerate(self._step.leaves)
+            if not isinstance(leaf.value, torch.Tensor)
+            and (now := self._now(leaf)) is not self._standins[position]
+        ]
+
+    def created(self) -> list[Created]:
+        """Slots that did not exist before; also notes new plain values as writes."""
+        found = []
+        known = {leaf.fqn for leaf in self._step.leaves} | {s.fqn for s in self._step.statics}
+        for number, parameter, slots in self._states():
+            for key, value in slots.items():
+                fqn = f"optimizer.{number}.state.{parameter}.{key}"
+                if isinstance(value, torch.Tensor):
+                    if fqn not in known and id(value) not in self._fqns:
+                        found.append(Created(fqn, number, parameter, key, value))
+                elif fqn not in known and not isinstance(value, (list, dict, tuple)):
+                    self.writes.append(Write(fqn, number, parameter, -1, key, value))
+                elif isinstance(value, (list, dict, tuple)):
+                    self._refuse_nested(fqn, value, known)
+        self._changed_statics()
+        return found
+
+    def _refuse_nested(self, fqn: str, value: Any, known: set[str]) -> None:
+        if not any(name.startswith(f"{fqn}.") for name in known) and value:
+            raise UnsupportedOptimizer(
+                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph creates "
+                "single tensors and numbers only.",
+                fix="run one eager step first, so that the state exists.",
+            )
+
+    def _changed_statics(self) -> None:
+        for static in self._step.statics:
+            parts = static.fqn.split(".")
+            if parts[2] != "param_groups":
+                continue
+            number, group = int(parts[1]), int(parts[3])
+            now = self._step.optimizers[number].param_groups[group].get(static.path[0])
+            if len(static.path) == 1 and now is not static.value and now != static.value:
+                self.writes.append(Write(static.fqn, number, None, group, static.path[0], now))
+
+    def _states(self) -> Iterator[tuple[int, str, dict[Any, Any]]]:
+        for number, state in enumerate(self._holders.states):
+            for key, slots in state.items():
+                yield number, self._fqns.get(id(key), str(key)), slots
+
+    def _now(self, leaf: Leaf) -> Any:
+        if ".param_groups." in leaf.fqn:
+            return leaf.read()
+        number = int(leaf.fqn.split(".")[1])
+        prefix = f"optimizer.{number}.state."
+        for owner, parameter, slots in self._states():
+            if owner == number and leaf.fqn.startswith(f"{prefix}{parameter}."):
+                found: Any = slots
+                for key in leaf.path:
+                    found = found[key]
+                return found
+        return None
+
+    def _keep_rebound_slots(self) -> None:
+        for number, parameter, slots in self._states():
+            for key, value in slots.items():
+                if not isinstance(value, torch.Tensor) or id(value) in self._fqns:
+                    continue
+                position = self._positions.get(f"optimizer.{number}.state.{parameter}.{key}")
+                if position is None:
+                    continue
+                standin = self._standins[position]
+                if (standin.shape, standin.dtype) == (value.shape, value.dtype):
+                    with torch.no_grad():
+                        standin.copy_(value)
+                    slots[key] = standin
+
+    def _clip(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
+                max_norm = group.get("clip_grad_max_norm", 1.0)
+                norm_type = group.get("clip_grad_norm_type", 2.0)
+                torch.nn.utils.clip_grad_norm_(group["params"], max_norm, norm_type)
+
+
+class _scaled_lr:
+    """OneFlow's ``lr_scale``: multiplies a group's lr inside the Graph only."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._groups = [group for group in optimizer.param_groups if "lr_scale" in group]
+
+    def __enter__(self) -> None:
+        self._lrs = [group["lr"] for group in self._groups]
+        for group in self._groups:
+            group["lr"] = group["lr"] * group["lr_scale"]
+
+    def __exit__(self, *error: object) -> None:
+        for group, lr in zip(self._groups, self._lrs, strict=True):
+            group["lr"] = lr

@@ -1,0 +1,204 @@
+"""Watches modules while `build` runs: which one is called, which attributes are read and written."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from ..errors import (
+    AttributeReadAndWritten,
+    AttributeWriteWarning,
+    SourceLine,
+    UnregisteredModuleWarning,
+)
+from ..program import CallRecord
+from .inputs import described
+from .trail import Trail
+
+_PLAIN = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+)
+# Bookkeeping of nn.Module itself: guarded by structure, or of no effect on what forward computes.
+_OWN = frozenset(
+    {"_is_full_backward_hook", "_is_hf_initialized", "_compiled_call_impl", "_version"}
+)
+
+
+def is_plain(value: Any) -> bool:
+    """True for immutable values that can be compared at each call: numbers, strings, tuples of them."""
+    kind = type(value)
+    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
+
+
+class AttributeWatch:
+    """The plain and tensor attributes that `build` read from modules, and those that it wrote."""
+
+    def __init__(self, owners: Mapping[int, tuple[str, Any]], line: Callable[[], Any]) -> None:
+        self._owners = owners
+        """id of an object -> (its path, the object). Others are not watched."""
+        self._line = line
+        self.reads: dict[tuple[int, str], Any] = {}
+        self._writes: dict[tuple[int, str], SourceLine | None] = {}
+        self._before = {key: _Snapshot(vars(owner)) for key, (_, owner) in owners.items()}
+
+    @contextmanager
+    def active(self, classes: tuple[type, ...]) -> Iterator[None]:
+        """Record reads and writes of attributes of objects of the given classes."""
+        with ExitStack() as stack:
+            for cls in classes:
+                stack.enter_context(mock.patch.object(cls, "__getattribute__", self._reader(cls)))
+                stack.enter_context(mock.patch.object(cls, "__setattr__", self._writer(cls)))
+            yield
+
+    def read_values(self) -> list[tuple[str, Any, str, Any]]:
+        """(path, object, attribute, value) of everything that was read."""
+        return [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
+
+    def _reader(self, cls: type) -> Callable[[Any, str], Any]:
+        original = cls.__getattribute__
+        reads, owners = self.reads, self._owners
+
+        def __getattribute__(owner: Any, name: str) -> Any:
+            value = original(owner, name)
+            key = (id(owner), name)
+            watched = id(owner) in owners and key not in reads and name not in _OWN
+            if watched and (is_plain(value) or isinstance(value, torch.Tensor)):
+                own = original(owner, "__dict__")
+                if name in own and own[name] is value:
+                    reads[key] = value
+            return value
+
+        return __getattribute__
+
+    def _writer(self, cls: type) -> Callable[[Any, str, Any], None]:
+        original = cls.__setattr__
+
+        def __setattr__(owner: Any, name: str, value: Any) -> None:
+            if id(owner) in self._owners:
+                self._writes.setdefault((id(owner), name), self._line())
+            original(owner, name, value)
+
+        return __setattr__
+
+    def put_back(self, *, check: bool) -> None:
+        """Restore every watched object's attributes; with ``check``, judge what was written."""
+        changed = []
+        for key, (path, owner) in self._owners.items():
+            changed += [(key, path, name) for name in self._before[key].restore(vars(owner))]
+        if check:
+            for key, path, name in changed:
+                self._judge(key, path, name)
+
+    def _judge(self, key: int, path: str, name: str) -> None:
+        where = self._writes.get((key, name))
+        if (key, name) in self.reads and self.reads[key, name] is self._before[key].values.get(name):
+            raise AttributeReadAndWritten(
+                f"build reads {path}.{name} and then writes it.", where=where
+            )
+        at = f" (at {where})" if where else ""
+        warnings.warn(
+            f"build writes the attribute {path}.{name}{at}. It was put back after the capture, and "
+            "calls of the Graph do not write it: return the value from build instead.",
+            AttributeWriteWarning,
+            stacklevel=2,
+        )
+
+
+class _Snapshot:
+    """The attributes of one object, and the contents of its plain lists, dicts and sets."""
+
+    _HELD = frozenset({"_parameters", "_buffers", "_modules"})  # restored by the stand-ins
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.values = dict(attributes)
+        self._contents = {
+            name: value.copy()
+            for name, value in attributes.items()
+            if type(value) in (list, dict, set) and name not in self._HELD
+        }
+
+    def restore(self, now: dict[str, Any]) -> list[str]:
+        """Put everything back; the names whose value had really changed."""
+        changed = []
+        for name in [*now, *(name for name in self.values if name not in now)]:
+            old, new = self.values.get(name), now.get(name)
+            if name in self.values and name in now and old is new:
+                continue
+            if not (name in self.values and name in now and _equal(old, new)):
+                changed.append(name)
+            if name in self.values:
+                now[name] = old
+            else:
+                del now[name]
+        return changed + [name for name in self._contents if self._restore_contents(name)]
+
+    def _restore_contents(self, name: str) -> bool:
+        live, saved = self.values[name], self._contents[name]
+        if len(live) == len(saved) and all(
+            a is b for a, b in zip(_items(live), _items(saved), strict=True)
+        ):
+            return False
+        live.clear()
+        live.extend(saved) if isinstance(live, list) else live.update(saved)
+        return True
+
+
+def _items(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*container.keys(), *container.values()]
+    return sorted(container, key=id) if isinstance(container, set) else container
+
+
+def _equal(old: Any, new: Any) -> bool:
+    return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
+
+
+class CallWatch:
+    """Follows ``nn.Module.__call__``: the path of the running module, inputs and outputs of each call."""
+
+    def __init__(
+        self,
+        paths: Mapping[int, str],
+        trail: Trail,
+        adopt: Callable[[nn.Module], None],
+    ) -> None:
+        self._paths = dict(paths)
+        self._trail = trail
+        self._adopt = adopt
+        self.calls: list[CallRecord] = []
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Watch every module call in the block."""
+        original = nn.Module.__call__
+
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            path = self._paths.get(id(module))
+            if path is None:
+                path = self._meet(module)
+            with self._trail.module(path):
+                out = original(module, *args, **kwargs)
+            self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
+            return out
+
+        with mock.patch.object(nn.Module, "__call__", __call__):
+            yield
+
+    def _meet(self, module: nn.Module) -> str:
+        """A module that no attribute of the Graph holds: take its tensors by reference."""
+        warnings.warn(
+            f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: its "
+            "parameters are read by reference and no optimizer of the Graph can train them.",
+            UnregisteredModuleWarning,
+            stacklevel=2,
+        )
+        self._adopt(module)
+        for child in module.modules():
+            self._paths.setdefault(id(child), "")
+        return ""

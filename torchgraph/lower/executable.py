@@ -1,0 +1,216 @@
+"""Executable: a lowered program as one Python function."""
+
+from __future__ import annotations
+
+
+import linecache
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from .. import effects
+from .._torch import OpOverload, fast_op
+from ..counters import counters
+from ..errors import SourceLine
+from ..program import OutputKind, OutputSpec, Program, Signature, provenance
+from .reinplace import reinplace
+
+_INFIX = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+}
+_LITERALS = (int, bool, str, type(None))
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A flat callable with what is needed to call it and to explain its failures."""
+
+    function: Callable[[Sequence[Any]], tuple[Any, ...]]
+    """Takes the values of ``signature.inputs`` as one list; writes states in place."""
+    signature: Signature
+    outputs: tuple[OutputSpec, ...]
+    """What the function returns: the signature's outputs without the states that it writes."""
+    source: str
+    lines: tuple[fx.Node | None, ...]
+    """The node that each line of the source runs."""
+    first_write: int
+    """The first line that writes a state; lines before it leave everything as it was."""
+    writes: bool
+    """True when a run writes a state."""
+    random: bool
+    """True when a run draws random numbers."""
+    program: Program
+    """The lowered program."""
+
+    def node_at(self, error: BaseException) -> tuple[int, fx.Node | None]:
+        """(line, node) at which a run failed; line 0 when it was not inside the function."""
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            if trace.tb_frame.f_code is self.function.__code__:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return line, self.lines[line - 1] if line else None
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """The user's line that a node comes from."""
+        return provenance(node).line if node is not None else None
+
+
+def lower(program: Program, name: str) -> Executable:
+    """Lower a functional program to straight Python over ATen ops, each value freed after its last use."""
+    counters.lowers += 1
+    lowered = reinplace(program)
+    writer = _Writer(lowered, name)
+    function = writer.compile()
+    written = {o.target for o in program.signature.outputs if o.kind is OutputKind.UPDATE}
+    tensors = {s.fqn for s in program.signature.inputs if s.meta is not None}
+    outputs = tuple(
+        out
+        for out in program.signature.outputs
+        if not (out.kind is OutputKind.UPDATE and out.target in written & tensors)
+    )
+    return Executable(
+        function,
+        program.signature,
+        outputs,
+        writer.source,
+        tuple(writer.nodes),
+        writer.first_write,
+        writer.first_write <= len(writer.nodes),
+        any(effects.of(node).random for node in lowered.nodes),
+        lowered,
+    )
+
+
+class _Writer:
+    """Writes one function: a line for each node, constants and ops as globals."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        self._program = program
+        self._filename = f"<torchgraph {name}>"
+        self._globals: dict[str, Any] = {}
+        self._constants: dict[int, str] = {}
+        self.nodes: list[fx.Node | None] = []
+        self.first_write = 0
+        self.source = ""
+        self._states = self._memory_of_states()
+
+    def compile(self) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+        """The function, with its source registered for tracebacks."""
+        lines = ["def step(inputs):"]
+        self.nodes.append(None)
+        names = [node.name for node in self._program.placeholders]
+        lines.append(f"    {', '.join(names)}{',' if names else '()'} = inputs")
+        self.nodes.append(None)
+        dying = self._last_uses()
+        for node in self._program.nodes:
+            line = self._line(node)
+            if line:
+                lines.append(f"    {line}")
+                self.nodes.append(node)
+                if not self.first_write and self._writes_state(node):
+                    self.first_write = len(lines)
+            gone = dying.get(node)
+            if gone and node.op != "output":
+                lines.append(f"    del {', '.join(dead.name for dead in gone)}")
+                self.nodes.append(node)
+        self.first_write = self.first_write or len(lines) + 1
+        self.source = "\n".join(lines) + "\n"
+        code = compile(self.source, self._filename, "exec")
+        exec(code, self._globals)
+        linecache.cache[self._filename] = (
+            len(self.source),
+            None,
+            self.source.splitlines(keepends=True),
+            self._filename,
+        )
+        function: Callable[[Sequence[Any]], tuple[Any, ...]] = self._globals["step"]
+        return function
+
+    def _line(self, node: fx.Node) -> str:
+        if node.op == "placeholder":
+            return ""
+        if node.op == "output":
+            returned = "".join(f"{self._value(item)}, " for item in self._program.results)
+            return f"return ({returned.rstrip()})"
+        if node.op == "get_attr":
+            self._globals[node.name] = getattr(self._program.gm, str(node.target))
+            return ""
+        return f"{node.name} = {self._call(node)}"
+
+    def _call(self, node: fx.Node) -> str:
+        args = [self._value(arg) for arg in node.args]
+        if node.target in _INFIX:
+            return f"{args[0]} {_INFIX[node.target]} {args[1]}"
+        if node.target is operator.getitem:
+            return f"{args[0]}[{args[1]}]"
+        if node.target is operator.neg:
+            return f"-{args[0]}"
+        keywords = [f"{key}={self._value(value)}" for key, value in node.kwargs.items()]
+        return f"{self._function(node.target)}({', '.join(args + keywords)})"
+
+    def _function(self, target: Any) -> str:
+        if getattr(target, "__name__", "") == "_sym_sqrt":
+            target = math.sqrt
+        if isinstance(target, OpOverload):
+            return self._bind(fast_op(target), target._schema.name.split("::")[-1])
+        return self._bind(target, getattr(target, "__name__", "call"))
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._value(item) for item in value)
+            return f"[{inner}]"
+        if isinstance(value, float) and math.isfinite(value):
+            return repr(value)
+        if type(value) in _LITERALS:
+            return repr(value)
+        return self._bind(value, "const")
+
+    def _bind(self, value: Any, hint: str) -> str:
+        key = id(value)
+        found = self._constants.get(key)
+        if found is None or self._globals[found] is not value:
+            found = self._constants[key] = f"_{hint}_{len(self._constants)}"
+            self._globals[found] = value
+        return found
+
+    def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
+        """node -> the values that die with it."""
+        last: dict[fx.Node, fx.Node] = {}
+        for node in self._program.nodes:
+            last[node] = node
+            for used in node.all_input_nodes:
+                last[used] = node
+        dying: dict[fx.Node, list[fx.Node]] = {}
+        for value, at in last.items():
+            if value.op == "call_function":
+                dying.setdefault(at, []).append(value)
+        return dying
+
+    def _memory_of_states(self) -> set[fx.Node]:
+        written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
+        specs = zip(self._program.signature.inputs, self._program.placeholders, strict=True)
+        return {node for spec, node in specs if spec.fqn in written}
+
+    def _writes_state(self, node: fx.Node) -> bool:
+        """True for a mutating op one of whose arguments is, or was made in place from, a state."""
+        if node.op != "call_function" or not effects.of(node).mutates:
+            return False
+        touched = any(arg in self._states for arg in node.all_input_nodes)
+        if touched:
+            self._states.add(node)
+        return touched
+
+

@@ -1,0 +1,277 @@
+"""Turns functional ops back into in-place ones where nobody can tell, and closes with the copies that remain.
+
+A functional op may write its first argument's memory when nothing reads that memory afterwards, and the
+memory is a temporary of the program or a state that the step updates anyway. What memory a value lives in
+is read off the fake tensors' storages, which also tell the truth about ops whose schema hides an alias.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import OpOverload, storage_id
+from ..program import OutputKind, Program, provenance
+
+aten = torch.ops.aten
+
+# Not tagged pointwise, yet each element of the result depends on the same element of self alone.
+_ELEMENTWISE = frozenset({"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"})
+_BATCH_NORM = {
+    aten._native_batch_norm_legit_functional.default: (
+        aten._native_batch_norm_legit.default,
+        {3: 3, 4: 4},
+    ),
+}
+if hasattr(aten, "_batch_norm_with_update_functional"):
+    _BATCH_NORM[aten._batch_norm_with_update_functional.default] = (
+        aten._batch_norm_with_update.default,
+        {4: 3, 5: 4},
+    )
+
+
+def reinplace(program: Program) -> Program:
+    """A lowered copy of a functional program: same values, in-place writes, closing ``copy_`` block.
+
+    Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
+    """
+    lowered = program.copy()
+    _Reinplace(lowered).run()
+    return lowered
+
+
+class _Reinplace:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._graph = program.gm.graph
+        self._nodes = list(self._graph.nodes)
+        self._order = {node: i for i, node in enumerate(self._nodes)}
+        self._states = self._updated_states()
+        self._written_memory = {storage for state in self._states for storage in _storages(state)}
+        self._holds = {value: state for state, value in self._states.items()}
+        self._same: dict[fx.Node, fx.Node] = {}
+        """Result of an in-place op -> the node whose tensor it is."""
+        self._last_use: dict[int, int] = {}
+        self._temporary: set[int] = set()
+        self._homes: dict[int, int] = {}
+        """Storage -> the storage that in-place writing merged it into."""
+        self._measure()
+
+    def run(self) -> None:
+        for node in self._nodes:
+            if node.op != "call_function":
+                continue
+            if node.target in _BATCH_NORM:
+                self._batch_norm(node)
+            elif isinstance(node.target, OpOverload):
+                self._in_place(node)
+        self._close()
+
+    # --- what memory holds what, and until when ---------------------------------------------------
+
+    def _updated_states(self) -> dict[fx.Node, fx.Node]:
+        """placeholder -> its new value."""
+        signature = self._program.signature
+        by_fqn = {
+            spec.fqn: node
+            for spec, node in zip(signature.inputs, self._program.placeholders, strict=True)
+            if spec.meta is not None
+        }
+        return {
+            by_fqn[out.target]: value
+            for out, value in zip(signature.outputs, self._program.results, strict=True)
+            if out.kind is OutputKind.UPDATE and out.target in by_fqn
+        }
+
+    def _measure(self) -> None:
+        for node in self._nodes:
+            at = self._order[node]
+            for user in node.all_input_nodes:
+                for storage in _storages(user):
+                    self._last_use[storage] = at
+            if node.op == "call_function" and not _aliases_input(node):
+                self._temporary.update(_storages(node))
+        # A state's memory is only kept alive by its own final value through the closing copy.
+        end = self._order[self._program.output]
+        for node in self._program.placeholders:
+            for storage in _storages(node):
+                self._temporary.discard(storage)
+                if node not in self._states:
+                    self._last_use[storage] = end + 1
+
+    def _home(self, node: fx.Node) -> int | None:
+        found = next(_storages(node), None)
+        while found in self._homes:
+            found = self._homes[found]
+        return found
+
+    def _free_after(self, node: fx.Node, at: fx.Node) -> bool:
+        """True when the memory of ``node`` may be overwritten by ``at``."""
+        home = self._home(node)
+        if home is None or self._last_use.get(home, -1) > self._order[at]:
+            return False
+        return home in self._temporary or home in self._written_memory
+
+    def _merge(self, result: fx.Node, into: fx.Node) -> None:
+        home, target = self._home(result), self._home(into)
+        assert home is not None and target is not None
+        if home != target:
+            self._homes[home] = target
+            self._last_use[target] = max(self._last_use.get(target, -1), self._last_use.get(home, -1))
+        self._same[result] = into
+
+    def _tensor(self, node: fx.Node) -> fx.Node:
+        while node in self._same:
+            node = self._same[node]
+        return node
+
+    # --- rewriting --------------------------------------------------------------------------------
+
+    def _in_place(self, node: fx.Node) -> None:
+        op = in_place_form(node.target)
+        if op is None or not node.args:
+            return
+        first = node.args[0]
+        if isinstance(first, fx.Node):
+            if self._allowed(node, first):
+                node.target = op
+                self._merge(node, first)
+        elif isinstance(first, (list, tuple)):
+            self._in_place_list(node, list(first), op)
+
+    def _in_place_list(self, node: fx.Node, items: list[Any], op: Any) -> None:
+        homes = [self._home(item) for item in items]
+        results = [user for user in node.users if user.target is operator.getitem]
+        if len(set(homes)) < len(homes) or len(results) < len(node.users):
+            return
+        values = node.meta["val"]
+        fits = all(
+            self._free_after(item, node) and _same_layout(item.meta["val"], value)
+            for item, value in zip(items, values, strict=True)
+        )
+        if not fits or any(self._home(other) in homes for other in _others(node)):
+            return
+        node.target = op
+        for user in results:
+            self._merge(user, items[int(user.args[1])])  # type: ignore[arg-type]  # a constant index
+            user.replace_all_uses_with(items[int(user.args[1])])  # type: ignore[arg-type]
+            self._replace_state(user, items[int(user.args[1])])  # type: ignore[arg-type]
+            self._graph.erase_node(user)
+
+    def _allowed(self, node: fx.Node, first: fx.Node) -> bool:
+        if not isinstance(first.meta.get("val"), torch.Tensor):
+            return False
+        if not _same_layout(first.meta["val"], node.meta["val"]) or not self._free_after(first, node):
+            return False
+        home = self._home(first)
+        return not any(
+            self._home(other) == home and self._tensor(other) is not self._tensor(first)
+            for other in _others(node)
+        )
+
+    def _batch_norm(self, node: fx.Node) -> None:
+        """Write the running statistics in place, as the eager kernel does."""
+        op, updated = _BATCH_NORM[node.target]
+        results = {int(user.args[1]): user for user in node.users if user.target is operator.getitem}
+        pairs = [(results.get(out), node.args[arg]) for out, arg in updated.items()]
+        if not all(isinstance(arg, fx.Node) and self._free_after(arg, node) for _, arg in pairs):
+            return
+        node.target = op
+        for result, statistic in pairs:
+            if result is not None:
+                self._merge(result, statistic)
+                result.replace_all_uses_with(statistic)
+                self._replace_state(result, statistic)
+                self._graph.erase_node(result)
+
+    def _replace_state(self, old: fx.Node, new: fx.Node) -> None:
+        state = self._holds.pop(old, None)
+        if state is not None:
+            self._states[state] = new
+
+    def _close(self) -> None:
+        """Write what no in-place op has written yet, and drop the written states from the output."""
+        output = self._program.output
+        owned = {self._home(state): state for state in self._states}
+        pending = [(s, v) for s, v in self._states.items() if self._tensor(v) is not s]
+        with self._graph.inserting_before(output):
+            values = [self._detached(state, value, owned) for state, value in pending]
+            for (state, value), source in zip(pending, values, strict=True):
+                copy = self._graph.call_function(aten.copy_.default, (state, source))
+                copy.meta.update(val=state.meta["val"], provenance=provenance(value))
+        kept = [
+            value
+            for out, value in zip(self._program.signature.outputs, self._program.results, strict=True)
+            if not (out.kind is OutputKind.UPDATE and out.target in self._written())
+        ]
+        output.args = (tuple(kept),)
+
+    def _written(self) -> set[str]:
+        placeholders = dict(
+            zip(self._program.placeholders, self._program.signature.inputs, strict=True)
+        )
+        return {placeholders[state].fqn for state in self._states}
+
+    def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
+        """The value to copy; a clone when it lives in the memory of a state that is itself written."""
+        if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
+            return value
+        clone = self._graph.call_function(aten.clone.default, (value,))
+        clone.meta.update(val=value.meta["val"].clone(), provenance=provenance(value))
+        return clone
+
+
+def in_place_form(op: Any) -> OpOverload | None:
+    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where the in-place op could differ in a bit."""
+    if not isinstance(op, OpOverload) or op._schema.is_mutable:
+        return None
+    name = op._schema.name
+    elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE
+    if not (elementwise or name.startswith("aten::_foreach_")):
+        return None
+    if torch.Tag.nondeterministic_seeded in op.tags or not name.startswith("aten::"):
+        return None
+    packet = getattr(aten, name.removeprefix("aten::") + "_", None)
+    found = getattr(packet, op._overloadname, None) if packet is not None else None
+    if not isinstance(found, OpOverload):
+        return None
+    mine, other = op._schema.arguments, found._schema.arguments
+    if [a.name for a in mine] != [a.name for a in other]:
+        return None
+    written = [a.name for a in other if a.alias_info is not None and a.alias_info.is_write]
+    return found if written == [other[0].name] else None
+
+
+def _storages(node: fx.Node) -> Iterator[int]:
+    value = node.meta.get("val")
+    for item in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(item, torch.Tensor):
+            yield storage_id(item)
+
+
+def _aliases_input(node: fx.Node) -> bool:
+    own = set(_storages(node))
+    return any(storage in own for arg in node.all_input_nodes for storage in _storages(arg))
+
+
+def _others(node: fx.Node) -> list[fx.Node]:
+    """The node's tensor arguments besides the first."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args[1:], node.kwargs), found.append)
+    return found
+
+
+def _same_layout(first: torch.Tensor, result: torch.Tensor) -> bool:
+    """True when the result fits into the first argument's memory, element by element."""
+    same = (first.shape, first.dtype, first.device, first.stride()) == (
+        result.shape,
+        result.dtype,
+        result.device,
+        result.stride(),
+    )
+    overlaps = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
+    return same and not overlaps

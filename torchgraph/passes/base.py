@@ -1,0 +1,33 @@
+"""The contract of a pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..program import Program
+from ..rewriter import Rewriter
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """A rewrite of programs. Its fields are its configuration; two equal passes do the same.
+
+    The program is valid before `apply` and valid after it, not in between. A pass edits through
+    ``edit`` and nothing else; it makes no edit when its pattern is absent, does the same on every
+    rank, and finds nothing more to do when it runs a second time.
+    """
+
+    name: ClassVar[str]
+    """How users switch it off, anchor another pass to it, and find it in reports."""
+    removes: ClassVar[frozenset[str]] = frozenset()
+    """Op namespaces whose ordered calls the pass removes. Every other ordered call must stay."""
+
+    @abstractmethod
+    def exact(self, program: Program) -> bool:
+        """True when the results of ``program`` stay bitwise equal."""
+
+    @abstractmethod
+    def apply(self, program: Program, edit: Rewriter) -> None:
+        """Rewrite ``program`` through ``edit``."""

@@ -1,0 +1,132 @@
+"""Run passes over a program: the one place that verifies, times, counts, dumps and stops them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable
+
+from torch import fx
+
+from ..config import PassOptions
+from ..debug import text
+from ..errors import InvalidOption, PassFailed
+from ..program import PassRecord, Program, provenance
+from ..rewriter import EditLimitReached, Rewriter
+from ..verify import Promises, Stage, verify, verify_promises
+from .base import Pass
+
+
+def run(
+    program: Program,
+    passes: Iterable[Pass],
+    options: PassOptions,
+    on_pass: Callable[[Pass, Program], None] | None = None,
+) -> Program:
+    """A rewritten copy of ``program``: ``passes`` as ``options`` select, each verified.
+
+    ``on_pass`` is called after each pass with the pass and the program as it is then; it looks.
+    Raises `InvalidOption` for a pass name that nobody knows, `PassFailed` when a pass raises and
+    `VerifyError` when one breaks a rule.
+    """
+    chosen = select(tuple(passes), options)[: options.max_passes]
+    strict = options.verify == "strict"
+    verify(program, Stage.CAPTURED, strict=strict)
+    program = program.copy()
+    promises = Promises.of(program)
+    dump = _dump_directory(options.dump)
+    budget = options.max_edits
+    for number, one in enumerate(chosen, start=1):
+        _dump(program, dump, f"{number:02}-{one.name}.before.txt")
+        edits, stopped = _apply(program, one, budget)
+        _dump(program, dump, f"{number:02}-{one.name}.after.txt")
+        verify(program, Stage.OPTIMIZED, made_by=one.name, strict=strict)
+        verify_promises(promises, program, made_by=one.name, removes=one.removes)
+        promises = Promises.of(program)
+        if on_pass is not None:
+            on_pass(one, program)
+        if stopped:
+            break
+        budget = None if budget is None else budget - edits
+    program.gm.graph.lint()
+    program.gm = fx.GraphModule(program.gm, program.gm.graph)  # without constants that died
+    return program
+
+
+def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
+    """``passes`` with the inserted ones in their places and without the disabled ones."""
+    chosen: list[Pass] = []
+    inserted: dict[str, list[Pass]] = {}
+    for anchor, new in options.inserted:
+        if not isinstance(new, Pass):
+            raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass.")
+        inserted.setdefault(anchor, []).append(new)
+    names = {one.name for one in (*passes, *itertools.chain(*inserted.values()))}
+    for name in (*sorted(options.disabled), *filter(None, inserted)):
+        if name not in names:
+            raise InvalidOption(
+                f"No pass is called {name!r}. There are: {', '.join(sorted(names))}."
+            )
+    waiting = [*inserted.pop("", ()), *passes]
+    while waiting:
+        one = waiting.pop(0)
+        chosen.append(one)
+        waiting[:0] = inserted.pop(one.name, ())
+    if inserted:
+        raise InvalidOption(f"Passes inserted after each other in a circle: {', '.join(inserted)}.")
+    return tuple(one for one in chosen if one.name not in options.disabled)
+
+
+def _apply(program: Program, one: Pass, budget: int | None) -> tuple[int, bool]:
+    """Edits made, and whether the edit limit stopped the pass."""
+    edit = Rewriter(program, one.name, budget)
+    before = program.count()
+    exact = one.exact(program)
+    stopped = False
+    start = time.perf_counter()
+    try:
+        one.apply(program, edit)
+    except EditLimitReached:
+        stopped = True
+    except Exception as cause:
+        raise _failure(one, edit, cause) from cause
+    seconds = time.perf_counter() - start
+    record = PassRecord(one.name, edit.edits, seconds, before, program.count(), exact)
+    program.history.append(record)
+    return edit.edits, stopped
+
+
+def _failure(one: Pass, edit: Rewriter, cause: Exception) -> PassFailed:
+    near = "" if edit.last is None else f", near node {edit.last.name}"
+    where = None if edit.last is None else provenance(edit.last).line
+    return PassFailed(
+        f"The pass {one.name!r} raised {type(cause).__name__}: {cause}{near}.",
+        where=where,
+        fix=f"report this; until then, graph.config.passes.disable({one.name!r}).",
+    )
+
+
+def _dump_directory(root: str) -> str:
+    """A new directory below ``root`` for this program; empty when nothing is dumped."""
+    if not root:
+        return ""
+    os.makedirs(root, exist_ok=True)
+    for index in itertools.count():
+        path = os.path.join(root, f"program-{index:03}")
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("unreachable")
+
+
+def _dump(program: Program, directory: str, name: str) -> None:
+    """Write to a temporary name and rename, so that a reader never sees half a file."""
+    if not directory:
+        return
+    path = os.path.join(directory, name)
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        file.write(text.render(program))
+    os.replace(f"{path}.part", path)

@@ -1,0 +1,1 @@
+"""Executable → Replay: run the same program again and again over the user's live tensors."""

@@ -1,0 +1,217 @@
+"""Replay: one executable bound to the live tensors of one Graph."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ..capture.capture import Captured
+from ..capture.inputs import map_leaves
+from ..capture.standins import assign
+from ..capture.step import Leaf, Step
+from ..capture.trace import OutputSlot
+from ..counters import counters
+from ..errors import GraphBroken, StepFailed
+from ..guards import Guards
+from ..lower.executable import Executable
+from ..program import OutputKind, Program, Role, TensorMeta
+
+
+class Replay:
+    """Runs an executable directly over live tensors. Holds what the guards found, never a copy of it."""
+
+    def __init__(self, captured: Captured, program: Program, executable: Executable) -> None:
+        self.captured = captured
+        self.program = program
+        """The program after all passes."""
+        self.executable = executable
+        self.guards = captured.guards
+        self.runs = 0
+        self.broken: str = ""
+        self._leaves = list(captured.leaves)
+        self._outputs = executable.outputs
+        self._bind()
+
+    @property
+    def serves_once(self) -> bool:
+        """True when the program creates optimizer state: the next step needs another program."""
+        creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
+        return creates or bool(self.captured.writes)
+
+    def why_not(self) -> str:
+        """Why this program cannot serve the next call; empty when it can."""
+        reason = self.guards.broken()
+        if reason:
+            return reason
+        guard = self.captured.value_guard
+        if guard is not None and not guard.holds([self._live[fqn].read() for fqn in guard.fqns]):
+            return "a branch that an optimizer takes on its numbers goes the other way now"
+        return ""
+
+    def refit(self, step: Step) -> bool:
+        """Bind to the tensors that are there now, when they fit the program; False when they do not."""
+        live = {leaf.fqn: leaf for leaf in step.leaves}
+        leaves = []
+        for leaf in self._leaves:
+            if leaf.role not in (Role.INPUT, Role.FREE):
+                found = live.pop(leaf.fqn, None)
+                if found is None or not _fits(leaf, found):
+                    return False
+                leaf = found
+            leaves.append(leaf)
+        reads = []
+        for path, owner, name, value in self.guards.reads:
+            owner = step.modules.get(path, owner)
+            if not _same_attribute(vars(owner), name, value):
+                return False
+            reads.append((path, owner, name, value))
+        if live or step.structure() != self.captured.structure:
+            return False
+        self.guards = Guards(step, reads)
+        self._leaves = leaves
+        self._bind()
+        return True
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
+        """One step over the live state.
+
+        Raises:
+            StepFailed: an op raised; says whether anything was written before.
+        """
+        values = self._values(inputs)
+        counters.replays += 1
+        results = self._execute(values)
+        self.runs += 1
+        returned: list[torch.Tensor] = []
+        for out, value in zip(self._outputs, results, strict=True):
+            if out.kind is OutputKind.USER:
+                returned.append(value)
+            elif out.kind is OutputKind.UPDATE:
+                assign(self._live[out.target].root, self._live[out.target].path, value)
+            else:
+                self._create(out.target, value)
+        self._write_back()
+        return _rebuild(self.captured.out_tree, returned)
+
+    def loss(self, returned: Any) -> Any:
+        """The returned tensor that backward() was called on; None when build does not return it."""
+        path = self.captured.loss_path
+        if path is None:
+            return None
+        names = [out.target for out in self._outputs if out.kind is OutputKind.USER]
+        found: list[torch.Tensor] = []
+        map_leaves(returned, torch.Tensor, found.append)
+        return found[names.index(path)]
+
+    # --- binding ----------------------------------------------------------------------------------
+
+    def _bind(self) -> None:
+        self._live = {leaf.fqn: leaf for leaf in self._leaves}
+        self._values_now: list[Any] = [leaf.value for leaf in self._leaves]
+        self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
+        self._numbers = [
+            (i, leaf) for i, leaf in enumerate(self._leaves) if not isinstance(leaf.value, torch.Tensor)
+        ]
+        for i in self._inputs:
+            self._values_now[i] = None
+
+    def _values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        values = self._values_now.copy()
+        for i, leaf in self._numbers:
+            values[i] = leaf.read()
+        for i, tensor in zip(self._inputs, inputs, strict=True):
+            values[i] = tensor
+        return values
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _execute(self, values: list[Any]) -> tuple[Any, ...]:
+        random = torch.get_rng_state() if self.executable.random else None
+        try:
+            with torch.no_grad(), self._patience():
+                return self.executable.function(values)
+        except Exception as error:
+            line, node = self.executable.node_at(error)
+            if line >= self.executable.first_write:
+                self.broken = f"{type(error).__name__}: {error}"
+                state = "Some of the state was already updated."
+            else:
+                state = "Nothing was updated."
+                if random is not None:
+                    torch.set_rng_state(random)
+            what = getattr(node, "target", "the program")
+            raise StepFailed(
+                f"{what} failed while the step ran: {error}. {state}",
+                where=self.executable.line_of(node),
+                fix=GraphBroken.fix if self.broken else "",
+            ) from error
+
+    def _patience(self) -> AbstractContextManager[None]:
+        return _interrupts_wait() if self.executable.writes else nullcontext()
+
+    def _create(self, fqn: str, value: torch.Tensor) -> None:
+        number, parameter, key = _slot_parts(fqn)
+        optimizer = self.guards.optimizers[number].optimizer
+        optimizer.state[self._live[parameter].value][key] = value
+
+    def _write_back(self) -> None:
+        for new, value in self.captured.made:
+            optimizer = self.guards.optimizers[new.optimizer].optimizer
+            optimizer.state[self._live[new.parameter].value][new.key] = value
+        self.captured.made.clear()
+        for write in self.captured.writes:
+            optimizer = self.guards.optimizers[write.optimizer].optimizer
+            if write.parameter is None:
+                optimizer.param_groups[write.group][write.key] = write.value
+            else:
+                optimizer.state[self._live[write.parameter].value][write.key] = write.value
+
+
+def _fits(leaf: Leaf, found: Leaf) -> bool:
+    if leaf.role is not found.role:
+        return False
+    if isinstance(leaf.value, torch.Tensor) != isinstance(found.value, torch.Tensor):
+        return False
+    if isinstance(leaf.value, torch.Tensor):
+        return TensorMeta.of(leaf.value) == TensorMeta.of(found.value)
+    return type(leaf.value) is type(found.value)
+
+
+def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
+    if name not in attributes:
+        return False
+    now = attributes[name]
+    return now is value if isinstance(value, torch.Tensor) else bool(now == value)
+
+
+def _slot_parts(fqn: str) -> tuple[int, str, str]:
+    _, number, _, rest = fqn.split(".", 3)
+    parameter, _, key = rest.rpartition(".")
+    return int(number), parameter, key
+
+
+def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    if type(tree) is OutputSlot:
+        return tensors[tree.position]
+    return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C inside a step takes effect when the step is over."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if caught and callable(before):
+            before(*caught[0])

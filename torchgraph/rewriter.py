@@ -1,0 +1,139 @@
+"""The only way to edit a program: stamps provenance, computes fake values, counts edits."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import effects, values
+from ._torch import OpOverload
+from .program import Program, made_by, provenance
+
+
+class EditLimitReached(Exception):
+    """The edit limit is used up. The program is legal; the runner stops here."""
+
+
+class Rewriter:
+    """The editing tool that a pass receives: ``edit``.
+
+    Each method is one edit. When the limit is used up the next edit raises `EditLimitReached`
+    before it changes anything, so that the program stays legal; changes that are legal only
+    together go in one `together` block.
+    """
+
+    def __init__(self, program: Program, name: str, limit: int | None = None) -> None:
+        self.edits = 0
+        self.last: fx.Node | None = None
+        """The node edited last: where a pass that raises probably was."""
+        self._program = program
+        self._graph = program.gm.graph
+        self._mode = values.mode_of(program)
+        self._name = name
+        self._limit = limit
+        self._nested = False
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Count the edits of the block as one, all or none of them within the limit."""
+        self._count(None)
+        outer, self._nested = self._nested, True
+        try:
+            yield
+        finally:
+            self._nested = outer
+
+    def call(
+        self,
+        target: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        before: fx.Node,
+        like: fx.Node,
+    ) -> fx.Node:
+        """A new node before ``before`` that calls ``target``, with the provenance of ``like``.
+
+        Its fake value is computed by running ``target`` on the fake values of its arguments; an
+        argument that does not fit raises here what it would raise at run time.
+        """
+        options = dict(kwargs or {})
+        value = self._evaluate(target, args, options)
+        self._count(before)
+        with self._graph.inserting_before(before):
+            node = self._graph.create_node("call_function", target, args, options, _name(target))
+        node.meta["val"] = value
+        node.meta["provenance"] = made_by(provenance(like), self._name)
+        return node
+
+    def constant(
+        self, tensor: torch.Tensor, hint: str, *, before: fx.Node, like: fx.Node
+    ) -> fx.Node:
+        """A new node that holds ``tensor``, which nobody may change afterwards."""
+        self._count(before)
+        candidates = (f"_{hint}_{index}" if index else f"_{hint}" for index in itertools.count())
+        name = next(name for name in candidates if not hasattr(self._program.gm, name))
+        self._program.gm.register_buffer(name, tensor)
+        with self._graph.inserting_before(before):
+            node = self._graph.get_attr(name)
+        with values.neutral():
+            node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
+        node.meta["provenance"] = made_by(provenance(like), self._name)
+        return node
+
+    def replace(self, node: fx.Node, new: fx.Node) -> None:
+        """Let every user of ``node`` use ``new`` instead, and erase ``node`` when that is legal.
+
+        When ``new`` itself uses ``node`` it goes on doing so, and ``node`` stays.
+        """
+        self._count(node)
+        node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+        erasable = node.op in ("call_function", "get_attr") and effects.of(node).pure
+        if erasable and not node.users:
+            self._graph.erase_node(node)
+
+    def rewire(self, user: fx.Node, old: fx.Node, new: fx.Node) -> None:
+        """Let ``user`` alone use ``new`` instead of ``old``; its fake value is computed again.
+
+        The values of the nodes after ``user`` are not: rewire them too where the type changes.
+        """
+        self._count(user)
+        user.replace_input_with(old, new)
+        if user.op == "call_function":
+            user.meta["val"] = self._evaluate(user.target, user.args, user.kwargs)
+
+    def erase(self, node: fx.Node) -> None:
+        """Remove a node that nothing uses. Inputs and the output stay: ValueError."""
+        if node.op in ("placeholder", "output"):
+            raise ValueError(f"{node.name} belongs to the signature and cannot be erased.")
+        self._count(node)
+        self._graph.erase_node(node)
+
+    def move(self, node: fx.Node, *, before: fx.Node) -> None:
+        """Place ``node`` directly before ``before``."""
+        self._count(node)
+        before.prepend(node)
+
+    def _evaluate(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        with values.neutral():
+            return values.evaluate(
+                self._mode, target, values.with_values(args), values.with_values(kwargs)
+            )
+
+    def _count(self, node: fx.Node | None) -> None:
+        self.last = node or self.last
+        if self._nested:
+            return
+        if self._limit is not None and self.edits >= self._limit:
+            raise EditLimitReached
+        self.edits += 1
+
+
+def _name(target: Any) -> str | None:
+    """``add`` for aten.add.Tensor, as capture names its nodes; None lets fx choose."""
+    return target.overloadpacket.__name__ if isinstance(target, OpOverload) else None

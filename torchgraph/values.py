@@ -1,0 +1,133 @@
+"""The fake values that nodes carry in ``meta["val"]``: finding their mode, computing new ones."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from ._torch import (
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    disable_modes,
+    fake_mode,
+)
+from .program import Program
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def mode_of(program: Program) -> FakeTensorMode:
+    """The one fake mode of the program's values; a fresh one when no value is a tensor."""
+    for node in program.nodes:
+        for leaf in leaves(node.meta.get("val")):
+            if isinstance(leaf, FakeTensor):
+                return leaf.fake_mode
+    return fake_mode()
+
+
+def leaves(value: Any) -> Iterable[Any]:
+    """The tensors and numbers in a value: itself, or the flattened items of a tuple or list."""
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in leaves(item)]
+    return (value,)
+
+
+def with_values(argument: Any) -> Any:
+    """``argument`` with each node replaced by its fake value; KeyError for a node without one."""
+    return fx.node.map_arg(argument, lambda node: node.meta["val"])
+
+
+@contextlib.contextmanager
+def neutral() -> Iterator[None]:
+    """Run ops as written: no autograd, autocast, inference tensors or modes of the caller."""
+    with (
+        disable_modes(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        yield
+
+
+def evaluate(
+    mode: FakeTensorMode, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What ``target`` returns for fake values. Call it under `neutral`."""
+    with mode:
+        return target(*args, **kwargs)
+
+
+def same_layout(left: Any, right: Any) -> bool:
+    """Two strided tensors of equal dtype, device, shape, strides and storage offset."""
+    return (
+        isinstance(left, torch.Tensor)
+        and isinstance(right, torch.Tensor)
+        and left.layout is torch.strided
+        and difference(left, right) == ""
+        and _text(left.storage_offset()) == _text(right.storage_offset())
+        and left.is_conj() == right.is_conj()
+        and left.is_neg() == right.is_neg()
+    )
+
+
+def difference(recorded: Any, computed: Any) -> str:
+    """What differs between two fake values, in words; empty when they describe the same thing."""
+    if isinstance(recorded, (tuple, list)) and isinstance(computed, (tuple, list)):
+        if len(recorded) != len(computed):
+            return f"{len(recorded)} values against {len(computed)}"
+        return next(filter(None, map(difference, recorded, computed)), "")
+    if isinstance(recorded, torch.Tensor) and isinstance(computed, torch.Tensor):
+        return _tensor_difference(recorded, computed)
+    if _kind(recorded) is not _kind(computed):
+        return f"{_kind(recorded).__name__} against {_kind(computed).__name__}"
+    return ""
+
+
+def is_predictable(target: Any) -> bool:
+    """False when the fake result is a new symbol at each evaluation, or when nobody can tell."""
+    if isinstance(target, HigherOrderOperator):
+        return False
+    if not isinstance(target, OpOverload):
+        # int(), bool() and kin would specialize a symbol instead of computing with it.
+        return getattr(target, "__module__", "") != builtins.__name__
+    unknown = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    return target.namespace != "profiler" and not any(tag in target.tags for tag in unknown)
+
+
+def _tensor_difference(left: torch.Tensor, right: torch.Tensor) -> str:
+    if left.dtype != right.dtype:
+        return f"dtype {left.dtype} against {right.dtype}"
+    if left.device != right.device:
+        return f"device {left.device} against {right.device}"
+    if not _same_numbers(left.shape, right.shape):
+        return f"shape {_text(left.shape)} against {_text(right.shape)}"
+    if left.layout != right.layout:
+        return f"layout {left.layout} against {right.layout}"
+    if left.layout is torch.strided and not _same_numbers(left.stride(), right.stride()):
+        return f"stride {_text(left.stride())} against {_text(right.stride())}"
+    return ""
+
+
+def _same_numbers(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+    # Comparing symbols with == would add guards to the shape environment.
+    if any(isinstance(number, _SYMBOLIC) for number in (*left, *right)):
+        return _text(left) == _text(right)
+    return tuple(left) == tuple(right)
+
+
+def _text(value: Any) -> str:
+    return str(tuple(value)) if isinstance(value, (tuple, torch.Size)) else str(value)
+
+
+def _kind(value: Any) -> type:
+    """The Python type that a value stands for: a SymFloat is a float."""
+    kinds: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return kinds.get(type(value), type(value))
