@@ -1,11 +1,9 @@
-"""A hand-written training program of a small model, and golden text."""
+"""A hand-written training program of a small model."""
 
 from __future__ import annotations
 
 import operator
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,16 +24,7 @@ from torchgraph.program import (
     TensorMeta,
 )
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 aten = torch.ops.aten
-
-
-def check_golden(name: str, text: str) -> None:
-    """Compare with ``tests/golden/<name>.txt``; TORCHGRAPH_ACCEPT=1 writes it."""
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("TORCHGRAPH_ACCEPT"):  # noqa: TID251  # a switch of the tests alone
-        path.write_text(text + "\n")
-    assert text + "\n" == path.read_text()
 
 
 class Net(nn.Module):

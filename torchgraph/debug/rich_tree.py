@@ -92,7 +92,7 @@ class _Painter:
         return Text("  ").join(parts)
 
     def _nodes(self, counts: Counter[Phase]) -> list[str]:
-        return [f"{counts[phase]:,}" if counts[phase] else "-" for phase in _PHASES]
+        return [str(counts[phase]) if counts[phase] else "-" for phase in _PHASES]
 
     def _row(
         self, label: Text, sizes: Iterable[str], nodes: Iterable[str], style: str = ""
@@ -104,7 +104,7 @@ class _Painter:
         if self.source.program is not None:
             cells += [Text(cell, style or _shade(cell, "cyan")) for cell in nodes]
         for position, _ in enumerate(cells):
-            row.add_column(width=7 if position < 2 else 5, justify="right", no_wrap=True)
+            row.add_column(width=7 if position < 2 else 6, justify="right", no_wrap=True)
         row.add_row(label, *cells)
         return row
 
@@ -122,15 +122,17 @@ def _shapes(leaves: Sequence[Leaf]) -> str:
 
 
 def _shape(meta: TensorMeta) -> str:
-    size = "x".join(map(str, meta.shape)) or "scalar"
-    return size if meta.dtype is torch.float32 else f"{size} {str(meta.dtype)[6:]}"
+    dtype = "" if meta.dtype is torch.float32 else str(meta.dtype).removeprefix("torch.")
+    return f"{dtype}[{','.join(map(str, meta.shape))}]"
 
 
 def _tensor(entry: TensorEntry, style: str) -> Text:
-    text = Text(f"{entry.path.rpartition('.')[2]} ", style)
+    text = Text(entry.path.rpartition(".")[2], style)
     if entry.shared_with:
-        return text.append(f"is {entry.shared_with}", "dim italic")
-    return text.append(_shape(entry.meta) if entry.meta else "uninitialized", "dim")
+        return text.append(f" is {entry.shared_with}", "dim italic")
+    shape = _shape(entry.meta) if entry.meta else "uninitialized"
+    # No blank before the shape: lines break at blanks.
+    return text.append(shape if shape.startswith("[") else f":{shape}", "dim")
 
 
 def _number(count: int) -> str:
