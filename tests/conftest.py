@@ -36,5 +36,4 @@ def _global_state() -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "autograd threads": torch.autograd.is_multithreading_enabled(),
-        "generator": torch.default_generator is torch.random.default_generator,
     }

@@ -53,7 +53,7 @@ def build(
         if node.op == "placeholder":
             fqn, example = names[len(inputs)], examples[len(inputs)]
             inputs.append(_input(node.name, fqn, example, fqn in updates))
-    results = next(reversed(gm.graph.nodes)).args[0]
+    results = next(iter(reversed(gm.graph.nodes))).args[0]
     kept = len(results) - len(updates)
     outputs = [OutputSpec(OutputKind.USER, str(index)) for index in range(kept)]
     outputs += [OutputSpec(OutputKind.UPDATE, name) for name in updates]

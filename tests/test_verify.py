@@ -197,7 +197,7 @@ def test_strict_sees_the_type_of_numbers() -> None:
 def test_strict_compares_constants() -> None:
     program = support.build(lambda x: (x + torch.tensor([1.0, 2.0]),), torch.randn(2))
     name = next(node.target for node in program.nodes if node.op == "get_attr")
-    setattr(program.gm, name, torch.zeros(3))
+    setattr(program.gm, str(name), torch.zeros(3))
     with pytest.raises(VerifyError, match="the constant is recorded with shape"):
         verify(program, strict=True)
 

@@ -15,7 +15,7 @@ X = torch.randn(2, 6)
 
 def views_and_copies(x: Any) -> Sequence[Any]:
     folded = aten.view.default(aten.view.default(x, [12]), [3, 4])
-    same = aten.expand.default(aten.detach.default(aten.slice.Tensor(x, 0, 0, 2)), [2, 6])
+    same = aten.expand.default(aten.alias.default(aten.slice.Tensor(x, 0, 0, 2)), [2, 6])
     twice = aten.permute.default(aten.transpose.int(x, 0, 1), [1, 0])
     copied = aten.clone.default(aten._to_copy.default(twice, dtype=torch.float32))
     scaled = aten.div.Tensor(aten.mul.Tensor(same, 1), 1)
