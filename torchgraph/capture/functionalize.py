@@ -133,6 +133,7 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
             outputs.append(OutputSpec(OutputKind.UPDATE, leaf_of[node.args[0]].fqn))
             graph.erase_node(node)
     output.args = (tuple(results),)
+    _drop_absent(graph)
     names = _name_placeholders(placeholders, recording.inputs)
     _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
     specs = tuple(
@@ -141,6 +142,13 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
     )
     gm.recompile()
     return Program(gm, Signature(specs, tuple(outputs))), guards
+
+
+def _drop_absent(graph: fx.Graph) -> None:
+    """make_fx also unpacks results that are None, such as the bias gradient of a convolution without one."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and "val" not in node.meta and not node.users:
+            graph.erase_node(node)
 
 
 def _meta(leaf: Leaf) -> TensorMeta | None:
