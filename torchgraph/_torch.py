@@ -49,6 +49,7 @@ __all__ = [
     "ShapeEnv",
     "TorchDispatchMode",
     "active_tracer",
+    "below_autograd",
     "constant_of",
     "disable_modes",
     "engine_watch",
@@ -58,6 +59,7 @@ __all__ = [
     "make_fx",
     "mark_step_called",
     "node_of",
+    "op_functions",
     "pytree",
     "storage_id",
     "symbolic_branches",
@@ -237,3 +239,14 @@ def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
 def fast_op(op: OpOverload) -> Callable[..., Any]:
     """The op's C++ entry, one Python frame below ``op.__call__``."""
     return getattr(op, "_op", op)
+
+
+def op_functions(name: str) -> list[Callable[..., Any]]:
+    """Python bindings that may reach the ATen op ``name``: functions, or the method for an in-place op."""
+    holders = [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
+
+
+def below_autograd() -> contextlib.AbstractContextManager[None]:
+    """Run ops below autograd's dispatch keys; version counters still move."""
+    return torch._C._AutoDispatchBelowAutograd()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .._torch import below_autograd
 from ..capture.capture import Captured
 from ..capture.inputs import described, map_leaves
 from ..capture.standins import assign
@@ -146,7 +147,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with torch.no_grad(), self._patience():
+            with torch.no_grad(), below_autograd(), self._patience():
                 return self.executable.function(values)
         except Exception as error:
             line, node = self.executable.node_at(error)
