@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     get_proxy_mode,
     get_proxy_slot,
@@ -55,15 +57,19 @@ __all__ = [
     "engine_watch",
     "fake_mode",
     "fast_op",
+    "graph_module",
+    "has_numbers",
     "host_symbol",
-    "make_fx",
+    "known_values",
     "mark_step_called",
     "node_of",
     "op_functions",
     "pytree",
+    "restore_numbers",
     "storage_id",
     "symbolic_branches",
     "symbolic_python_math",
+    "trace_ops",
     "track",
     "unset_fake_temporarily",
 ]
@@ -117,6 +123,59 @@ def node_of(value: Any, tracer: Any) -> fx.Node | None:
     if slot is not None and not isinstance(slot, fx.Proxy):  # a proxy answers to any attribute
         slot = slot.proxy if hasattr(slot, "proxy") else slot.force()
     return slot.node if isinstance(slot, fx.Proxy) else None
+
+
+def trace_ops(function: Callable[..., Any], *args: Any, **options: Any) -> fx.GraphModule:
+    """make_fx, without its notes about torch functions, and with code generated on first use only."""
+    if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
+        options["_disable_torch_fn_metadata_mode"] = True
+    with _use_lazy_graph_module(True):
+        return make_fx(function, **options)(*args)  # type: ignore[no-any-return]  # make_fx returns Any
+
+
+def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """A module for ``graph`` whose code is generated when it is first called."""
+    return _LazyGraphModule(root, graph)
+
+
+def restore_numbers(node: fx.Node, args: Any, kwargs: Any, tracer: Any) -> None:
+    """Put the symbolic numbers of a call back where ``node`` recorded their known values."""
+    node.args = _restore_numbers(node.args, args, tracer)
+    node.kwargs = _restore_numbers(node.kwargs, kwargs, tracer)
+
+
+def _restore_numbers(recorded: Any, given: Any, tracer: Any) -> Any:
+    if isinstance(given, (torch.SymInt, torch.SymFloat)):
+        return node_of(given, tracer) or recorded
+    if isinstance(given, dict):
+        return {
+            key: _restore_numbers(value, given.get(key), tracer) for key, value in recorded.items()
+        }
+    if isinstance(given, (list, tuple)) and isinstance(recorded, (list, tuple)):
+        pairs = zip(recorded, given, strict=False)
+        restored = [_restore_numbers(old, new, tracer) for old, new in pairs]
+        return type(recorded)([*restored, *recorded[len(restored) :]])
+    return recorded
+
+
+def known_values(value: Any) -> Any:
+    """``value`` with each symbolic number of known value replaced by that value."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value.node.hint if value.node.has_hint() else value
+    if isinstance(value, (list, tuple)):
+        return type(value)([known_values(item) for item in value])
+    if isinstance(value, dict):
+        return {key: known_values(item) for key, item in value.items()}
+    return value
+
+
+def has_numbers(value: Any) -> bool:
+    """True when a symbolic number is among the (nested) arguments."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_numbers, value))
+    if isinstance(value, dict):
+        return any(map(has_numbers, value.values()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
