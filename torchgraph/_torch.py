@@ -94,18 +94,14 @@ class _HostValue(Source):
 
 def fake_mode() -> FakeTensorMode:
     """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
-    return FakeTensorMode(
-        shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True
-    )
+    return FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
 
 
-def host_symbol(mode: FakeTensorMode, index: int, value: float | int) -> Any:
+def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:
     """A SymFloat or SymInt of known value: arithmetic on it is recorded, branches take its value."""
     env = mode.shape_env
     source = _HostValue(index)
-    symbol = env.create_unspecified_symbol(
-        value, source=source, dynamic_dim=DimDynamic.DYNAMIC
-    )
+    symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     if isinstance(value, float):
         return env.create_symfloatnode(symbol, hint=value, source=source)
     return env.create_symintnode(symbol, hint=value, source=source)
@@ -230,7 +226,9 @@ def _is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
-def _symbolic_extreme(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+def _symbolic_extreme(
+    plain: Callable[..., Any], symbolic: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(plain)
     def extreme(*values: Any, **options: Any) -> Any:
         if len(values) > 1 and not options and any(map(_is_symbolic, values)):
@@ -240,7 +238,9 @@ def _symbolic_extreme(plain: Callable[..., Any], symbolic: Callable[..., Any]) -
     return extreme
 
 
-def _symbolic_function(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+def _symbolic_function(
+    plain: Callable[..., Any], symbolic: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(plain)
     def function(value: Any) -> Any:
         return symbolic(value) if _is_symbolic(value) else plain(value)
@@ -262,12 +262,16 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
             symbolic = getattr(torch, f"_sym_{name}", None)
             if symbolic is not None:
                 plain = getattr(math, name)
-                stack.enter_context(mock.patch.object(math, name, _symbolic_function(plain, symbolic)))
+                stack.enter_context(
+                    mock.patch.object(math, name, _symbolic_function(plain, symbolic))
+                )
         yield
 
 
 @contextlib.contextmanager
-def engine_watch(enter: Callable[[tuple[Any, ...]], None], leave: Callable[[], None]) -> Iterator[None]:
+def engine_watch(
+    enter: Callable[[tuple[Any, ...]], None], leave: Callable[[], None]
+) -> Iterator[None]:
     """Call ``enter(roots)`` and ``leave()`` around each run of the autograd engine."""
     original = torch.autograd.graph._engine_run_backward
 
@@ -302,7 +306,9 @@ def fast_op(op: OpOverload) -> Callable[..., Any]:
 
 def op_functions(name: str) -> list[Callable[..., Any]]:
     """Python bindings that may reach the ATen op ``name``: functions, or the method for an in-place op."""
-    holders = [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    holders = (
+        [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    )
     return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
 
 

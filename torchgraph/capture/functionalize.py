@@ -25,8 +25,18 @@ from .._torch import (
     trace_ops,
     track,
 )
-from ..program import InputSpec, OutputKind, OutputSpec, Phase, Program, Provenance, Role, Signature
-from ..program import TensorMeta, provenance
+from ..program import (
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Phase,
+    Program,
+    Provenance,
+    Role,
+    Signature,
+    TensorMeta,
+    provenance,
+)
 from .standins import fake_of, number_tensor
 from .step import Leaf
 from .trace import Recording
@@ -52,7 +62,7 @@ class _Numbers(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         return self.record(_ITEM, (node_of(args[0], active_tracer()),), self.hint)
 
-    def record(self, target: Any, args: tuple[Any, ...], value: float | int) -> Any:
+    def record(self, target: Any, args: tuple[Any, ...], value: float) -> Any:
         """A node, and a symbolic number of known value that stands for it."""
         tracer = active_tracer()
         self._count += 1

@@ -79,7 +79,7 @@ class HostValues:
             found = self._symbols[id(fake), version] = make(self.new_symbol(value))
         return found
 
-    def new_symbol(self, value: float | int) -> Any:
+    def new_symbol(self, value: float) -> Any:
         """A fresh symbolic number of known value."""
         self._count += 1
         return host_symbol(self._mode, self._count, value)
@@ -160,7 +160,9 @@ class Recorder(TorchDispatchMode):
                 f"{tensor.dtype}, which is only known when the program runs.",
                 where=self._trail.line,
             )
-        return self._host.symbol(tensor, tensor._version, lambda number: self._number(tensor, number))
+        return self._host.symbol(
+            tensor, tensor._version, lambda number: self._number(tensor, number)
+        )
 
     def _number(self, tensor: torch.Tensor, number: Any) -> Any:
         origin = node_of(tensor, self._tracer)

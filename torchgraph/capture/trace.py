@@ -295,7 +295,12 @@ class Tracer:
         return ""
 
     def _optimizer_namespaces(self) -> list[dict[str, Any]]:
-        steps = {cls.step for opt in self._step.optimizers for cls in type(opt).__mro__ if "step" in vars(cls)}
+        steps = {
+            cls.step
+            for opt in self._step.optimizers
+            for cls in type(opt).__mro__
+            if "step" in vars(cls)
+        }
         found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
         return list(found.values())
 
