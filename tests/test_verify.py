@@ -270,3 +270,15 @@ def test_outputs_share_no_new_memory(after: Any) -> None:
         verify_promises(Promises.of(before), program, made_by="mine")
     verify_promises(Promises.of(program), before)
     verify_promises(Promises.of(program), program)
+
+
+def test_a_missing_gradient_has_no_value() -> None:
+    def backward(x: Any, weight: Any, grad: Any) -> Sequence[Any]:
+        args = (grad, x, weight, [2], [1], [0], [1], False, [0], 1, [False, True, True])
+        _, weight_grad, bias_grad = aten.convolution_backward.default(*args)
+        return weight_grad, bias_grad
+
+    examples = (torch.randn(1, 2, 5), torch.randn(2, 2, 3), torch.randn(1, 2, 3))
+    program = support.build(backward, *examples)
+    assert "val" not in support.find(program, operator.getitem).meta
+    verify(program, strict=True)

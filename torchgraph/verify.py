@@ -80,9 +80,10 @@ def verify(
 
 def verify_promises(
     before: Promises, program: Program, *, made_by: str = "", removes: frozenset[str] = frozenset()
-) -> None:
-    """Raise `VerifyError` for other ordered effects than before, or outputs that share more memory.
+) -> Promises:
+    """The promises of ``program``, which the next pass must keep.
 
+    Raises `VerifyError` for other ordered effects than before, or outputs that share more memory.
     ``removes`` holds the namespaces whose ordered calls the pass says it removes.
     """
     now = Promises.of(program)
@@ -96,6 +97,7 @@ def verify_promises(
         if not group <= shared.get(min(group - {"a constant"}), frozenset()):
             why = f"{', '.join(sorted(group))} share memory now and did not before"
             raise _error(program, "outputs share no new memory", Broken(None, why), made_by)
+    return now
 
 
 def _error(program: Program, rule: str, broken: Broken, made_by: str) -> VerifyError:
@@ -191,9 +193,12 @@ def _typed(program: Program) -> Iterator[Broken]:
 
 
 def _may_be_untyped(program: Program, node: fx.Node) -> bool:
-    """Subgraphs, ops that return nothing, and what the profiler leaves behind."""
+    """Subgraphs, ops that return nothing, a None among results, what the profiler leaves behind."""
     if node.op == "get_attr":
         return isinstance(operator.attrgetter(str(node.target))(program.gm), torch.nn.Module)
+    if node.target is operator.getitem:
+        source: Any = node.args[0]
+        return source.meta["val"][node.args[1]] is None
     if not isinstance(node.target, OpOverload):
         return False
     return node.target.namespace == "profiler" or not node.target._schema.returns

@@ -177,3 +177,30 @@ def test_constants_stay_fresh() -> None:
         return (x + torch.tensor([1.0, 2.0]),)
 
     assert edits_of(step, torch.randn(2)) == 0
+
+
+def gradient_in_layout(strides: list[int]) -> Any:
+    def step(x: Any) -> Sequence[Any]:
+        gradient = aten.cos.default(x)
+        buffer = aten.new_empty_strided.default(gradient, [2, 6], strides)
+        return (aten.neg.default(aten.copy.default(buffer, gradient)),)
+
+    return step
+
+
+def test_a_gradient_that_has_its_parameters_layout_is_not_copied() -> None:
+    program = support.build(gradient_in_layout([6, 1]), X)
+    done, _ = support.apply(Canonicalize(), program)
+    assert support.targets(done) == ["cos", "neg"]
+    support.assert_parity(program, done, X)
+
+
+def test_a_gradient_in_another_layout_is_copied() -> None:
+    assert edits_of(gradient_in_layout([1, 2]), X) == 0
+
+
+def test_a_copy_into_a_state_stays() -> None:
+    def step(weight: Any, x: Any) -> Sequence[Any]:
+        return (aten.copy.default(weight, x),)
+
+    assert edits_of(step, X, X, updates=("weight",)) == 0

@@ -22,6 +22,12 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": aten.neg.default,
     "clone": aten.clone.default,
     "contiguous clone": lambda x: aten.clone.default(x, memory_format=torch.contiguous_format),
+    "copy": lambda x: aten.copy.default(
+        aten.new_empty_strided.default(x, list(x.shape), list(x.stride())), x
+    ),
+    "copy to rows": lambda x: aten.copy.default(
+        aten.new_empty_strided.default(x, list(x.shape), [x.shape[1], 1]), x
+    ),
     "detach": aten.detach.default,
     "alias": aten.alias.default,
     "t": aten.t.default,

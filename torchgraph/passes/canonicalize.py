@@ -79,12 +79,25 @@ def _same_memory(node: fx.Node, source: Any, outputs: _Outputs, edit: Rewriter) 
 
 def _identity_copy(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
     """``clone(x)`` and ``_to_copy(x)`` that change nothing, unless an output needs the memory."""
-    source = node.args[0]
+    return _same_contents(node, node.args[0], outputs, edit)
+
+
+def _layout_copy(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
+    """``copy(y, x)``, x in y's layout, where the layouts are equal: one per gradient."""
+    layout, source = node.args[0], node.args[1]
+    if not _same_contents(node, source, outputs, edit):
+        return False
+    if isinstance(layout, fx.Node) and layout.target in _FACTORIES:
+        _erase_unused(layout, edit)
+    return True
+
+
+def _same_contents(node: fx.Node, source: Any, outputs: _Outputs, edit: Rewriter) -> bool:
     if node in outputs.reached or node.kwargs.get("pin_memory"):
         return False
     if not same_layout(_value(node), _value(source)):
         return False
-    outputs.replace(node, source, edit)  # type: ignore[arg-type]  # a node: its value is a tensor
+    outputs.replace(node, source, edit)
     return True
 
 
@@ -174,6 +187,7 @@ _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.
 _FLOATS = frozenset({torch.float32, torch.float64})
 _RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default})
 _PERMUTATIONS = frozenset({aten.permute.default, aten.t.default, aten.transpose.int})
+_FACTORIES = frozenset({aten.new_empty_strided.default, aten.empty_strided.default})
 _NEUTRAL: dict[Any, int] = {
     aten.add.Tensor: 0,
     aten.sub.Tensor: 0,
@@ -199,5 +213,6 @@ _RULES: dict[Any, tuple[_Rule, ...]] = {
     **dict.fromkeys(_RESHAPES, (_identity_view, _view_of_view)),
     **dict.fromkeys(_PERMUTATIONS, (_identity_view, _permutation_of_permutation)),
     **dict.fromkeys((aten.clone.default, aten._to_copy.default), (_identity_copy,)),
+    aten.copy.default: (_layout_copy,),
     **dict.fromkeys(_NEUTRAL, (_neutral_operand,)),
 }

@@ -42,8 +42,7 @@ def run(
         edits, stopped = _apply(program, one, budget)
         _dump(program, dump, f"{number:02}-{one.name}.after.txt")
         verify(program, Stage.OPTIMIZED, made_by=one.name, strict=strict)
-        verify_promises(promises, program, made_by=one.name, removes=one.removes)
-        promises = Promises.of(program)
+        promises = verify_promises(promises, program, made_by=one.name, removes=one.removes)
         if on_pass is not None:
             on_pass(one, program)
         if stopped:
