@@ -52,6 +52,7 @@ __all__ = [
     "TorchDispatchMode",
     "active_tracer",
     "below_autograd",
+    "composite",
     "constant_of",
     "disable_modes",
     "engine_watch",
@@ -315,3 +316,8 @@ def op_functions(name: str) -> list[Callable[..., Any]]:
 def below_autograd() -> contextlib.AbstractContextManager[None]:
     """Run ops below autograd's dispatch keys; version counters still move."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+def composite(op: OpOverload) -> Callable[..., Any]:
+    """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
+    return functools.partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
