@@ -1,7 +1,7 @@
 """Ops of our own, for random draws that no functional ATen op makes as eager makes them in place.
 
-In which order a draw fills a tensor depends on its strides. ATen's functional forms draw into a new tensor
-of other strides when theirs are not the standard ones, and so give other numbers from the same generator.
+In which order a draw fills a tensor depends on its strides. ATen's functional forms draw into a new
+tensor, not always of the same strides, and then give other numbers from the same generator.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Ops replaced while recording, because the second trace would not do what eager does.
 
-``native_batch_norm`` and the vendor forms write the running statistics without saying so; a functional
-program would silently leave them behind. Each becomes the overload of the same kernel that tells the truth.
+``native_batch_norm`` and the vendor forms write the running statistics without saying so; a
+functional program would silently leave them behind. Each becomes the overload of the same kernel
+that tells the truth.
 
-``binary_cross_entropy_with_logits`` is computed by another formula under ``torch.func.functionalize``,
-a bit off eager's; it becomes the ops that its eager kernel calls.
+``binary_cross_entropy_with_logits`` has another formula under ``torch.func.functionalize``, a bit
+off eager's; it becomes the ops that its eager kernel calls.
 
-``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional forms drop.
+``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional forms
+do not keep.
 """
 
 from __future__ import annotations
