@@ -88,8 +88,14 @@ class Guards:
             )
 
     def describe(self) -> list[tuple[str, str]]:
-        """(what, value) of every guarded attribute, for ``report()``."""
-        return [(f"{path}.{name}", repr(value)) for path, _, name, value in self.reads]
+        """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
+        attributes = [(f"{path}.{name}", value) for path, _, name, value in self.reads]
+        settings = [(static.fqn, static.value) for static in self._statics]
+        return [(name, _described(value)) for name, value in (*attributes, *settings)]
+
+
+def _described(value: Any) -> str:
+    return str(TensorMeta.of(value)) if isinstance(value, torch.Tensor) else repr(value)
 
 
 class _Members:
