@@ -6,7 +6,7 @@ Unknown means impure: an op that says nothing about itself is never removed, mer
 
 from __future__ import annotations
 
-import builtins
+import functools
 import math
 import operator
 from dataclasses import dataclass
@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
-_PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__, builtins.__name__})
-_COMMUNICATION = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+from ._torch import HigherOrderOperator, OpOverload
+
+_PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
+_PURE_BUILTINS = frozenset({abs, bool, float, int, max, min, pow, round})
+_COMMUNICATION = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"}
+)
 
 # Ops that write through an argument although their schema does not say so.
 LYING_SCHEMAS = frozenset(
@@ -63,6 +67,8 @@ def of_target(target: Any) -> Effects:
     module = getattr(target, "__module__", "") or ""
     if module in _PURE_MODULES or (module == "torch" and _is_symbolic(target)):
         return _PURE
+    if module == "builtins" and target in _PURE_BUILTINS:
+        return _PURE
     return _OPAQUE
 
 
@@ -75,11 +81,14 @@ def _is_symbolic(target: Any) -> bool:
     return getattr(target, "__name__", "").startswith(("sym_", "_sym_"))
 
 
+@functools.cache
 def _of_overload(op: OpOverload) -> Effects:
     name = op._schema.name
+    # An op that returns nothing is called for what it does: an assertion, a print.
+    silent = not op._schema.returns and not op._schema.is_mutable
     return Effects(
         mutates=op._schema.is_mutable or name in LYING_SCHEMAS,
         random=torch.Tag.nondeterministic_seeded in op.tags,
         communicates=op.namespace in _COMMUNICATION,
-        opaque=op.namespace == "profiler" or name.startswith("aten::_assert"),
+        opaque=silent or op.namespace == "profiler" or "_assert" in name,
     )

@@ -18,10 +18,10 @@ from .._torch import (
     GuardOnDataDependentSymNode,
     active_tracer,
     fake_mode,
-    make_fx,
     storage_id,
     symbolic_branches,
     symbolic_python_math,
+    trace_ops,
     track,
 )
 from ..errors import (
@@ -118,7 +118,7 @@ class Tracer:
             try:
                 self._fakes = [self._fake_leaf(leaf) for leaf in self._leaves]
                 with self._mode, _readable_errors(self._trail):
-                    gm = make_fx(self._traced, decomposition_table=table())(*self._fakes)
+                    gm = trace_ops(self._traced, *self._fakes, decomposition_table=table())
             except BaseException:
                 self._clean_up(check=False)
                 raise
@@ -297,7 +297,12 @@ class Tracer:
         return ""
 
     def _optimizer_namespaces(self) -> list[dict[str, Any]]:
-        steps = {cls.step for opt in self._step.optimizers for cls in type(opt).__mro__ if "step" in vars(cls)}
+        steps = {
+            cls.step
+            for opt in self._step.optimizers
+            for cls in type(opt).__mro__
+            if "step" in vars(cls)
+        }
         found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
         return list(found.values())
 

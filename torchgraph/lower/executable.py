@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import linecache
 import math
 import operator
@@ -13,10 +12,11 @@ from typing import Any
 from torch import fx
 
 from .. import effects
-from .._torch import OpOverload, fast_op
+from .._torch import OpOverload
 from ..counters import counters
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature, provenance
+from .calls import Calls
 from .reinplace import reinplace
 
 _INFIX = {
@@ -103,6 +103,7 @@ class _Writer:
         self.nodes: list[fx.Node | None] = []
         self.first_write = 0
         self.source = ""
+        self._calls = Calls()
         self._states = self._memory_of_states()
 
     def compile(self) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -157,13 +158,14 @@ class _Writer:
         if node.target is operator.neg:
             return f"-{args[0]}"
         keywords = [f"{key}={self._value(value)}" for key, value in node.kwargs.items()]
-        return f"{self._function(node.target)}({', '.join(args + keywords)})"
+        return f"{self._function(node)}({', '.join(args + keywords)})"
 
-    def _function(self, target: Any) -> str:
+    def _function(self, node: fx.Node) -> str:
+        target: Any = node.target
         if getattr(target, "__name__", "") == "_sym_sqrt":
             target = math.sqrt
         if isinstance(target, OpOverload):
-            return self._bind(fast_op(target), target._schema.name.split("::")[-1])
+            return self._bind(self._calls.best(node), target._schema.name.split("::")[-1])
         return self._bind(target, getattr(target, "__name__", "call"))
 
     def _value(self, value: Any) -> str:
@@ -212,5 +214,3 @@ class _Writer:
         if touched:
             self._states.add(node)
         return touched
-
-

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .._torch import below_autograd
 from ..capture.capture import Captured
 from ..capture.inputs import described, map_leaves
 from ..capture.standins import assign
@@ -128,7 +129,9 @@ class Replay:
         self._values_now: list[Any] = [leaf.value for leaf in self._leaves]
         self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
         self._numbers = [
-            (i, leaf) for i, leaf in enumerate(self._leaves) if not isinstance(leaf.value, torch.Tensor)
+            (i, leaf)
+            for i, leaf in enumerate(self._leaves)
+            if not isinstance(leaf.value, torch.Tensor)
         ]
         for i in self._inputs:
             self._values_now[i] = None
@@ -146,7 +149,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with torch.no_grad(), self._patience():
+            with torch.no_grad(), below_autograd(), self._patience():
                 return self.executable.function(values)
         except Exception as error:
             line, node = self.executable.node_at(error)
