@@ -194,6 +194,9 @@ class Tracer:
         """The returned tensors, detached, as they are before the update; never memory of a state."""
         owned = {storage_id(s) for s in standins if isinstance(s, torch.Tensor)}
         owned.update(storage_id(fake) for fake in self._adopted.values())
+        # Clipping and optimizers write gradients in place.
+        gradients = (s.grad for s in standins if isinstance(s, torch.Tensor))
+        owned.update(storage_id(gradient) for gradient in gradients if gradient is not None)
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> OutputSlot:

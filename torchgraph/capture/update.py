@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .._torch import clip_grad_norm
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, ordinary_branch
 from .standins import StandIns
@@ -147,8 +148,8 @@ class OptimizerTrace:
         for group in optimizer.param_groups:
             if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
                 max_norm = group.get("clip_grad_max_norm", 1.0)
-                norm_type = group.get("clip_grad_norm_type", 2.0)
-                torch.nn.utils.clip_grad_norm_(group["params"], max_norm, norm_type)
+                norm_type = float(group.get("clip_grad_norm_type", 2.0))
+                clip_grad_norm(group["params"], max_norm, norm_type)
 
 
 class _scaled_lr:
