@@ -6,7 +6,8 @@ import functools
 import inspect
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -205,18 +206,24 @@ class Graph:
         return replay
 
     def _capture(self, step: Step, call: Call) -> Captured:
+        with self._building():
+            return capture(
+                step,
+                self.build,
+                call,
+                watched=[(self._name, self)],
+                graph_class=Graph,
+                depth=self._blocks.debug().max_py_stack_depth,
+            )
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        """`build` may run here: it meets bare modules, and steps of optimizers are not the user's."""
         with _capturing:
             vars(self)["_inside_build"] = True
             self._schedulers.tracing(True)
             try:
-                return capture(
-                    step,
-                    self.build,
-                    call,
-                    watched=[(self._name, self)],
-                    graph_class=Graph,
-                    depth=self._blocks.debug().max_py_stack_depth,
-                )
+                yield
             finally:
                 self._schedulers.tracing(False)
                 vars(self)["_inside_build"] = False
@@ -317,20 +324,24 @@ class Graph:
         return Report.of(self._name, replay, call, self._cache, options, self._stage_seconds)
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
-        """Compare one step of the Graph with eager, node by node, on copies: nothing changes.
+        """Compare one step of the Graph with eager, node by node: nothing of yours changes.
+
+        ``build`` and the optimizers run for real, once or a few times, and are undone. What cannot be
+        undone are prints and writes to objects other than modules, optimizers and tensors.
 
         Returns:
-            The first node whose value differs, with the user's line; None when all are equal.
+            The first node whose value differs, with the user's line; None when every output and
+            every state after the step are bitwise equal.
+
+        Raises:
+            GradPresent; whatever a first call of the Graph may raise.
         """
         call = self._inputs.bind(args, kwargs)
         with self._lock:
             replay = self._program_for(call)
-            with _capturing:
-                vars(self)["_inside_build"] = True
-                try:
-                    return check(replay, self.build, call, self._modules, self._optimizers)
-                finally:
-                    vars(self)["_inside_build"] = False
+            replay.guards.check_gradients(replay.name_of)
+            with self._building():
+                return check(replay, self.build, call, self._modules, self._optimizers, self)
 
     def _last(self) -> tuple[Replay, Call]:
         if self._shown is None:

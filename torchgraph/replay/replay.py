@@ -46,6 +46,11 @@ class Replay:
         creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
         return creates or bool(self.captured.writes)
 
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What it is bound to, in the order of the signature's inputs; stale for call inputs."""
+        return tuple(self._leaves)
+
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
         reason = self.guards.broken()
