@@ -164,18 +164,22 @@ class Graph:
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        broken = self._cache.broken()
+        if broken:
+            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call = self._inputs.bind(args, kwargs)
         replay = self._program_for(call)
-        if replay.broken:
-            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({replay.broken}).")
         replay.guards.check_gradients(replay.name_of)
-        returned = replay.run(call.tensors)
-        self._calls += 1
-        if replay.serves_once:
-            self._cache.remove(replay)
-        if self._optimizers:
-            self._schedulers.step(replay.loss(returned) if self._schedulers.needs_loss() else None)
+        self._schedulers.check_loss(replay.returns_loss)
+        with replay.patience():
+            returned = replay.run(call.tensors)
+            self._calls += 1
+            if replay.serves_once:
+                self._cache.remove(replay)
+            if self._optimizers:
+                loss = replay.loss(returned) if self._schedulers.needs_loss() else None
+                self._schedulers.step(loss, self._optimizers)
         return returned
 
     def _program_for(self, call: Call) -> Replay:

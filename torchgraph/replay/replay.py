@@ -46,6 +46,15 @@ class Replay:
         creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
         return creates or bool(self.captured.writes)
 
+    @property
+    def returns_loss(self) -> bool:
+        """True when build returns the tensor that backward() was called on."""
+        return self.captured.loss_path is not None
+
+    def patience(self) -> AbstractContextManager[None]:
+        """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
+        return _interrupts_wait() if self.executable.writes else nullcontext()
+
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
         reason = self.guards.broken()
@@ -149,7 +158,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with torch.no_grad(), below_autograd(), self._patience():
+            with torch.no_grad(), below_autograd():
                 return self.executable.function(values)
         except Exception as error:
             line, node = self.executable.node_at(error)
@@ -166,9 +175,6 @@ class Replay:
                 where=self.executable.line_of(node),
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
-
-    def _patience(self) -> AbstractContextManager[None]:
-        return _interrupts_wait() if self.executable.writes else nullcontext()
 
     def _create(self, fqn: str, value: torch.Tensor) -> None:
         new = self.captured.creates[fqn]
@@ -235,11 +241,11 @@ def _interrupts_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if caught and callable(before):
-            before(*caught[0])
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if caught:
+            signal.raise_signal(signal.SIGINT)
