@@ -41,6 +41,7 @@ from .errors import (
     OptimizerAttribute,
     TensorAttribute,
 )
+from .guards import check_gradients
 from .inspect.check import Divergence, check
 from .inspect.report import Report
 from .lower.executable import lower
@@ -191,6 +192,9 @@ class Graph:
         return found
 
     def _compile(self, key: Any, step: Step, call: Call) -> Replay:
+        if self._optimizers:
+            leaves = (leaf.value for _, leaf in step.tensors())
+            check_gradients([tensor for tensor in leaves if tensor.is_leaf], step.parameter_fqn)
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)

@@ -22,7 +22,7 @@ from ..debug.tree import TreeSource
 from ..errors import GraphBroken, StepFailed
 from ..guards import Guards
 from ..lower.executable import Executable
-from ..program import OutputKind, Program, Role, TensorMeta
+from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 
 
 class Replay:
@@ -69,10 +69,10 @@ class Replay:
         """Bind to the tensors that are there now, when they fit the program; False when they do not."""
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
-        for leaf in self._leaves:
+        for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):
             if leaf.role not in (Role.INPUT, Role.FREE):
                 found = live.pop(leaf.fqn, None)
-                if found is None or not _fits(leaf, found):
+                if found is None or not _fits(spec, leaf, found):
                     return False
                 leaf = found
             leaves.append(leaf)
@@ -202,14 +202,13 @@ class Replay:
         return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]
 
 
-def _fits(leaf: Leaf, found: Leaf) -> bool:
+def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
     if leaf.role is not found.role:
         return False
-    if isinstance(leaf.value, torch.Tensor) != isinstance(found.value, torch.Tensor):
-        return False
-    if isinstance(leaf.value, torch.Tensor):
-        return TensorMeta.of(leaf.value) == TensorMeta.of(found.value)
-    return type(leaf.value) is type(found.value)
+    if isinstance(found.value, torch.Tensor):
+        # The meta of the capture: the leaf's own tensor may have changed since.
+        return spec.meta == TensorMeta.of(found.value)
+    return spec.meta is None and type(leaf.value) is type(found.value)
 
 
 def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
