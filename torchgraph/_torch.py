@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -49,6 +49,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TensorMatch",
     "TorchDispatchMode",
     "active_tracer",
     "below_autograd",
@@ -324,3 +325,26 @@ def op_functions(name: str) -> list[Callable[..., Any]]:
 def below_autograd() -> contextlib.AbstractContextManager[None]:
     """Run ops below autograd's dispatch keys; version counters still move."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+class TensorMatch:
+    """Type, dtype, device, shape, strides and requires_grad of many tensors, compared in one C++ call."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tuple(tensors)
+        guards = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+        if guards is None:
+            self._expected = self._read()
+            self.holds = lambda: self._read() == self._expected
+        else:
+            check = guards(
+                *self._tensors,
+                dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+                dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+            ).check
+            self.holds = functools.partial(check, *self._tensors)
+
+    def _read(self) -> list[Any]:
+        return [
+            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in self._tensors
+        ]

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._torch import TensorMatch
 from .errors import GradPresent
 from .program import TensorMeta
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _grad = torch.Tensor.grad.__get__  # type: ignore[attr-defined]  # a C property
-_requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]  # a C property
-_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]  # a C property
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,9 @@ class Guards:
         self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
         self._patched = _Patched(modules)
         state = [v for v in self._tensors.expected if v is not None]
-        self._metadata = _Metadata(list({id(t): t for t in state}.values()))
-        self._trainable = [t for t in self._metadata.tensors if t.is_leaf]
+        state = list({id(tensor): tensor for tensor in state}.values())
+        self._metadata = TensorMatch(state)
+        self._trainable = [tensor for tensor in state if tensor.is_leaf]
         self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)
         self._statics = step.statics
@@ -67,9 +67,8 @@ class Guards:
             return "a parameter or buffer was added, removed or replaced"
         if not self._hooks.hold() or not self._patched.hold():
             return "a hook or a patched forward changed"
-        changed = self._metadata.changed()
-        if changed:
-            return changed
+        if not self._metadata.holds():
+            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
         for guard in self.optimizers:
             reason = guard.broken()
             if reason:
@@ -82,8 +81,14 @@ class Guards:
             check_gradients(self._trainable, name_of)
 
     def describe(self) -> list[tuple[str, str]]:
-        """(what, value) of every guarded attribute, for ``report()``."""
-        return [(f"{path}.{name}", repr(value)) for path, _, name, value in self.reads]
+        """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
+        attributes = [(f"{path}.{name}", value) for path, _, name, value in self.reads]
+        settings = [(static.fqn, static.value) for static in self._statics]
+        return [(name, _described(value)) for name, value in (*attributes, *settings)]
+
+
+def _described(value: Any) -> str:
+    return str(TensorMeta.of(value)) if isinstance(value, torch.Tensor) else repr(value)
 
 
 def check_gradients(
@@ -174,29 +179,6 @@ class _Patched:
         if list(map(len, self._dicts)) != self._sizes:
             return False
         return all(held.get("forward") is forward for held, forward in self._own)
-
-
-class _Metadata:
-    """requires_grad, dtype and memory of parameters and buffers; shape and device when memory moved."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.tensors = tensors
-        self._requires_grad = list(map(_requires_grad, tensors))
-        self._dtypes = list(map(_dtype, tensors))
-        self._pointers = list(map(torch.Tensor.data_ptr, tensors))
-        self._metas = [TensorMeta.of(tensor) for tensor in tensors]
-
-    def changed(self) -> str:
-        if list(map(_requires_grad, self.tensors)) != self._requires_grad:
-            return "requires_grad of a parameter changed"
-        if list(map(_dtype, self.tensors)) != self._dtypes:
-            return "the dtype of a parameter or buffer changed"
-        pointers = list(map(torch.Tensor.data_ptr, self.tensors))
-        if pointers != self._pointers:
-            if list(map(TensorMeta.of, self.tensors)) != self._metas:
-                return "the shape, strides or device of a parameter or buffer changed"
-            self._pointers = pointers
-        return ""
 
 
 class _OptimizerGuard:

@@ -1,7 +1,8 @@
-"""The second trace: from a recording that mutates to a functional program.
+"""From a recording that mutates to a functional program.
 
-The recorded graph is run again, node by node, under `torch.func.functionalize` and make_fx: in-place ops
-become functional ones, and each state that was written ends in one ``copy_``, which becomes an output.
+In-place ops become functional ones, and each state that was written ends in one ``copy_``, which becomes
+an output. Mostly that is a copy of the graph (`functional_form`); where views are in the way, the graph is
+run again, node by node, under `torch.func.functionalize` and make_fx.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .._torch import (
     TorchDispatchMode,
     active_tracer,
     fake_mode,
+    graph_module,
     has_numbers,
     host_symbol,
     known_values,
@@ -37,6 +39,7 @@ from ..program import (
     TensorMeta,
     provenance,
 )
+from .functional_form import functional_form
 from .standins import fake_of, number_tensor
 from .step import Leaf
 from .trace import Recording
@@ -132,19 +135,25 @@ def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
     """The functional program of a recording, and the nodes whose values it was specialised for."""
     graph = recording.gm.graph
     _strip_profiler(graph)
+    direct = functional_form(graph, recording.mode)
+    gm = _retrace(recording) if direct is None else graph_module(recording.gm, direct)
+    return _program(gm, recording)
+
+
+def _retrace(recording: Recording) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
         inputs = [_fake_input(mode, leaf) for leaf in recording.inputs]
     numbers = _Numbers(mode)
-    replayer = _Replayer(graph, recording.gm, numbers)
+    replayer = _Replayer(recording.gm.graph, recording.gm, numbers)
 
     def run(*arguments: Any) -> list[Any]:
         with numbers:
-            return torch.func.functionalize(replayer.run, remove="mutations")(*arguments)  # type: ignore[no-any-return]
+            functional = torch.func.functionalize(replayer.run, remove="mutations")
+            return functional(*arguments)  # type: ignore[no-any-return]  # torch types it as Any
 
     with mode, torch.no_grad():
-        gm = trace_ops(run, *inputs)
-    return _program(gm, recording)
+        return trace_ops(run, *inputs)
 
 
 def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:

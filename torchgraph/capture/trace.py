@@ -15,6 +15,7 @@ from .._torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     GuardOnDataDependentSymNode,
     active_tracer,
     fake_mode,
@@ -54,6 +55,8 @@ class Recording:
     """USER, UPDATE of numbers, CREATE; tensors mutated in place are found by functionalization."""
     guard_values: list[Any]
     """Expected values of the graph's last outputs."""
+    mode: FakeTensorMode
+    """Of the fake values in ``gm``."""
     out_tree: Any
     """What `build` returned, each tensor replaced by an `OutputSlot`."""
     creates: list[Created] = field(default_factory=list)
@@ -209,7 +212,9 @@ class Tracer:
             return OutputSlot(len(found) - 1)
 
         tree = map_leaves(returned, torch.Tensor, keep)
-        self._recording = Recording(fx.GraphModule({}, fx.Graph()), [], [], [], tree)
+        self._recording = Recording(
+            fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree
+        )
         return found
 
     def _finish(self, outputs: list[Any], update: OptimizerTrace, returned: Any) -> list[Any]:

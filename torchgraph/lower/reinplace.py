@@ -250,7 +250,7 @@ def in_place_form(op: Any) -> OpOverload | None:
     if not isinstance(found, OpOverload):
         return None
     mine, other = op._schema.arguments, found._schema.arguments
-    if [a.name for a in mine] != [a.name for a in other]:
+    if [(a.name, str(a.type)) for a in mine] != [(a.name, str(a.type)) for a in other]:
         return None
     written = [a.name for a in other if a.alias_info is not None and a.alias_info.is_write]
     return found if written == [other[0].name] else None
