@@ -30,6 +30,10 @@ class ProgramCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def broken(self) -> str:
+        """How a step of one of the programs failed half-way; empty when none did."""
+        return next((replay.broken for replay in self if replay.broken), "")
+
     def find(self, key: Hashable) -> Replay | None:
         """The program that serves a call as things stand; None when there is none."""
         candidates = self._by_key.get(key)

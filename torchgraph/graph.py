@@ -42,6 +42,7 @@ from .errors import (
     OptimizerAttribute,
     TensorAttribute,
 )
+from .guards import check_gradients
 from .inspect.check import Divergence, check
 from .inspect.report import Report
 from .lower.executable import lower
@@ -165,18 +166,22 @@ class Graph:
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        broken = self._cache.broken()
+        if broken:
+            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call = self._inputs.bind(args, kwargs)
         replay = self._program_for(call)
-        if replay.broken:
-            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({replay.broken}).")
         replay.guards.check_gradients(replay.name_of)
-        returned = replay.run(call.tensors)
-        self._calls += 1
-        if replay.serves_once:
-            self._cache.remove(replay)
-        if self._optimizers:
-            self._schedulers.step(replay.loss(returned) if self._schedulers.needs_loss() else None)
+        self._schedulers.check_loss(replay.returns_loss)
+        with replay.patience():
+            returned = replay.run(call.tensors)
+            self._calls += 1
+            if replay.serves_once:
+                self._cache.remove(replay)
+            if self._optimizers:
+                loss = replay.loss(returned) if self._schedulers.needs_loss() else None
+                self._schedulers.step(loss, self._optimizers)
         return returned
 
     def _program_for(self, call: Call) -> Replay:
@@ -188,6 +193,9 @@ class Graph:
         return found
 
     def _compile(self, key: Any, step: Step, call: Call) -> Replay:
+        if self._optimizers:
+            leaves = (leaf.value for _, leaf in step.tensors())
+            check_gradients([tensor for tensor in leaves if tensor.is_leaf], step.parameter_fqn)
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)

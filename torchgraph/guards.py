@@ -77,15 +77,8 @@ class Guards:
 
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
-        if not self._training:
-            return
-        grads = list(map(_grad, self._trainable))
-        if grads.count(None) != len(grads):
-            left = next(p for p, g in zip(self._trainable, grads, strict=True) if g is not None)
-            raise GradPresent(
-                f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
-                "starts from none."
-            )
+        if self._training:
+            check_gradients(self._trainable, name_of)
 
     def describe(self) -> list[tuple[str, str]]:
         """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
@@ -96,6 +89,19 @@ class Guards:
 
 def _described(value: Any) -> str:
     return str(TensorMeta.of(value)) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def check_gradients(
+    parameters: Sequence[torch.Tensor], name_of: Callable[[torch.Tensor], str]
+) -> None:
+    """Raise GradPresent when one of ``parameters`` has a gradient."""
+    grads = list(map(_grad, parameters))
+    if grads.count(None) != len(grads):
+        left = next(p for p, g in zip(parameters, grads, strict=True) if g is not None)
+        raise GradPresent(
+            f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
+            "starts from none."
+        )
 
 
 class _Members:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .config import PassOptions
 from .counters import Counters as Counters
@@ -109,7 +110,9 @@ def _eager_step(setup: Setup, batch: tuple[Any, ...]) -> torch.Tensor:
         loss.backward()
         setup.optimizer.step()
         setup.optimizer.zero_grad(set_to_none=True)
-    if setup.scheduler is not None:
+    if isinstance(setup.scheduler, ReduceLROnPlateau):
+        setup.scheduler.step(loss.detach())
+    elif setup.scheduler is not None:
         setup.scheduler.step()
     return loss.detach()
 

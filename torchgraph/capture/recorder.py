@@ -128,7 +128,7 @@ class Recorder(TorchDispatchMode):
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             return self._literal(func, args[0])
         args, kwargs = self._fake(args), self._fake(kwargs)
-        self._check_random(func)
+        self._check_random(func, args, kwargs)
         out = self._record(func, args, kwargs)
         self._stamp.new_nodes(self._trail.here)
         for tensor in _tensors(out):
@@ -194,7 +194,13 @@ class Recorder(TorchDispatchMode):
             return {key: self._fake(item) for key, item in value.items()}
         return value
 
-    def _check_random(self, func: Any) -> None:
+    def _check_random(self, func: Any, args: Any, kwargs: Any) -> None:
+        if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
+            raise RandomStateTouched(
+                f"{func} draws from a torch.Generator of its own, whose state a program does not carry.",
+                where=self._trail.line,
+                fix="draw from torch's default generator, or outside of build and pass the result in.",
+            )
         if self._trail.in_engine and effects.of_target(func).random:
             raise RandomStateTouched(
                 f"{func} draws random numbers while backward recomputes a checkpointed region; eager "
