@@ -6,8 +6,9 @@ import builtins
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     get_proxy_mode,
     get_proxy_slot,
@@ -47,6 +49,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TensorMatch",
     "TorchDispatchMode",
     "active_tracer",
     "below_autograd",
@@ -55,15 +58,19 @@ __all__ = [
     "engine_watch",
     "fake_mode",
     "fast_op",
+    "graph_module",
+    "has_numbers",
     "host_symbol",
-    "make_fx",
+    "known_values",
     "mark_step_called",
     "node_of",
     "op_functions",
     "pytree",
+    "restore_numbers",
     "storage_id",
     "symbolic_branches",
     "symbolic_python_math",
+    "trace_ops",
     "track",
     "unset_fake_temporarily",
 ]
@@ -88,18 +95,14 @@ class _HostValue(Source):
 
 def fake_mode() -> FakeTensorMode:
     """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
-    return FakeTensorMode(
-        shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True
-    )
+    return FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
 
 
-def host_symbol(mode: FakeTensorMode, index: int, value: float | int) -> Any:
+def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:
     """A SymFloat or SymInt of known value: arithmetic on it is recorded, branches take its value."""
     env = mode.shape_env
     source = _HostValue(index)
-    symbol = env.create_unspecified_symbol(
-        value, source=source, dynamic_dim=DimDynamic.DYNAMIC
-    )
+    symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
     if isinstance(value, float):
         return env.create_symfloatnode(symbol, hint=value, source=source)
     return env.create_symintnode(symbol, hint=value, source=source)
@@ -117,6 +120,59 @@ def node_of(value: Any, tracer: Any) -> fx.Node | None:
     if slot is not None and not isinstance(slot, fx.Proxy):  # a proxy answers to any attribute
         slot = slot.proxy if hasattr(slot, "proxy") else slot.force()
     return slot.node if isinstance(slot, fx.Proxy) else None
+
+
+def trace_ops(function: Callable[..., Any], *args: Any, **options: Any) -> fx.GraphModule:
+    """make_fx, without its notes about torch functions, and with code generated on first use only."""
+    if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
+        options["_disable_torch_fn_metadata_mode"] = True
+    with _use_lazy_graph_module(True):
+        return make_fx(function, **options)(*args)  # type: ignore[no-any-return]  # make_fx returns Any
+
+
+def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """A module for ``graph`` whose code is generated when it is first called."""
+    return _LazyGraphModule(root, graph)
+
+
+def restore_numbers(node: fx.Node, args: Any, kwargs: Any, tracer: Any) -> None:
+    """Put the symbolic numbers of a call back where ``node`` recorded their known values."""
+    node.args = _restore_numbers(node.args, args, tracer)
+    node.kwargs = _restore_numbers(node.kwargs, kwargs, tracer)
+
+
+def _restore_numbers(recorded: Any, given: Any, tracer: Any) -> Any:
+    if isinstance(given, (torch.SymInt, torch.SymFloat)):
+        return node_of(given, tracer) or recorded
+    if isinstance(given, dict):
+        return {
+            key: _restore_numbers(value, given.get(key), tracer) for key, value in recorded.items()
+        }
+    if isinstance(given, (list, tuple)) and isinstance(recorded, (list, tuple)):
+        pairs = zip(recorded, given, strict=False)
+        restored = [_restore_numbers(old, new, tracer) for old, new in pairs]
+        return type(recorded)([*restored, *recorded[len(restored) :]])
+    return recorded
+
+
+def known_values(value: Any) -> Any:
+    """``value`` with each symbolic number of known value replaced by that value."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value.node.hint if value.node.has_hint() else value
+    if isinstance(value, (list, tuple)):
+        return type(value)([known_values(item) for item in value])
+    if isinstance(value, dict):
+        return {key: known_values(item) for key, item in value.items()}
+    return value
+
+
+def has_numbers(value: Any) -> bool:
+    """True when a symbolic number is among the (nested) arguments."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_numbers, value))
+    if isinstance(value, dict):
+        return any(map(has_numbers, value.values()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
@@ -171,7 +227,9 @@ def _is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
-def _symbolic_extreme(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+def _symbolic_extreme(
+    plain: Callable[..., Any], symbolic: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(plain)
     def extreme(*values: Any, **options: Any) -> Any:
         if len(values) > 1 and not options and any(map(_is_symbolic, values)):
@@ -181,7 +239,9 @@ def _symbolic_extreme(plain: Callable[..., Any], symbolic: Callable[..., Any]) -
     return extreme
 
 
-def _symbolic_function(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+def _symbolic_function(
+    plain: Callable[..., Any], symbolic: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(plain)
     def function(value: Any) -> Any:
         return symbolic(value) if _is_symbolic(value) else plain(value)
@@ -203,12 +263,16 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
             symbolic = getattr(torch, f"_sym_{name}", None)
             if symbolic is not None:
                 plain = getattr(math, name)
-                stack.enter_context(mock.patch.object(math, name, _symbolic_function(plain, symbolic)))
+                stack.enter_context(
+                    mock.patch.object(math, name, _symbolic_function(plain, symbolic))
+                )
         yield
 
 
 @contextlib.contextmanager
-def engine_watch(enter: Callable[[tuple[Any, ...]], None], leave: Callable[[], None]) -> Iterator[None]:
+def engine_watch(
+    enter: Callable[[tuple[Any, ...]], None], leave: Callable[[], None]
+) -> Iterator[None]:
     """Call ``enter(roots)`` and ``leave()`` around each run of the autograd engine."""
     original = torch.autograd.graph._engine_run_backward
 
@@ -243,10 +307,35 @@ def fast_op(op: OpOverload) -> Callable[..., Any]:
 
 def op_functions(name: str) -> list[Callable[..., Any]]:
     """Python bindings that may reach the ATen op ``name``: functions, or the method for an in-place op."""
-    holders = [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    holders = (
+        [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    )
     return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
 
 
 def below_autograd() -> contextlib.AbstractContextManager[None]:
     """Run ops below autograd's dispatch keys; version counters still move."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+class TensorMatch:
+    """Type, dtype, device, shape, strides and requires_grad of many tensors, compared in one C++ call."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tuple(tensors)
+        guards = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+        if guards is None:
+            self._expected = self._read()
+            self.holds = lambda: self._read() == self._expected
+        else:
+            check = guards(
+                *self._tensors,
+                dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+                dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+            ).check
+            self.holds = functools.partial(check, *self._tensors)
+
+    def _read(self) -> list[Any]:
+        return [
+            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in self._tensors
+        ]

@@ -58,7 +58,7 @@ class ProgramCache:
         self._entries[id(replay)] = (key, replay)
         self._by_key.setdefault(key, []).insert(0, replay)
         while len(self._entries) > size:
-            self.remove(next(iter(self))) 
+            self.remove(next(iter(self)))
             self._warn_of_thrash(size)
 
     def remove(self, replay: Replay) -> None:

@@ -19,7 +19,9 @@ from ._torch import HigherOrderOperator, OpOverload
 
 _PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _PURE_BUILTINS = frozenset({abs, bool, float, int, max, min, pow, round})
-_COMMUNICATION = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+_COMMUNICATION = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"}
+)
 
 # Ops that write through an argument although their schema does not say so.
 LYING_SCHEMAS = frozenset(

@@ -113,7 +113,9 @@ class Graph:
         """The step: forward, ``loss.backward()``, what to return. To be overridden."""
         raise BuildNotOverridden(f"{type(self).__name__} does not define build().")
 
-    def add_optimizer(self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False) -> None:
+    def add_optimizer(
+        self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
+    ) -> None:
         """Train with ``optim`` (any `torch.optim.Optimizer` whose step traces). May be called repeatedly.
 
         Args:
@@ -153,7 +155,9 @@ class Graph:
             StepFailed; GraphBroken.
         """
         if "_modules" not in vars(self):
-            raise GraphNotInitialized(f"{type(self).__name__} was called before super().__init__().")
+            raise GraphNotInitialized(
+                f"{type(self).__name__} was called before super().__init__()."
+            )
         if active_tracer() is not None:
             raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
         with self._lock:
@@ -289,7 +293,9 @@ class Graph:
             mode: OneFlow's older on/off switch.
         """
         if not only_user_py_stack:
-            raise NotSupported("debug(only_user_py_stack=False): frames of torch itself are not recorded.")
+            raise NotSupported(
+                "debug(only_user_py_stack=False): frames of torch itself are not recorded."
+            )
         options = DebugOptions.of(
             v_level,
             ranks=ranks,
@@ -384,9 +390,13 @@ class Graph:
                 f"{type(self).__name__} cannot hold the optimizer {name!r} as an attribute."
             )
         elif isinstance(value, torch.Tensor):
-            raise TensorAttribute(f"{type(self).__name__} cannot hold the tensor {name!r} as an attribute.")
+            raise TensorAttribute(
+                f"{type(self).__name__} cannot hold the tensor {name!r} as an attribute."
+            )
         elif isinstance(value, Graph):
-            raise NestedGraph(f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute.")
+            raise NestedGraph(
+                f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute."
+            )
         else:
             vars(self).get("_modules", {}).pop(name, None)
             object.__setattr__(self, name, value)
@@ -399,7 +409,9 @@ class Graph:
         if name in vars(self) or hasattr(type(self), name):
             raise ModuleNameTaken(f"attribute {name!r} of {type(self).__name__} already exists.")
         if not name or "." in name:
-            raise ModuleNameTaken(f"{name!r} cannot name a module: it must be a plain, non-empty name.")
+            raise ModuleNameTaken(
+                f"{name!r} cannot name a module: it must be a plain, non-empty name."
+            )
         self._modules[name] = module
 
     def __getattr__(self, name: str) -> Any:
@@ -421,7 +433,9 @@ class Graph:
         raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
 
     def __reduce__(self) -> Any:
-        raise NotSupported("A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph.")
+        raise NotSupported(
+            "A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph."
+        )
 
     # --- other ways to make one -------------------------------------------------------------------
 
@@ -444,7 +458,9 @@ class Graph:
         share the live state, so ``enable_shared=False`` is refused.
         """
         if not enable_shared:
-            raise NotSupported("with_dynamic_input_shape(enable_shared=False): programs share their state.")
+            raise NotSupported(
+                "with_dynamic_input_shape(enable_shared=False): programs share their state."
+            )
 
         def decorate(init: Callable[..., None]) -> Callable[..., None]:
             @functools.wraps(init)

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._torch import TensorMatch
 from .errors import GradPresent
 from .program import TensorMeta
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _grad = torch.Tensor.grad.__get__  # type: ignore[attr-defined]  # a C property
-_requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]  # a C property
-_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]  # a C property
 
 
 @dataclass(frozen=True)
@@ -171,25 +170,18 @@ class _Patched:
 
 
 class _Metadata:
-    """requires_grad, dtype and memory of parameters and buffers; shape and device when memory moved."""
+    """Metadata of parameters and buffers, and where their memory is."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors
-        self._requires_grad = list(map(_requires_grad, tensors))
-        self._dtypes = list(map(_dtype, tensors))
+        self._match = TensorMatch(tensors)
         self._pointers = list(map(torch.Tensor.data_ptr, tensors))
-        self._metas = [TensorMeta.of(tensor) for tensor in tensors]
 
     def changed(self) -> str:
-        if list(map(_requires_grad, self.tensors)) != self._requires_grad:
-            return "requires_grad of a parameter changed"
-        if list(map(_dtype, self.tensors)) != self._dtypes:
-            return "the dtype of a parameter or buffer changed"
-        pointers = list(map(torch.Tensor.data_ptr, self.tensors))
-        if pointers != self._pointers:
-            if list(map(TensorMeta.of, self.tensors)) != self._metas:
-                return "the shape, strides or device of a parameter or buffer changed"
-            self._pointers = pointers
+        if not self._match.holds():
+            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
+        if list(map(torch.Tensor.data_ptr, self.tensors)) != self._pointers:
+            return "a parameter or buffer moved to other memory"
         return ""
 
 

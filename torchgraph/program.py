@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._torch import graph_module
 from .errors import SourceLine
 
 
@@ -184,7 +185,7 @@ class Program:
         mapping: dict[fx.Node, fx.Node] = {}
         graph.output(graph.graph_copy(self.gm.graph, mapping))
         next(iter(reversed(graph.nodes))).meta = dict(self.output.meta)
-        return Program(fx.GraphModule(self.gm, graph), self.signature, list(self.history))
+        return Program(graph_module(self.gm, graph), self.signature, list(self.history))
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,9 @@ class Schedulers:
 
 def _required(loss: torch.Tensor | None) -> Any:
     if loss is None:
-        raise SchedulerNeedsLoss("ReduceLROnPlateau needs the loss of the step, which build does not return.")
+        raise SchedulerNeedsLoss(
+            "ReduceLROnPlateau needs the loss of the step, which build does not return."
+        )
     return loss
 
 

@@ -122,7 +122,9 @@ def _compare_setups(where: str, eager: Setup, graphed: Setup, rtol: float, atol:
     if eager.optimizer is None or graphed.optimizer is None:
         return
     old_state, new_state = eager.optimizer.state_dict(), graphed.optimizer.state_dict()
-    _compare(f"{where}: param_groups", old_state["param_groups"], new_state["param_groups"], rtol, atol)
+    _compare(
+        f"{where}: param_groups", old_state["param_groups"], new_state["param_groups"], rtol, atol
+    )
     _compare(f"{where}: optimizer state", old_state["state"], new_state["state"], rtol, atol)
 
 

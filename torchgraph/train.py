@@ -14,7 +14,9 @@ from .graph import Graph
 class _TrainStep(Graph):
     """The Graph behind `train_step`."""
 
-    def __init__(self, model: nn.Module, loss_fn: Callable[..., Any], optimizer: Optimizer, lr_sch: Any) -> None:
+    def __init__(
+        self, model: nn.Module, loss_fn: Callable[..., Any], optimizer: Optimizer, lr_sch: Any
+    ) -> None:
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn

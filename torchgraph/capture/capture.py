@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from .._torch import storage_id
 from ..counters import counters
 from ..errors import SharedMemory
 from ..guards import Guards, ValueGuard
 from ..program import CallRecord, OutputKind, Program
-from .._torch import storage_id
 from .functionalize import functionalize
 from .inputs import Call
 from .slots import make_slots
@@ -135,5 +135,7 @@ def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     start = tensor.data_ptr()
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return start, start + (last + 1) * tensor.element_size()

@@ -1,7 +1,8 @@
-"""The second trace: from a recording that mutates to a functional program.
+"""From a recording that mutates to a functional program.
 
-The recorded graph is run again, node by node, under `torch.func.functionalize` and make_fx: in-place ops
-become functional ones, and each state that was written ends in one ``copy_``, which becomes an output.
+In-place ops become functional ones, and each state that was written ends in one ``copy_``, which becomes
+an output. Mostly that is a copy of the graph (`functional_form`); where views are in the way, the graph is
+run again, node by node, under `torch.func.functionalize` and make_fx.
 """
 
 from __future__ import annotations
@@ -12,9 +13,33 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import active_tracer, fake_mode, host_symbol, make_fx, node_of, track, TorchDispatchMode
-from ..program import InputSpec, OutputKind, OutputSpec, Phase, Program, Provenance, Role, Signature
-from ..program import TensorMeta, provenance
+from .._torch import (
+    OpOverload,
+    TorchDispatchMode,
+    active_tracer,
+    fake_mode,
+    graph_module,
+    has_numbers,
+    host_symbol,
+    known_values,
+    node_of,
+    restore_numbers,
+    trace_ops,
+    track,
+)
+from ..program import (
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Phase,
+    Program,
+    Provenance,
+    Role,
+    Signature,
+    TensorMeta,
+    provenance,
+)
+from .functional_form import functional_form
 from .standins import fake_of, number_tensor
 from .step import Leaf
 from .trace import Recording
@@ -24,7 +49,7 @@ _ITEM = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten.copy_.default
 
 
-class _Items(TorchDispatchMode):
+class _Numbers(TorchDispatchMode):
     """Gives ``.item()`` in the second trace the value that it had in the first."""
 
     def __init__(self, mode: Any) -> None:
@@ -38,24 +63,26 @@ class _Items(TorchDispatchMode):
     ) -> Any:
         if func is not _ITEM or self.hint is None:
             return func(*args, **(kwargs or {}))
+        return self.record(_ITEM, (node_of(args[0], active_tracer()),), self.hint)
+
+    def record(self, target: Any, args: tuple[Any, ...], value: float) -> Any:
+        """A node, and a symbolic number of known value that stands for it."""
         tracer = active_tracer()
         self._count += 1
-        number = host_symbol(self._mode, self._count, self.hint)
-        origin = node_of(args[0], tracer)
-        proxy = tracer.create_proxy("call_function", _ITEM, (tracer.proxy(origin),), {})
-        proxy.node.meta["val"] = number
-        track(number, proxy, tracer)
+        number = host_symbol(self._mode, self._count, value)
+        node = tracer.graph.create_node("call_function", target, args, {})
+        node.meta["val"] = number
+        track(number, fx.Proxy(node, tracer), tracer)
         return number
 
 
 class _Replayer:
     """Runs the recorded nodes again and stamps what they become."""
 
-    def __init__(self, graph: fx.Graph, root: fx.GraphModule, items: _Items) -> None:
+    def __init__(self, graph: fx.Graph, root: fx.GraphModule, numbers: _Numbers) -> None:
         self._graph = graph
         self._root = root
-        self._items = items
-        self._running = Provenance()
+        self._numbers = numbers
 
     def run(self, *inputs: Any) -> list[Any]:
         stamp = Stamp(active_tracer().graph)
@@ -69,34 +96,64 @@ class _Replayer:
             elif node.op == "get_attr":
                 values[node] = getattr(self._root, node.target)
             else:
-                values[node] = self._call(node, values)
+                values[node] = self._call(node, values, stamp)
                 stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]
         raise AssertionError("the recorded graph has no output")
 
-    def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        self._items.hint = _hint_of(node) if node.target is _ITEM else None
+    def _call(self, node: fx.Node, values: dict[fx.Node, Any], stamp: Stamp) -> Any:
         args = fx.map_arg(node.args, values.__getitem__)
         kwargs = fx.map_arg(node.kwargs, values.__getitem__)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        hint = _hint_of(node)
+        self._numbers.hint = hint if node.target is _ITEM else None
+        if not has_numbers((args, kwargs)):
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if not isinstance(node.target, OpOverload):
+            return self._number(node, args, kwargs, hint)
+        # The fake kernels are quick on numbers that they know; the node gets its symbols back.
+        out = node.target(*known_values(args), **known_values(kwargs))
+        for new in stamp.unstamped():
+            if _same_op(new.target, node.target):
+                restore_numbers(new, args, kwargs, active_tracer())
+        return out
+
+    def _number(self, node: fx.Node, args: Any, kwargs: Any, hint: Any) -> Any:
+        if type(hint) not in (int, float) or kwargs:
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        tracer = active_tracer()
+        symbolic = (torch.SymInt, torch.SymFloat)
+        nodes = tuple(node_of(arg, tracer) if isinstance(arg, symbolic) else arg for arg in args)
+        return self._numbers.record(node.target, nodes, hint)
+
+
+def _same_op(new: Any, recorded: OpOverload) -> bool:
+    """True for the functional form of a recorded op, or the op itself."""
+    name = recorded._schema.name
+    return isinstance(new, OpOverload) and new._schema.name in (name, name.removesuffix("_"))
 
 
 def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
     """The functional program of a recording, and the nodes whose values it was specialised for."""
     graph = recording.gm.graph
     _strip_profiler(graph)
+    direct = functional_form(graph, recording.mode)
+    gm = _retrace(recording) if direct is None else graph_module(recording.gm, direct)
+    return _program(gm, recording)
+
+
+def _retrace(recording: Recording) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
         inputs = [_fake_input(mode, leaf) for leaf in recording.inputs]
-    items = _Items(mode)
-    replayer = _Replayer(graph, recording.gm, items)
+    numbers = _Numbers(mode)
+    replayer = _Replayer(recording.gm.graph, recording.gm, numbers)
 
     def run(*arguments: Any) -> list[Any]:
-        with items:
-            return torch.func.functionalize(replayer.run, remove="mutations")(*arguments)  # type: ignore[no-any-return]
+        with numbers:
+            functional = torch.func.functionalize(replayer.run, remove="mutations")
+            return functional(*arguments)  # type: ignore[no-any-return]  # torch types it as Any
 
     with mode, torch.no_grad():
-        gm = make_fx(run)(*inputs)
-    return _program(gm, recording)
+        return trace_ops(run, *inputs)
 
 
 def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
@@ -140,7 +197,6 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
         InputSpec(name, leaf.role, leaf.fqn, _meta(leaf))
         for name, leaf in zip(names, recording.inputs, strict=True)
     )
-    gm.recompile()
     return Program(gm, Signature(specs, tuple(outputs))), guards
 
 

@@ -104,13 +104,17 @@ def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return replace(value)
     if isinstance(value, dict):
-        return _like_dict(value, {key: map_leaves(item, kind, replace) for key, item in value.items()})
+        return _like_dict(
+            value, {key: map_leaves(item, kind, replace) for key, item in value.items()}
+        )
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_leaves(item, kind, replace) for item in value))
     if isinstance(value, (list, tuple)):
         return _like_sequence(value, [map_leaves(item, kind, replace) for item in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: map_leaves(getattr(value, f.name), kind, replace) for f in _init_fields(value)}
+        changed = {
+            f.name: map_leaves(getattr(value, f.name), kind, replace) for f in _init_fields(value)
+        }
         return dataclasses.replace(value, **changed)
     return value
 
@@ -158,7 +162,10 @@ def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
     """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
     return tuple(
-        (_joined(path), TensorMeta.of(leaf) if isinstance(leaf, torch.Tensor) else type(leaf).__name__)
+        (
+            _joined(path),
+            TensorMeta.of(leaf) if isinstance(leaf, torch.Tensor) else type(leaf).__name__,
+        )
         for path, leaf in pytree.tree_flatten_with_path(tree)[0]
     )
 

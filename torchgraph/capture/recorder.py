@@ -23,8 +23,11 @@ from .._torch import (
     TorchDispatchMode,
     active_tracer,
     disable_modes,
+    has_numbers,
     host_symbol,
+    known_values,
     node_of,
+    restore_numbers,
     track,
 )
 from ..errors import DataDependent, NonScalarBackward, RandomStateTouched
@@ -76,7 +79,7 @@ class HostValues:
             found = self._symbols[id(fake), version] = make(self.new_symbol(value))
         return found
 
-    def new_symbol(self, value: float | int) -> Any:
+    def new_symbol(self, value: float) -> Any:
         """A fresh symbolic number of known value."""
         self._count += 1
         return host_symbol(self._mode, self._count, value)
@@ -126,11 +129,21 @@ class Recorder(TorchDispatchMode):
             return self._literal(func, args[0])
         args, kwargs = self._fake(args), self._fake(kwargs)
         self._check_random(func)
-        out = func(*args, **kwargs)
+        out = self._record(func, args, kwargs)
         self._stamp.new_nodes(self._trail.here)
         for tensor in _tensors(out):
             self._note_creator(tensor)
         self._host.follow(func, args, kwargs, out)
+        return out
+
+    def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Let make_fx record the op. Fake kernels are quick on numbers that they know."""
+        if not has_numbers((args, kwargs)):
+            return func(*args, **kwargs)
+        out = func(*known_values(args), **known_values(kwargs))
+        for new in self._stamp.unstamped():
+            if new.target is func:
+                restore_numbers(new, args, kwargs, self._tracer)
         return out
 
     def stamp(self) -> None:
@@ -147,7 +160,9 @@ class Recorder(TorchDispatchMode):
                 f"{tensor.dtype}, which is only known when the program runs.",
                 where=self._trail.line,
             )
-        return self._host.symbol(tensor, tensor._version, lambda number: self._number(tensor, number))
+        return self._host.symbol(
+            tensor, tensor._version, lambda number: self._number(tensor, number)
+        )
 
     def _number(self, tensor: torch.Tensor, number: Any) -> Any:
         origin = node_of(tensor, self._tracer)

@@ -119,7 +119,8 @@ def _make_input(recording: Recording, new: Created, creator: Any, value: torch.T
     graph.erase_node(creator)
     recording.inputs.append(Leaf(new.fqn, Role.SLOT, {new.key: value}, (new.key,), value))
     position = next(
-        i for i, out in enumerate(recording.outputs)
+        i
+        for i, out in enumerate(recording.outputs)
         if out.kind is OutputKind.CREATE and out.target == new.fqn
     )
     del recording.outputs[position]

@@ -27,7 +27,7 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake
 
 
-def number_tensor(value: float | int) -> torch.Tensor:
+def number_tensor(value: float) -> torch.Tensor:
     """The 0-dim CPU tensor that carries a Python number through a trace, without rounding it."""
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
 
@@ -97,7 +97,8 @@ class StandIns:
             key = standins[self._step.index[id(key)]]
         if isinstance(slots, dict):
             optimizer.state[key] = {
-                name: self._replace(value, standins, slots, (name,)) for name, value in slots.items()
+                name: self._replace(value, standins, slots, (name,))
+                for name, value in slots.items()
             }
 
     def _replace(self, value: Any, standins: list[Any], root: Any, path: Path) -> Any:

@@ -107,7 +107,12 @@ class Step:
         """Everything about the step but its tensors and numbers; equal when a program still fits."""
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         modules = tuple(
-            (path, id(m), id(vars(m).get("forward")), *(tuple(map(id, getattr(m, h).values())) for h in hooks))
+            (
+                path,
+                id(m),
+                id(vars(m).get("forward")),
+                *(tuple(map(id, getattr(m, h).values())) for h in hooks),
+            )
             for path, m in self.modules.items()
         )
         ties = tuple((place.key, self.leaves[place.leaf].fqn) for place in self.places)

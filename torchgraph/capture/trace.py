@@ -15,13 +15,14 @@ from .._torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     GuardOnDataDependentSymNode,
     active_tracer,
     fake_mode,
-    make_fx,
     storage_id,
     symbolic_branches,
     symbolic_python_math,
+    trace_ops,
     track,
 )
 from ..errors import (
@@ -54,6 +55,8 @@ class Recording:
     """USER, UPDATE of numbers, CREATE; tensors mutated in place are found by functionalization."""
     guard_values: list[Any]
     """Expected values of the graph's last outputs."""
+    mode: FakeTensorMode
+    """Of the fake values in ``gm``."""
     out_tree: Any
     """What `build` returned, each tensor replaced by an `OutputSlot`."""
     creates: list[Created] = field(default_factory=list)
@@ -117,7 +120,7 @@ class Tracer:
             try:
                 self._fakes = [self._fake_leaf(leaf) for leaf in self._leaves]
                 with self._mode, _readable_errors(self._trail):
-                    gm = make_fx(self._traced, decomposition_table=table())(*self._fakes)
+                    gm = trace_ops(self._traced, *self._fakes, decomposition_table=table())
             except BaseException:
                 self._clean_up(check=False)
                 raise
@@ -205,7 +208,9 @@ class Tracer:
             return OutputSlot(len(found) - 1)
 
         tree = map_leaves(returned, torch.Tensor, keep)
-        self._recording = Recording(fx.GraphModule({}, fx.Graph()), [], [], [], tree)
+        self._recording = Recording(
+            fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree
+        )
         return found
 
     def _finish(self, outputs: list[Any], update: OptimizerTrace, returned: Any) -> list[Any]:
@@ -295,7 +300,12 @@ class Tracer:
         return ""
 
     def _optimizer_namespaces(self) -> list[dict[str, Any]]:
-        steps = {cls.step for opt in self._step.optimizers for cls in type(opt).__mro__ if "step" in vars(cls)}
+        steps = {
+            cls.step
+            for opt in self._step.optimizers
+            for cls in type(opt).__mro__
+            if "step" in vars(cls)
+        }
         found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
         return list(found.values())
 

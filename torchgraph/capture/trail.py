@@ -122,9 +122,14 @@ class Stamp:
     def new_nodes(self, found: Callable[[], Provenance]) -> None:
         """Stamp the nodes made since the last call."""
         stamp: Provenance | None = None
-        for node in reversed(self._graph.nodes):
-            if node is self._last:
-                break
+        for node in self.unstamped():
             stamp = stamp or found()
             node.meta.setdefault("provenance", stamp)
         self._last = next(iter(reversed(self._graph.nodes)), self._graph._root)
+
+    def unstamped(self) -> Iterator[fx.Node]:
+        """The nodes made since the last call of ``new_nodes``, newest first."""
+        for node in reversed(self._graph.nodes):
+            if node is self._last:
+                return
+            yield node

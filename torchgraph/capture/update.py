@@ -11,7 +11,7 @@ import torch
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, ordinary_branch
 from .standins import StandIns
-from .step import Leaf, Path, Step
+from .step import Leaf, Step
 from .trail import Trail
 
 

@@ -97,7 +97,9 @@ class AttributeWatch:
 
     def _judge(self, key: int, path: str, name: str) -> None:
         where = self._writes.get((key, name))
-        if (key, name) in self.reads and self.reads[key, name] is self._before[key].values.get(name):
+        if (key, name) in self.reads and self.reads[key, name] is self._before[key].values.get(
+            name
+        ):
             raise AttributeReadAndWritten(
                 f"build reads {path}.{name} and then writes it.", where=where
             )

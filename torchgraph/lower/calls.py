@@ -12,9 +12,26 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import FakeTensor, OpOverload, TorchDispatchMode, below_autograd, fast_op, op_functions
+from .._torch import (
+    FakeTensor,
+    OpOverload,
+    TorchDispatchMode,
+    below_autograd,
+    fast_op,
+    op_functions,
+)
 
-_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 class _Seen(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import linecache
 import math
 import operator
@@ -215,5 +214,3 @@ class _Writer:
         if touched:
             self._states.add(node)
         return touched
-
-

@@ -20,7 +20,9 @@ from ..program import OutputKind, Program, provenance
 aten = torch.ops.aten
 
 # Not tagged pointwise, yet each element of the result depends on the same element of self alone.
-_ELEMENTWISE = frozenset({"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"})
+_ELEMENTWISE = frozenset(
+    {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
+)
 _BATCH_NORM = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
@@ -121,7 +123,9 @@ class _Reinplace:
         assert home is not None and target is not None
         if home != target:
             self._homes[home] = target
-            self._last_use[target] = max(self._last_use.get(target, -1), self._last_use.get(home, -1))
+            self._last_use[target] = max(
+                self._last_use.get(target, -1), self._last_use.get(home, -1)
+            )
         self._same[result] = into
 
     def _tensor(self, node: fx.Node) -> fx.Node:
@@ -165,7 +169,9 @@ class _Reinplace:
     def _allowed(self, node: fx.Node, first: fx.Node) -> bool:
         if not isinstance(first.meta.get("val"), torch.Tensor):
             return False
-        if not _same_layout(first.meta["val"], node.meta["val"]) or not self._free_after(first, node):
+        if not _same_layout(first.meta["val"], node.meta["val"]) or not self._free_after(
+            first, node
+        ):
             return False
         home = self._home(first)
         return not any(
@@ -176,7 +182,9 @@ class _Reinplace:
     def _batch_norm(self, node: fx.Node) -> None:
         """Write the running statistics in place, as the eager kernel does."""
         op, updated = _BATCH_NORM[node.target]
-        results = {int(user.args[1]): user for user in node.users if user.target is operator.getitem}
+        results = {
+            int(user.args[1]): user for user in node.users if user.target is operator.getitem
+        }
         pairs = [(results.get(out), node.args[arg]) for out, arg in updated.items()]
         if not all(isinstance(arg, fx.Node) and self._free_after(arg, node) for _, arg in pairs):
             return
@@ -205,7 +213,9 @@ class _Reinplace:
                 copy.meta.update(val=state.meta["val"], provenance=provenance(value))
         kept = [
             value
-            for out, value in zip(self._program.signature.outputs, self._program.results, strict=True)
+            for out, value in zip(
+                self._program.signature.outputs, self._program.results, strict=True
+            )
             if not (out.kind is OutputKind.UPDATE and out.target in self._written())
         ]
         output.args = (tuple(kept),)
@@ -240,7 +250,7 @@ def in_place_form(op: Any) -> OpOverload | None:
     if not isinstance(found, OpOverload):
         return None
     mine, other = op._schema.arguments, found._schema.arguments
-    if [a.name for a in mine] != [a.name for a in other]:
+    if [(a.name, str(a.type)) for a in mine] != [(a.name, str(a.type)) for a in other]:
         return None
     written = [a.name for a in other if a.alias_info is not None and a.alias_info.is_write]
     return found if written == [other[0].name] else None

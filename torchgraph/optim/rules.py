@@ -40,7 +40,10 @@ def check(optimizer: Optimizer) -> None:
 def ordinary_branch(optimizer: Optimizer) -> Iterator[None]:
     """Let torch.optim take its one-tensor-at-a-time branch, the arithmetic that all others follow."""
     switches = [
-        (group, name) for group in optimizer.param_groups for name in ("foreach", "fused") if name in group
+        (group, name)
+        for group in optimizer.param_groups
+        for name in ("foreach", "fused")
+        if name in group
     ]
     before = [group[name] for group, name in switches]
     for group, name in switches:

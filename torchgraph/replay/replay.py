@@ -129,7 +129,9 @@ class Replay:
         self._values_now: list[Any] = [leaf.value for leaf in self._leaves]
         self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
         self._numbers = [
-            (i, leaf) for i, leaf in enumerate(self._leaves) if not isinstance(leaf.value, torch.Tensor)
+            (i, leaf)
+            for i, leaf in enumerate(self._leaves)
+            if not isinstance(leaf.value, torch.Tensor)
         ]
         for i in self._inputs:
             self._values_now[i] = None
