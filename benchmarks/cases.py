@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ class Case:
 def mlp(layers: int, *, inputs: int = 64, width: int = 128, classes: int = 10) -> nn.Module:
     """``layers`` linear layers with ReLU between them."""
     sizes = [inputs, *[width] * (layers - 1), classes]
-    linears = [nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+    linears = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     parts = [part for linear in linears for part in (linear, nn.ReLU())]
     return nn.Sequential(*parts[:-1])
 
@@ -51,7 +52,7 @@ def conv6() -> nn.Module:
     """Six 3x3 convolutions, each with ReLU; every second one halves the image."""
     channels = [3, 16, 16, 32, 32, 64, 64]
     layers: list[nn.Module] = []
-    for index, (inputs, outputs) in enumerate(zip(channels, channels[1:], strict=False)):
+    for index, (inputs, outputs) in enumerate(pairwise(channels)):
         layers += [nn.Conv2d(inputs, outputs, 3, stride=1 + index % 2, padding=1), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
@@ -60,7 +61,7 @@ def mobilenet(features: int = 19, *, width: float = 0.5) -> nn.Module:
     """MobileNetV2 for 32x32 images, cut after so many of its 19 features."""
     model = MobileNetV2(10, width=width, stem_strides=(1, 1))
     if features < len(model.features):
-        model.features = model.features[:features]
+        model.features = nn.Sequential(*list(model.features)[:features])
         norms = [m for m in model.features.modules() if isinstance(m, nn.BatchNorm2d)]
         model.classifier[1] = nn.Linear(norms[-1].num_features, 10)
     return model
@@ -93,11 +94,11 @@ def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        Case("mlp", "3 layers, 64-128-128-10, batch 32", lambda: dense(mlp(3), batch=32, inputs=64)),
-        Case("conv6", "6 convolutions, 3x32x32, batch 32", lambda: images(conv6(), batch=32)),
         Case(
-            "mobilenet_v2", "width 0.5, 3x32x32, batch 16", lambda: images(mobilenet(), batch=16)
+            "mlp", "3 layers, 64-128-128-10, batch 32", lambda: dense(mlp(3), batch=32, inputs=64)
         ),
+        Case("conv6", "6 convolutions, 3x32x32, batch 32", lambda: images(conv6(), batch=32)),
+        Case("mobilenet_v2", "width 0.5, 3x32x32, batch 16", lambda: images(mobilenet(), batch=16)),
         Case("gpt", "4 layers, width 128, 64 tokens, batch 8", _text),
         Case(
             "mlp_wide",

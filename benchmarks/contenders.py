@@ -55,7 +55,9 @@ def capture_seconds(graph: TrainGraph) -> float:
     return seconds["building graph"] + seconds["building plan"]
 
 
-def _training(loss_of: Callable[[Tensor, Tensor], Tensor], work: Work, optimizer: Optimizer) -> Step:
+def _training(
+    loss_of: Callable[[Tensor, Tensor], Tensor], work: Work, optimizer: Optimizer
+) -> Step:
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(work.x, work.y)

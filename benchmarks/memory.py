@@ -1,7 +1,7 @@
 """Peak memory of one contender, in a process of its own: `python -m benchmarks.memory`.
 
-A process's resident memory never tells which of several models in it needed what, so `benchmarks.step`
-starts this once per contender. On CUDA it reports the allocator's peak instead.
+A process's resident memory never tells which of several models in it needed what, so
+`benchmarks.step` starts this once per contender. On CUDA it reports the allocator's peak instead.
 """
 
 from __future__ import annotations

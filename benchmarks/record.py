@@ -1,4 +1,4 @@
-"""What a result is worth without the machine that gave it: nothing. So both are written together."""
+"""Results as JSON, with the machine and the versions that gave them."""
 
 from __future__ import annotations
 

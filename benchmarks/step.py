@@ -1,10 +1,10 @@
-"""Milliseconds per training step: eager, fused, torch.compile, torchgraph, alternating in one process.
+"""Milliseconds per training step: eager, fused, torch.compile and torchgraph, alternating.
 
     python -m benchmarks.step
     python -m benchmarks.step --device cuda --models gpt --rounds 9
 
-Every contender trains its own copy of the model, from the same weights, on the same batch, with AdamW.
-Written are all rounds of all contenders, not only the medians shown.
+All run in one process. Every contender trains its own copy of the model, from the same weights, on
+the same batch, with AdamW. Written are all rounds of all contenders, not only the medians shown.
 """
 
 from __future__ import annotations
@@ -175,10 +175,8 @@ def _why_not(contender: Contender, args: argparse.Namespace, device: torch.devic
     return ""
 
 
-def _begin(
-    contender: Contender, case: Case, device: torch.device, started: list[Started]
-) -> str:
-    """Take the first step; why it failed, in words, or nothing. Eager and torchgraph must not fail."""
+def _begin(contender: Contender, case: Case, device: torch.device, started: list[Started]) -> str:
+    """Take the first step; in words why it failed. Eager and torchgraph must not fail."""
     try:
         one = _first_step(contender, case, device)
     except Exception as error:

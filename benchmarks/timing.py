@@ -105,9 +105,7 @@ def alternate(
     return [Spread(tuple(sample)) for sample in found]
 
 
-def _one_round(
-    clock: Clock, call: Callable[[], Any], size: int, least_seconds: float
-) -> float:
+def _one_round(clock: Clock, call: Callable[[], Any], size: int, least_seconds: float) -> float:
     seconds, count = 0.0, 0
     while seconds < least_seconds:
         seconds += clock.seconds(call, size)
