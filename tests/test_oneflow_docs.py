@@ -1,8 +1,8 @@
 """What OneFlow's documentation of `nn.Graph` shows, with `oneflow` read as torch and torchgraph.
 
 The order of the steps, the calls and the names of the classes are the documentation's. The data set
-and the model come from `examples/` instead of a download, and its `ModelGraph`, which returns a name
-that nothing defines, returns the prediction.
+and the model come from `examples/` instead of a download. Its `ModelGraph` returns a name that
+nothing defines; here it returns the prediction.
 """
 
 import copy
