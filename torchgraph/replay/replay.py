@@ -26,7 +26,7 @@ from ..program import OutputKind, Program, Role, TensorMeta
 
 
 class Replay:
-    """Runs an executable directly over live tensors. Holds what the guards found, never a copy of it."""
+    """Runs an executable directly over live tensors. Holds what the guards found, not a copy."""
 
     def __init__(self, captured: Captured, program: Program, executable: Executable) -> None:
         self.captured = captured
@@ -57,7 +57,7 @@ class Replay:
         return ""
 
     def refit(self, step: Step) -> bool:
-        """Bind to the tensors that are there now, when they fit the program; False when they do not."""
+        """Bind to the tensors that are there now, if they fit the program; False if they do not."""
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
         for leaf in self._leaves:
