@@ -300,7 +300,9 @@ class Graph(ModuleHolder):
         Raises:
             NotCompiled: before the first call.
         """
-        return Report.of(self._last_replay(), self._cache, self._stage_seconds, self._name)
+        replay, call = self._last()
+        options = self.config.options
+        return Report.of(self._name, replay, call, self._cache, options, self._stage_seconds)
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node, on copies: nothing changes.
@@ -314,10 +316,11 @@ class Graph(ModuleHolder):
             with _capturing, self._inside_build():
                 return check(replay, self.build, call, self._modules, self._optimizers)
 
-    def _last_replay(self) -> Replay:
+    def _last(self) -> tuple[Replay, Call]:
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
-        return self._shown[0]
+        shown: tuple[Replay, Call] = self._shown
+        return shown
 
     def _tree(self, path: str = "") -> TreeSource:
         options = self._blocks.debug(path)
