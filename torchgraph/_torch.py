@@ -251,7 +251,7 @@ def _symbolic_function(
 
 
 def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Tensor:
-    """`torch.nn.utils.clip_grad_norm_`, which turns a symbolic ``max_norm`` into a constant first."""
+    """`torch.nn.utils.clip_grad_norm_`, which first makes a symbolic ``max_norm`` a constant."""
     space = vars(torch.nn.utils.clip_grad)
     keep = {"float": lambda number: number if _is_symbolic(number) else float(number)}
     with mock.patch.dict(space, keep):
@@ -328,7 +328,7 @@ def below_autograd() -> contextlib.AbstractContextManager[None]:
 
 
 class TensorMatch:
-    """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in one call."""
+    """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in C++."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tuple(tensors)

@@ -97,7 +97,7 @@ class _Replayer:
                 values[node] = getattr(self._root, node.target)
             else:
                 values[node] = self._call(node, values, stamp)
-                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]  # no type for a default
+                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]  # a default has no type
         raise AssertionError("the recorded graph has no output")
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any], stamp: Stamp) -> Any:
@@ -209,7 +209,7 @@ def _drop_absent(graph: fx.Graph) -> None:
 
 
 def _stamp_regenerated(graph: fx.Graph) -> None:
-    """Views of written memory that functionalization makes anew at the very end, for the outputs."""
+    """Views of written memory that functionalization makes anew at the end, for the outputs."""
     for node in graph.nodes:
         if node.op == "call_function" and "provenance" not in node.meta:
             sources = (provenance(source) for source in node.all_input_nodes)

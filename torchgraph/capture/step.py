@@ -168,7 +168,7 @@ class Step:
             for key, value in group.items():
                 if key != "params":
                     self._scan_value(f"{prefix}.{key}", group, (key,), value, in_state=False)
-        state: dict[Any, Any] = optimizer.state  # torch promises tensors as keys; strings occur
+        state: dict[Any, Any] = optimizer.state  # torch types the keys as tensors
         for key, slots in state.items():
             if isinstance(key, torch.Tensor):
                 if id(key) not in self.index:
