@@ -213,7 +213,7 @@ def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
     def expect_true(self: SymNode, file: str, line: int) -> Any:
         return self.hint if self.has_hint() else original_expect_true(self, file, line)
 
-    original_expect_true = SymNode.expect_true
+    original_expect_true: Callable[..., Any] = SymNode.expect_true
     patches: dict[str, Any] = {
         "guard_bool": branch("guard_bool", torch.SymBool),
         "guard_int": branch("guard_int", torch.SymInt),

@@ -193,7 +193,7 @@ class Replay:
         """The state of a parameter, or what the optimizer keeps under a key of its own."""
         leaf = self._live.get(owner)
         state = self.guards.optimizers[number].optimizer.state
-        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]
+        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]  # its slots
 
 
 def _fits(leaf: Leaf, found: Leaf) -> bool:
