@@ -129,7 +129,7 @@ def _pairs(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> list[tu
     found = []
     for number in range(calls):
         values = replay._values([work.x, work.y])
-        with torch.no_grad(), below_autograd(), replay._patience():
+        with torch.no_grad(), below_autograd(), replay.patience():
 
             def bare(values: list[Any] = values) -> Any:
                 return function(values)
@@ -138,7 +138,7 @@ def _pairs(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> list[tu
                 run = _timed(bare)
         call = _timed(whole)
         if not number % 2:
-            with torch.no_grad(), below_autograd(), replay._patience():
+            with torch.no_grad(), below_autograd(), replay.patience():
                 run = _timed(bare)
         found.append((call, run))
     return found

@@ -22,6 +22,16 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def without_data(self) -> Call:
+        """The call as a description: keeping it keeps no batch alive."""
+        args, kwargs = map_leaves((self.args, self.kwargs), torch.Tensor, hollow)
+        return Call(list(map(hollow, self.tensors)), self.key, args, kwargs)
+
+
+def hollow(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, strides and dtype that holds no data."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
 
 class Inputs:
     """Binds calls of one `build`: keyword order never matters, all else is part of the key."""
