@@ -53,6 +53,7 @@ __all__ = [
     "TorchDispatchMode",
     "active_tracer",
     "below_autograd",
+    "clip_grad_norm",
     "constant_of",
     "disable_modes",
     "engine_watch",
@@ -247,6 +248,14 @@ def _symbolic_function(
         return symbolic(value) if _is_symbolic(value) else plain(value)
 
     return function
+
+
+def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Tensor:
+    """`torch.nn.utils.clip_grad_norm_`, which turns a symbolic ``max_norm`` into a constant first."""
+    space = vars(torch.nn.utils.clip_grad)
+    keep = {"float": lambda number: number if _is_symbolic(number) else float(number)}
+    with mock.patch.dict(space, keep):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
 @contextlib.contextmanager

@@ -50,8 +50,9 @@ class Guards:
         self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
         self._patched = _Patched(modules)
         state = [v for v in self._tensors.expected if v is not None]
-        self._metadata = _Metadata(list({id(t): t for t in state}.values()))
-        self._trainable = [t for t in self._metadata.tensors if t.is_leaf]
+        state = list({id(tensor): tensor for tensor in state}.values())
+        self._metadata = TensorMatch(state)
+        self._trainable = [tensor for tensor in state if tensor.is_leaf]
         self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)
         self._statics = step.statics
@@ -66,9 +67,8 @@ class Guards:
             return "a parameter or buffer was added, removed or replaced"
         if not self._hooks.hold() or not self._patched.hold():
             return "a hook or a patched forward changed"
-        changed = self._metadata.changed()
-        if changed:
-            return changed
+        if not self._metadata.holds():
+            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
         for guard in self.optimizers:
             reason = guard.broken()
             if reason:
@@ -173,22 +173,6 @@ class _Patched:
         if list(map(len, self._dicts)) != self._sizes:
             return False
         return all(held.get("forward") is forward for held, forward in self._own)
-
-
-class _Metadata:
-    """Metadata of parameters and buffers, and where their memory is."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.tensors = tensors
-        self._match = TensorMatch(tensors)
-        self._pointers = list(map(torch.Tensor.data_ptr, tensors))
-
-    def changed(self) -> str:
-        if not self._match.holds():
-            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
-        if list(map(torch.Tensor.data_ptr, self.tensors)) != self._pointers:
-            return "a parameter or buffer moved to other memory"
-        return ""
 
 
 class _OptimizerGuard:

@@ -35,6 +35,10 @@ class Captured:
     made: list[tuple[Created, torch.Tensor]]
     """Slots with their first values, to be put into the optimizers when the first run succeeds."""
     writes: list[Write]
+    creates: dict[str, Created]
+    """By the fqn that a CREATE output names."""
+    slot_orders: list[tuple[int, Any, tuple[Any, ...]]]
+    """(optimizer, owner, keys) of the slots that ``made``, ``writes`` and CREATE outputs fill."""
     calls: list[CallRecord]
     loss_path: str | None
     structure: tuple[Any, ...]
@@ -74,6 +78,8 @@ def capture(
         recording.out_tree,
         made,
         recording.writes,
+        {new.fqn: new for new in recording.creates},
+        recording.slot_orders,
         recording.calls,
         recording.loss_path,
         step.structure(),

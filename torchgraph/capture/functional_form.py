@@ -136,6 +136,10 @@ class _Copy:
     def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
         args = fx.map_arg(node.args, self._argument)
         kwargs = fx.map_arg(node.kwargs, self._argument)
+        for argument in node.target._schema.arguments[len(args) :]:  # type: ignore[union-attr]
+            # make_fx leaves out what equals a default; the functional op may have none.
+            if argument.has_default_value() and argument.default_value is not None:
+                kwargs = {argument.name: argument.default_value, **kwargs}
         new = self._new.call_function(op, args, kwargs)  # type: ignore[arg-type]  # mapped arguments
         new.meta["provenance"] = provenance(node)
         new.meta["val"] = self._value(new)

@@ -191,6 +191,7 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
             graph.erase_node(node)
     output.args = (tuple(results),)
     _drop_absent(graph)
+    _stamp_regenerated(graph)
     names = _name_placeholders(placeholders, recording.inputs)
     _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
     specs = tuple(
@@ -205,6 +206,14 @@ def _drop_absent(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and "val" not in node.meta and not node.users:
             graph.erase_node(node)
+
+
+def _stamp_regenerated(graph: fx.Graph) -> None:
+    """Views of written memory that functionalization makes anew at the very end, for the outputs."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "provenance" not in node.meta:
+            sources = (provenance(source) for source in node.all_input_nodes)
+            node.meta["provenance"] = next(sources, Provenance())
 
 
 def _meta(leaf: Leaf) -> TensorMeta | None:

@@ -62,6 +62,7 @@ class Recording:
     creates: list[Created] = field(default_factory=list)
     creators: dict[int, fx.Node] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
+    slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     reads: list[tuple[str, Any, str, Any]] = field(default_factory=list)
     loss_path: str | None = None
@@ -196,6 +197,9 @@ class Tracer:
         """The returned tensors, detached, as they are before the update; never memory of a state."""
         owned = {storage_id(s) for s in standins if isinstance(s, torch.Tensor)}
         owned.update(storage_id(fake) for fake in self._adopted.values())
+        # Clipping and optimizers write gradients in place.
+        gradients = (s.grad for s in standins if isinstance(s, torch.Tensor))
+        owned.update(storage_id(gradient) for gradient in gradients if gradient is not None)
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> OutputSlot:
@@ -220,6 +224,7 @@ class Tracer:
         numbers = update.changed_numbers()
         recording.outputs += [OutputSpec(OutputKind.UPDATE, leaf.fqn) for leaf, _ in numbers]
         recording.creates, recording.writes = update.created(), update.writes
+        recording.slot_orders = update.slot_orders
         recording.outputs += [OutputSpec(OutputKind.CREATE, new.fqn) for new in recording.creates]
         recording.inputs = self._leaves
         recording.calls = self._calls.calls

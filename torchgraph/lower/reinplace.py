@@ -59,6 +59,7 @@ class _Reinplace:
         """Result of an in-place op -> the node whose tensor it is."""
         self._last_use: dict[int, int] = {}
         self._temporary: set[int] = set()
+        self._leaving = self._memory_of_outputs()
         self._homes: dict[int, int] = {}
         """Storage -> the storage that in-place writing merged it into."""
         self._measure()
@@ -88,6 +89,30 @@ class _Reinplace:
             for out, value in zip(signature.outputs, self._program.results, strict=True)
             if out.kind is OutputKind.UPDATE and out.target in by_fqn
         }
+
+    def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
+        """Storage -> the states that the outputs in it update; None for one that the caller gets."""
+        placeholders = self._program.placeholders
+        specs = zip(self._program.signature.inputs, placeholders, strict=True)
+        states = {spec.fqn: node for spec, node in specs}
+        found: dict[int, list[fx.Node | None]] = {}
+        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        for out, value in outputs:
+            target = states[out.target] if out.kind is OutputKind.UPDATE else None
+            if isinstance(value, fx.Node):
+                for storage in _storages(value):
+                    found.setdefault(storage, []).append(target)
+        return found
+
+    def _may_stay(self, result: fx.Node, home: int) -> bool:
+        """True when ``result`` may live in that memory until the end.
+
+        A state's memory holds the state's new value then, and is nothing that the caller may keep.
+        """
+        if home not in self._written_memory:
+            return True
+        leaving = (t for storage in _storages(result) for t in self._leaving.get(storage, ()))
+        return all(state is not None and home in _storages(state) for state in leaving)
 
     def _measure(self) -> None:
         for node in self._nodes:
@@ -156,7 +181,7 @@ class _Reinplace:
         fits = all(
             self._free_after(item, node) and _same_layout(item.meta["val"], value)
             for item, value in zip(items, values, strict=True)
-        )
+        ) and all(self._may_stay(user, homes[int(user.args[1])]) for user in results)
         if not fits or any(self._home(other) in homes for other in _others(node)):
             return
         node.target = op
@@ -174,7 +199,8 @@ class _Reinplace:
         ):
             return False
         home = self._home(first)
-        return not any(
+        assert home is not None  # a free tensor has memory
+        return self._may_stay(node, home) and not any(
             self._home(other) == home and self._tensor(other) is not self._tensor(first)
             for other in _others(node)
         )
@@ -186,8 +212,12 @@ class _Reinplace:
             int(user.args[1]): user for user in node.users if user.target is operator.getitem
         }
         pairs = [(results.get(out), node.args[arg]) for out, arg in updated.items()]
-        if not all(isinstance(arg, fx.Node) and self._free_after(arg, node) for _, arg in pairs):
-            return
+        for result, arg in pairs:
+            if not isinstance(arg, fx.Node) or not self._free_after(arg, node):
+                return
+            home = self._home(arg)
+            if result is not None and home is not None and not self._may_stay(result, home):
+                return
         node.target = op
         for result, statistic in pairs:
             if result is not None:
@@ -202,37 +232,44 @@ class _Reinplace:
             self._states[state] = new
 
     def _close(self) -> None:
-        """Write what no in-place op has written yet, and drop the written states from the output."""
+        """Write what no in-place op has written yet, and return only what is the caller's to keep."""
         output = self._program.output
         owned = {self._home(state): state for state in self._states}
         pending = [(s, v) for s, v in self._states.items() if self._tensor(v) is not s]
         with self._graph.inserting_before(output):
+            kept = self._kept()
             values = [self._detached(state, value, owned) for state, value in pending]
             for (state, value), source in zip(pending, values, strict=True):
                 copy = self._graph.call_function(aten.copy_.default, (state, source))
                 copy.meta.update(val=state.meta["val"], provenance=provenance(value))
-        kept = [
-            value
-            for out, value in zip(
-                self._program.signature.outputs, self._program.results, strict=True
-            )
-            if not (out.kind is OutputKind.UPDATE and out.target in self._written())
-        ]
         output.args = (tuple(kept),)
 
-    def _written(self) -> set[str]:
-        placeholders = dict(
-            zip(self._program.placeholders, self._program.signature.inputs, strict=True)
-        )
-        return {placeholders[state].fqn for state in self._states}
+    def _kept(self) -> list[Any]:
+        """The outputs that no state takes; a clone of one that lives in an input or a constant."""
+        lasting = {
+            self._home(node) for node in self._nodes if node.op in ("placeholder", "get_attr")
+        }
+        specs = self._program.signature.inputs
+        tensors = {spec.fqn for spec in specs if spec.meta is not None}
+        kept = []
+        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        for out, value in outputs:
+            if out.kind is OutputKind.UPDATE and out.target in tensors:
+                continue
+            own = isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+            kept.append(self._clone(value) if own and self._home(value) in lasting else value)
+        return kept
+
+    def _clone(self, value: fx.Node) -> fx.Node:
+        clone = self._graph.call_function(aten.clone.default, (value,))
+        clone.meta.update(val=value.meta["val"].clone(), provenance=provenance(value))
+        return clone
 
     def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
         """The value to copy; a clone when it lives in the memory of a state that is itself written."""
         if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
             return value
-        clone = self._graph.call_function(aten.clone.default, (value,))
-        clone.meta.update(val=value.meta["val"].clone(), provenance=provenance(value))
-        return clone
+        return self._clone(value)
 
 
 def in_place_form(op: Any) -> OpOverload | None:

@@ -176,21 +176,29 @@ class Replay:
         return _interrupts_wait() if self.executable.writes else nullcontext()
 
     def _create(self, fqn: str, value: torch.Tensor) -> None:
-        number, parameter, key = _slot_parts(fqn)
-        optimizer = self.guards.optimizers[number].optimizer
-        optimizer.state[self._live[parameter].value][key] = value
+        new = self.captured.creates[fqn]
+        self._slots(new.optimizer, new.owner)[new.key] = value
 
     def _write_back(self) -> None:
         for new, value in self.captured.made:
-            optimizer = self.guards.optimizers[new.optimizer].optimizer
-            optimizer.state[self._live[new.parameter].value][new.key] = value
+            self._slots(new.optimizer, new.owner)[new.key] = value
         self.captured.made.clear()
         for write in self.captured.writes:
-            optimizer = self.guards.optimizers[write.optimizer].optimizer
-            if write.parameter is None:
+            if write.owner is None:
+                optimizer = self.guards.optimizers[write.optimizer].optimizer
                 optimizer.param_groups[write.group][write.key] = write.value
             else:
-                optimizer.state[self._live[write.parameter].value][write.key] = write.value
+                self._slots(write.optimizer, write.owner)[write.key] = write.value
+        for number, owner, keys in self.captured.slot_orders:
+            slots = self._slots(number, owner)
+            slots.update([(key, slots.pop(key)) for key in keys if key in slots])
+        self.captured.slot_orders.clear()
+
+    def _slots(self, number: int, owner: Any) -> dict[Any, Any]:
+        """The state of a parameter, or what the optimizer keeps under a key of its own."""
+        leaf = self._live.get(owner)
+        state = self.guards.optimizers[number].optimizer.state
+        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]
 
 
 def _fits(leaf: Leaf, found: Leaf) -> bool:
@@ -208,12 +216,6 @@ def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
         return False
     now = attributes[name]
     return now is value if isinstance(value, torch.Tensor) else bool(now == value)
-
-
-def _slot_parts(fqn: str) -> tuple[int, str, str]:
-    _, number, _, rest = fqn.split(".", 3)
-    parameter, _, key = rest.rpartition(".")
-    return int(number), parameter, key
 
 
 def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
