@@ -96,8 +96,8 @@ class OptimizerTrace:
     def _refuse_nested(self, fqn: str, value: Any, known: set[str]) -> None:
         if not any(name.startswith(f"{fqn}.") for name in known) and value:
             raise UnsupportedOptimizer(
-                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph creates "
-                "single tensors and numbers only.",
+                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph "
+                "creates single tensors and numbers only.",
                 fix="run one eager step first, so that the state exists.",
             )
 

@@ -1,8 +1,9 @@
-"""Turns functional ops back into in-place ones where nobody can tell, and closes with the copies that remain.
+"""Turns functional ops into in-place ones where nobody can tell; closes with remaining copies.
 
-A functional op may write its first argument's memory when nothing reads that memory afterwards, and the
-memory is a temporary of the program or a state that the step updates anyway. What memory a value lives in
-is read off the fake tensors' storages, which also tell the truth about ops whose schema hides an alias.
+A functional op may write its first argument's memory when nothing reads that memory afterwards, and
+the memory is a temporary of the program or a state that the step updates anyway. What memory a
+value lives in is read off the fake tensors' storages, which also tell the truth about ops whose
+schema hides an alias.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
     {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
 )
-_BATCH_NORM = {
+_BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
         {3: 3, 4: 4},
@@ -37,7 +38,7 @@ if hasattr(aten, "_batch_norm_with_update_functional"):
 
 
 def reinplace(program: Program) -> Program:
-    """A lowered copy of a functional program: same values, in-place writes, closing ``copy_`` block.
+    """A lowered copy of a functional program: same values, in-place writes, closing ``copy_``s.
 
     Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
     """
@@ -145,7 +146,8 @@ class _Reinplace:
 
     def _merge(self, result: fx.Node, into: fx.Node) -> None:
         home, target = self._home(result), self._home(into)
-        assert home is not None and target is not None
+        assert home is not None
+        assert target is not None
         if home != target:
             self._homes[home] = target
             self._last_use[target] = max(
@@ -186,9 +188,10 @@ class _Reinplace:
             return
         node.target = op
         for user in results:
-            self._merge(user, items[int(user.args[1])])  # type: ignore[arg-type]  # a constant index
-            user.replace_all_uses_with(items[int(user.args[1])])  # type: ignore[arg-type]
-            self._replace_state(user, items[int(user.args[1])])  # type: ignore[arg-type]
+            index: Any = user.args[1]
+            self._merge(user, items[index])
+            user.replace_all_uses_with(items[index])
+            self._replace_state(user, items[index])
             self._graph.erase_node(user)
 
     def _allowed(self, node: fx.Node, first: fx.Node) -> bool:
@@ -208,10 +211,12 @@ class _Reinplace:
     def _batch_norm(self, node: fx.Node) -> None:
         """Write the running statistics in place, as the eager kernel does."""
         op, updated = _BATCH_NORM[node.target]
-        results = {
-            int(user.args[1]): user for user in node.users if user.target is operator.getitem
+        results: dict[Any, fx.Node] = {
+            user.args[1]: user for user in node.users if user.target is operator.getitem
         }
-        pairs = [(results.get(out), node.args[arg]) for out, arg in updated.items()]
+        pairs: list[tuple[fx.Node | None, Any]] = [
+            (results.get(out), node.args[arg]) for out, arg in updated.items()
+        ]
         for result, arg in pairs:
             if not isinstance(arg, fx.Node) or not self._free_after(arg, node):
                 return
@@ -232,7 +237,7 @@ class _Reinplace:
             self._states[state] = new
 
     def _close(self) -> None:
-        """Write what no in-place op has written yet, and return only what is the caller's to keep."""
+        """Write what no in-place op has written, return only what is the caller's to keep."""
         output = self._program.output
         owned = {self._home(state): state for state in self._states}
         pending = [(s, v) for s, v in self._states.items() if self._tensor(v) is not s]
@@ -266,14 +271,14 @@ class _Reinplace:
         return clone
 
     def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
-        """The value to copy; a clone when it lives in the memory of a state that is itself written."""
+        """The value to copy; a clone when it lives in the memory of a state that is written too."""
         if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
             return value
         return self._clone(value)
 
 
 def in_place_form(op: Any) -> OpOverload | None:
-    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where the in-place op could differ in a bit."""
+    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where in place could differ in a bit."""
     if not isinstance(op, OpOverload) or op._schema.is_mutable:
         return None
     name = op._schema.name
