@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -149,24 +149,27 @@ def _like_sequence(original: Any, items: list[Any]) -> Any:
 
 def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The path of each tensor of a call, in binding order."""
-    found: list[str] = []
+    return [path for path, leaf in leaves(args, kwargs) if isinstance(leaf, torch.Tensor)]
 
-    def walk(value: Any, path: str) -> None:
-        if isinstance(value, torch.Tensor):
-            found.append(path)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                walk(item, f"{path}[{key!r}]")
-        elif isinstance(value, (list, tuple)):
-            for position, item in enumerate(value):
-                walk(item, f"{path}[{position}]")
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for f in dataclasses.fields(value):
-                walk(getattr(value, f.name), f"{path}.{f.name}")
 
-    walk(args, "args")
-    walk(kwargs, "kwargs")
-    return found
+def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(path such as ``args[0].mask``, value) of each leaf of a call, tensor or not."""
+    yield from _leaves(args, "args")
+    yield from _leaves(kwargs, "kwargs")
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{position}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
+    else:
+        yield path, value
 
 
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
