@@ -346,5 +346,6 @@ class TensorMatch:
 
     def _read(self) -> list[Any]:
         return [
-            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in self._tensors
+            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad)
+            for t in self._tensors
         ]

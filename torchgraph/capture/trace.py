@@ -212,9 +212,7 @@ class Tracer:
             return OutputSlot(len(found) - 1)
 
         tree = map_leaves(returned, torch.Tensor, keep)
-        self._recording = Recording(
-            fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree
-        )
+        self._recording = Recording(fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree)
         return found
 
     def _finish(self, outputs: list[Any], update: OptimizerTrace, returned: Any) -> list[Any]:
