@@ -86,8 +86,8 @@ class ProgramCache:
             self._warned = True
             last = f" The last reason: {self.reasons[-1]}." if self.reasons else ""
             warn(
-                f"{self._captures_since_hit} calls in a row needed a new program, more than the cache "
-                f"holds ({size}).{last} Pass what changes as a tensor, pad inputs to few shapes, or "
-                "raise config.set_cache_size.",
+                f"{self._captures_since_hit} calls in a row needed a new program, more than the "
+                f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
+                "shapes, or raise config.set_cache_size.",
                 CacheThrashWarning,
             )

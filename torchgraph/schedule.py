@@ -63,8 +63,8 @@ class Schedulers:
             now = (_position(entry.scheduler), entry.eager_steps)
             if entry.seen is not None and now != entry.seen and now[1] == entry.seen[1]:
                 raise SchedulerSteppedTwice(
-                    f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph steps "
-                    "it once per call, and it was stepped outside of the Graph as well."
+                    f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph "
+                    "steps it once per call, and it was stepped outside of the Graph as well."
                 )
 
     def needs_loss(self) -> bool:

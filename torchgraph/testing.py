@@ -56,8 +56,9 @@ def assert_parity(
 ) -> Graph:
     """Train eager and through a Graph, and compare after each step.
 
-    ``make`` is called twice under one seed. Compared are the loss, every parameter, buffer and optimizer
-    slot, every param group, and the state of torch's CPU generator; bitwise unless a tolerance is given.
+    ``make`` is called twice under one seed. Compared are the loss, every parameter, buffer and
+    optimizer slot, every param group, and the state of torch's CPU generator; bitwise unless a
+    tolerance is given.
 
     Returns:
         The Graph, for further checks.
@@ -85,7 +86,7 @@ def assert_parity(
 
 
 def check_pass(program: Program, one: Pass, inputs: Sequence[Any]) -> Program:
-    """Run a pass under strict verification, and both programs on ``inputs``; bitwise if it is exact.
+    """Run a pass under strict verification, both programs on ``inputs``; bitwise if it is exact.
 
     Returns:
         The rewritten program.

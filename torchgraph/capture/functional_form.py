@@ -1,8 +1,8 @@
 """The functional form of a recording, written node by node where no view is in the way.
 
-Almost every in-place op of a training step changes a whole tensor whose views nobody reads afterwards: it
-is its functional op, and readers take the result. Where a view of the changed memory is read later, the
-general way (`functionalize`) traces the graph again.
+Almost every in-place op of a training step changes a whole tensor whose views nobody reads
+afterwards: it is its functional op, and readers take the result. Where a view of the changed memory
+is read later, the general way (`functionalize`) traces the graph again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH_NORM = {
 
 
 class _NeedsRetrace(Exception):
-    """A view is read after the memory that it shows was changed, or an op has no functional form."""
+    """A view is read after the memory that it shows changed, or an op has no functional form."""
 
 
 def functional_form(graph: fx.Graph, mode: FakeTensorMode) -> fx.Graph | None:
@@ -73,11 +73,14 @@ class _Copy:
 
     def run(self) -> fx.Graph:
         for node in self._graph.nodes:
+            if node.op == "placeholder":  # a tensor found in mid-trace is an input like any other
+                self._copy(node)
+        for node in self._graph.nodes:
             if node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
                 self._close(node)
-            else:
+            elif node.op != "placeholder":
                 self._copy(node)
         return self._new
 
@@ -134,9 +137,9 @@ class _Copy:
             self._write(node, first, new)
 
     def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
-        args = fx.map_arg(node.args, self._argument)
+        args = fx.map_arg((*node.args, *_defaults(node, op)), self._argument)
         kwargs = fx.map_arg(node.kwargs, self._argument)
-        new = self._new.call_function(op, args, kwargs)  # type: ignore[arg-type]  # mapped arguments
+        new = self._new.call_function(op, args, kwargs)
         new.meta["provenance"] = provenance(node)
         new.meta["val"] = self._value(new)
         self._renewed.add(new)
@@ -203,6 +206,17 @@ def _functional_op(op: Any) -> OpOverload:
     if [_form(a) for a in mine] != [_form(a) for a in other] or written != [mine[0].name]:
         raise _NeedsRetrace
     return found
+
+
+def _defaults(node: fx.Node, op: OpOverload) -> list[Any]:
+    """Arguments that the in-place op has by default and the functional one asks for: bernoulli's p."""
+    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
+    pairs = list(zip(mine, other, strict=False))[len(node.args) :]
+    return [
+        old.default_value
+        for old, new in pairs
+        if not new.kwarg_only and not new.has_default_value() and old.name not in node.kwargs
+    ]
 
 
 def _form(argument: Any) -> tuple[str, str]:

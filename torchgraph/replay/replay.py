@@ -26,7 +26,7 @@ from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 
 
 class Replay:
-    """Runs an executable directly over live tensors. Holds what the guards found, never a copy of it."""
+    """Runs an executable directly over live tensors. Holds what the guards found, not a copy."""
 
     def __init__(self, captured: Captured, program: Program, executable: Executable) -> None:
         self.captured = captured
@@ -45,6 +45,11 @@ class Replay:
         """True when the program creates optimizer state: the next step needs another program."""
         creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
         return creates or bool(self.captured.writes)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What it is bound to, in the order of the signature's inputs; stale for call inputs."""
+        return tuple(self._leaves)
 
     @property
     def returns_loss(self) -> bool:
@@ -66,7 +71,7 @@ class Replay:
         return ""
 
     def refit(self, step: Step) -> bool:
-        """Bind to the tensors that are there now, when they fit the program; False when they do not."""
+        """Bind to the tensors that are there now, if they fit the program; False if they do not."""
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
         for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):
@@ -212,7 +217,7 @@ class Replay:
         """The state of a parameter, or what the optimizer keeps under a key of its own."""
         leaf = self._live.get(owner)
         state = self.guards.optimizers[number].optimizer.state
-        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]
+        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]  # its slots
 
 
 def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
