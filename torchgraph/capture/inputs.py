@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -53,10 +53,12 @@ class Inputs:
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-            return Call(list(args), tuple(map(_tensor_key, args)), args, kwargs)
+            key = (tuple(map(_tensor_key, args)), _sharing(args))
+            return Call(list(args), key, args, kwargs)
         tensors: list[torch.Tensor] = []
-        key = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
-        return Call(tensors, (key, tuple(map(_tensor_key, tensors))), args, kwargs)
+        tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
+        key = (tree, tuple(map(_tensor_key, tensors)), _sharing(tensors))
+        return Call(tensors, key, args, kwargs)
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -72,6 +74,21 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
             fix="pass a strided tensor (to_dense()).",
         )
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+
+
+def _sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
+    """(first, other, distance) for tensors of one storage: part of what a program is made for."""
+    if len(tensors) < 2:
+        return ()
+    first_of: dict[int, int] = {}
+    found = []
+    for position, tensor in enumerate(tensors):
+        pointer = tensor.untyped_storage().data_ptr()
+        first = first_of.setdefault(pointer, position)
+        if first != position and pointer:  # empty tensors have no memory
+            distance = tensor.storage_offset() - tensors[first].storage_offset()
+            found.append((first, position, distance))
+    return tuple(found)
 
 
 def _flatten(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
@@ -105,8 +122,8 @@ def _static_key(value: Any, path: str) -> tuple[Any, ...]:
             f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor "
             "compared from call to call."
         ) from None
-    # 1, 1.0 and True are equal, but they are not the same program.
-    return (type(value), value)
+    # 1, 1.0 and True are equal, and so are 0.0 and -0.0, but they are not the same program.
+    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
 
 
 def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
