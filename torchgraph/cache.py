@@ -30,6 +30,10 @@ class ProgramCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def broken(self) -> str:
+        """How a step of one of the programs failed half-way; empty when none did."""
+        return next((replay.broken for replay in self if replay.broken), "")
+
     def find(self, key: Hashable) -> Replay | None:
         """The program that serves a call as things stand; None when there is none."""
         candidates = self._by_key.get(key)
@@ -83,9 +87,9 @@ class ProgramCache:
             self._warned = True
             last = f" The last reason: {self.reasons[-1]}." if self.reasons else ""
             warnings.warn(
-                f"{self._captures_since_hit} calls in a row needed a new program, more than the cache "
-                f"holds ({size}).{last} Pass what changes as a tensor, pad inputs to few shapes, or "
-                "raise config.set_cache_size.",
+                f"{self._captures_since_hit} calls in a row needed a new program, more than the "
+                f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
+                "shapes, or raise config.set_cache_size.",
                 CacheThrashWarning,
                 stacklevel=2,
             )

@@ -1,8 +1,9 @@
-"""Every error and warning that torchgraph raises: what happened, where in the user's code, what to do.
+"""Every error and warning of torchgraph: what happened, where in the user's code, what to do.
 
-Each class is one failure. Its docstring shows a line that triggers it; ``fix`` is the way out that the
-message ends with. Tests and callers match on the class, never on the prose. Classes also derive from the
-built-in type that OneFlow raises in the same place, so that ported ``except`` clauses keep working.
+Each class is one failure. Its docstring shows a line that triggers it; ``fix`` is the way out that
+the message ends with. Tests and callers match on the class, never on the prose. Classes also derive
+from the built-in type that OneFlow raises in the same place, so that ported ``except`` clauses keep
+working.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _is_library(filename: str, torch_root: str) -> bool:
 
 
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
-    """The innermost ``depth`` lines of the running stack that lie neither in torch nor in torchgraph.
+    """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
 
     Innermost first. Empty when the stack holds library frames only.
     """
@@ -86,7 +87,10 @@ class GraphNotInitialized(GraphError, AttributeError):
 class BuildNotOverridden(GraphError, NotImplementedError):
     """Calling a Graph whose class defines no ``build``."""
 
-    fix = "define build(self, ...) in your Graph: forward, loss.backward() and what you want returned."
+    fix = (
+        "define build(self, ...) in your Graph: forward, loss.backward() and what you want "
+        "returned."
+    )
 
 
 class OptimizerAttribute(GraphError, AttributeError):
@@ -98,7 +102,10 @@ class OptimizerAttribute(GraphError, AttributeError):
 class TensorAttribute(GraphError, AttributeError):
     """``self.scale = torch.ones(1)`` on a Graph."""
 
-    fix = "let an nn.Module hold the tensor (a buffer or a parameter) and give the module to the Graph."
+    fix = (
+        "let an nn.Module hold the tensor (a buffer or a parameter) and give the module to the "
+        "Graph."
+    )
 
 
 class ModuleNameTaken(GraphError, KeyError):
@@ -120,7 +127,7 @@ class NotAvailableYet(GraphError, NotImplementedError):
 
 
 class NotSupported(GraphError):
-    """``graph.config.enable_auto_parallel(True)``: an option that torchgraph will not have, and why."""
+    """``graph.config.enable_auto_parallel(True)``: an option torchgraph will not have, and why."""
 
 
 class InvalidOption(GraphError, ValueError):
@@ -161,7 +168,10 @@ class OptimizerWithoutBackward(GraphError):
 class BackwardWithoutOptimizer(GraphError):
     """``loss.backward()`` in the ``build`` of a Graph that has no optimizer."""
 
-    fix = "call self.add_optimizer(optimizer) in __init__, or use torch.autograd.grad and return the result."
+    fix = (
+        "call self.add_optimizer(optimizer) in __init__, or use torch.autograd.grad and return the "
+        "result."
+    )
 
 
 class NonScalarBackward(GraphError):
@@ -179,7 +189,10 @@ class GradPresent(GraphError):
 class SchedulerSteppedTwice(GraphError):
     """``scheduler.step()`` in the loop, for a scheduler that was given to ``add_optimizer``."""
 
-    fix = "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the Graph."
+    fix = (
+        "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the "
+        "Graph."
+    )
 
 
 class SchedulerNeedsLoss(GraphError):
@@ -199,8 +212,8 @@ class DataDependent(CaptureError):
     """``if loss.item() > 1:`` in ``build``: Python asks for the value of a tensor."""
 
     fix = (
-        "keep the value in a tensor (torch.where, torch.clamp, masks), use torch.cond for a branch, "
-        "or compute it outside of build and pass it in."
+        "keep the value in a tensor (torch.where, torch.clamp, masks), use torch.cond for a "
+        "branch, or compute it outside of build and pass it in."
     )
 
 
@@ -225,13 +238,19 @@ class DeviceMismatch(CaptureError):
 class SharedMemory(CaptureError):
     """A state that the step writes shares memory with another that it reads later."""
 
-    fix = "use one tensor in both places (torchgraph keeps tied parameters tied), or clone one of them."
+    fix = (
+        "use one tensor in both places (torchgraph keeps tied parameters tied), or clone one of "
+        "them."
+    )
 
 
 class UnsupportedInput(CaptureError, TypeError):
     """``graph(x, open("file"))``: an argument that can be neither bound nor compared."""
 
-    fix = "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of them."
+    fix = (
+        "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of "
+        "them."
+    )
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -248,7 +267,7 @@ class StepFailed(GraphError):
 
 
 class StateDictMismatch(GraphError, ValueError):
-    """``graph.load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing was loaded."""
+    """``load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing is loaded."""
 
 
 class NotCompiled(GraphError):
@@ -288,7 +307,7 @@ class AttributeWriteWarning(GraphWarning):
 
 
 class CacheThrashWarning(GraphWarning):
-    """Programs are captured and evicted again and again: inputs or guarded values change too often."""
+    """Programs are captured and evicted again and again: inputs or values change too often."""
 
 
 class ProgramSwitchWarning(GraphWarning):

@@ -1,7 +1,7 @@
 """What a bound program relies on, checked at each call.
 
-Made by capture; the one place where "is this program still the right one?" is answered. Each check is a
-comparison of plain Python lists made by C-level iterators, since it runs before every step.
+Made by capture; the one place where "is this program still the right one?" is answered. Each check
+is a comparison of plain Python lists made by C-level iterators, since it runs before every step.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .errors import GradPresent
 from .program import TensorMeta
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_grad = torch.Tensor.grad.__get__  # type: ignore[attr-defined]  # a C property
+_grad = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a C property
 
 
 @dataclass(frozen=True)
 class ValueGuard:
-    """Branches that Python took on numbers of the optimizer: a program that computes their conditions."""
+    """Branches that Python took on the optimizer's numbers: a program of their conditions."""
 
     gm: fx.GraphModule
     fqns: tuple[str, ...]
@@ -39,7 +39,7 @@ class ValueGuard:
 
 
 class Guards:
-    """Structure, identities, flags and attributes of one Step, and the values of its plain numbers."""
+    """Structure, identities, flags and attributes of one Step, and its plain numbers' values."""
 
     def __init__(self, step: Any, reads: Sequence[tuple[str, Any, str, Any]]) -> None:
         modules = list(step.modules.values())
@@ -77,15 +77,8 @@ class Guards:
 
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
-        if not self._training:
-            return
-        grads = list(map(_grad, self._trainable))
-        if grads.count(None) != len(grads):
-            left = next(p for p, g in zip(self._trainable, grads, strict=True) if g is not None)
-            raise GradPresent(
-                f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
-                "starts from none."
-            )
+        if self._training:
+            check_gradients(self._trainable, name_of)
 
     def describe(self) -> list[tuple[str, str]]:
         """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
@@ -96,6 +89,19 @@ class Guards:
 
 def _described(value: Any) -> str:
     return str(TensorMeta.of(value)) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def check_gradients(
+    parameters: Sequence[torch.Tensor], name_of: Callable[[torch.Tensor], str]
+) -> None:
+    """Raise GradPresent when one of ``parameters`` has a gradient."""
+    grads = list(map(_grad, parameters))
+    if grads.count(None) != len(grads):
+        left = next(p for p, g in zip(parameters, grads, strict=True) if g is not None)
+        raise GradPresent(
+            f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
+            "starts from none."
+        )
 
 
 class _Members:
@@ -162,7 +168,7 @@ class _Attributes:
 
 
 class _Patched:
-    """Instance attributes come and go (a patched ``forward``): their number, and any own ``forward``."""
+    """Instance attributes come and go (a patched ``forward``): their number, own ``forward``s."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._dicts = [vars(module) for module in modules]

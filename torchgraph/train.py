@@ -33,7 +33,7 @@ class _TrainStep(Graph):
 def train_step(
     model: nn.Module, loss_fn: Callable[..., Any], optimizer: Optimizer, lr_sch: Any = None
 ) -> Graph:
-    """A Graph in one line: ``step(x, y)`` runs ``loss_fn(model(x), y)``, backward and the optimizer step.
+    """A Graph in one line: ``step(x, y)`` runs ``loss_fn(model(x), y)``, backward and the update.
 
     Args:
         loss_fn: a module or function of (model output, target) that returns a scalar tensor.

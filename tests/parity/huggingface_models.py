@@ -355,7 +355,12 @@ ARCHITECTURES = (
         "ResNetForImageClassification",
         "ResNetConfig",
         images,
-        {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 2], "layer_type": "bottleneck"},
+        {
+            "embedding_size": 8,
+            "hidden_sizes": [16, 32],
+            "depths": [1, 2],
+            "layer_type": "bottleneck",
+        },
     ),
     Architecture(
         "mobilenet_v2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ def capture(
 def _value_guard(
     program: Program, leaves: Sequence[Leaf], nodes: Sequence[Any], recording: Recording
 ) -> ValueGuard | None:
-    """The Python branches that the trace took, as a small program over numbers and step counters."""
+    """The Python branches that the trace took: a small program over numbers and step counters."""
     wanted = [
         (node, value)
         for node, value in zip(nodes, recording.guard_values, strict=True)
@@ -104,7 +105,8 @@ def _value_guard(
         if node not in needed:
             needed.add(node)
             pending.extend(node.all_input_nodes)
-    graph, copies = fx.Graph(), {}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
     positions = []
     for position, node in enumerate(program.placeholders):
         if node in needed:
@@ -120,7 +122,7 @@ def _value_guard(
 
 
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
-    """Refuse a step that writes one of two tensors that share memory and reads the other afterwards."""
+    """Refuse a step that writes one of two tensors that share memory and then reads the other."""
     owners: dict[int, list[int]] = {}
     for position, leaf in enumerate(leaves):
         if isinstance(leaf.value, torch.Tensor) and leaf.value.numel():
@@ -136,7 +138,7 @@ def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
 
 def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
     spans = sorted(_span(tensor) for tensor in tensors)
-    return any(after[0] < before[1] for before, after in zip(spans, spans[1:], strict=False))
+    return any(after[0] < before[1] for before, after in pairwise(spans))
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Ops replaced while recording, because their schema hides a write.
 
-``native_batch_norm`` and the vendor forms write the running statistics without saying so; a functional
-program would silently leave them behind. Each becomes the overload of the same kernel that tells the truth.
+``native_batch_norm`` and the vendor forms write the running statistics without saying so; a
+functional program would silently leave them behind. Each becomes the overload of the same kernel
+that tells the truth.
 """
 
 from __future__ import annotations

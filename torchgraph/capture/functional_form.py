@@ -1,8 +1,8 @@
 """The functional form of a recording, written node by node where no view is in the way.
 
-Almost every in-place op of a training step changes a whole tensor whose views nobody reads afterwards: it
-is its functional op, and readers take the result. Where a view of the changed memory is read later, the
-general way (`functionalize`) traces the graph again.
+Almost every in-place op of a training step changes a whole tensor whose views nobody reads
+afterwards: it is its functional op, and readers take the result. Where a view of the changed memory
+is read later, the general way (`functionalize`) traces the graph again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BATCH_NORM = {
 
 
 class _NeedsRetrace(Exception):
-    """A view is read after the memory that it shows was changed, or an op has no functional form."""
+    """A view is read after the memory that it shows changed, or an op has no functional form."""
 
 
 def functional_form(graph: fx.Graph, mode: FakeTensorMode) -> fx.Graph | None:
@@ -139,7 +139,7 @@ class _Copy:
     def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
         args = fx.map_arg((*node.args, *_defaults(node, op)), self._argument)
         kwargs = fx.map_arg(node.kwargs, self._argument)
-        new = self._new.call_function(op, args, kwargs)  # type: ignore[arg-type]  # mapped arguments
+        new = self._new.call_function(op, args, kwargs)
         new.meta["provenance"] = provenance(node)
         new.meta["val"] = self._value(new)
         self._renewed.add(new)

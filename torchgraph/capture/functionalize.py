@@ -1,8 +1,8 @@
 """From a recording that mutates to a functional program.
 
-In-place ops become functional ones, and each state that was written ends in one ``copy_``, which becomes
-an output. Mostly that is a copy of the graph (`functional_form`); where views are in the way, the graph is
-run again, node by node, under `torch.func.functionalize` and make_fx.
+In-place ops become functional ones, and each state that was written ends in one ``copy_``, which
+becomes an output. Mostly that is a copy of the graph (`functional_form`); where views are in the
+way, the graph is run again, node by node, under `torch.func.functionalize` and make_fx.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Numbers(TorchDispatchMode):
     """Gives ``.item()`` in the second trace the value that it had in the first."""
 
     def __init__(self, mode: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self._mode = mode
         self._count = 0
         self.hint: Any = None
@@ -97,7 +97,7 @@ class _Replayer:
                 values[node] = getattr(self._root, node.target)
             else:
                 values[node] = self._call(node, values, stamp)
-                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]
+                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]  # a default has no type
         raise AssertionError("the recorded graph has no output")
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any], stamp: Stamp) -> Any:
@@ -106,7 +106,7 @@ class _Replayer:
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
         if not has_numbers((args, kwargs)):
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
         if not isinstance(node.target, OpOverload):
             return self._number(node, args, kwargs, hint)
         # The fake kernels are quick on numbers that they know; the node gets its symbols back.
@@ -118,7 +118,7 @@ class _Replayer:
 
     def _number(self, node: fx.Node, args: Any, kwargs: Any, hint: Any) -> Any:
         if type(hint) not in (int, float) or kwargs:
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
         tracer = active_tracer()
         symbolic = (torch.SymInt, torch.SymFloat)
         nodes = tuple(node_of(arg, tracer) if isinstance(arg, symbolic) else arg for arg in args)
@@ -202,14 +202,14 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
 
 
 def _drop_absent(graph: fx.Graph) -> None:
-    """make_fx also unpacks results that are None, such as the bias gradient of a convolution without one."""
+    """make_fx also unpacks results that are None: a bias gradient of a convolution without bias."""
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and "val" not in node.meta and not node.users:
             graph.erase_node(node)
 
 
 def _stamp_regenerated(graph: fx.Graph) -> None:
-    """Views of written memory that functionalization makes anew at the very end, for the outputs."""
+    """Views of written memory that functionalization makes anew at the end, for the outputs."""
     for node in graph.nodes:
         if node.op == "call_function" and "provenance" not in node.meta:
             sources = (provenance(source) for source in node.all_input_nodes)
@@ -223,7 +223,7 @@ def _meta(leaf: Leaf) -> TensorMeta | None:
 def _numbers_as_inputs(
     graph: fx.Graph, placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]
 ) -> None:
-    """A Python number enters as a number: drop the 0-dim tensor that carried it through the traces."""
+    """A Python number enters as a number: drop the 0-dim tensor that carried it when tracing."""
     for node, leaf in zip(placeholders, leaves, strict=True):
         if isinstance(leaf.value, torch.Tensor):
             continue

@@ -1,4 +1,4 @@
-"""The arguments of a call: flattened by path, tensors apart from the values that a program is made for."""
+"""The arguments of a call by path: tensors, apart from the values that a program is made for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call(NamedTuple):
 
 
 class Inputs:
-    """Binds calls of one `build`: keyword order never matters, everything else is part of the key."""
+    """Binds calls of one `build`: keyword order never matters, all else is part of the key."""
 
     def __init__(self, build: Callable[..., Any]) -> None:
         self._signature = inspect.signature(build)
@@ -52,8 +52,8 @@ class Inputs:
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.grad_fn is not None:
         raise UnsupportedInput(
-            f"An input of shape {tuple(tensor.shape)} carries an autograd graph ({tensor.grad_fn}); "
-            "gradients cannot flow out of the program into it.",
+            f"An input of shape {tuple(tensor.shape)} carries an autograd graph "
+            f"({tensor.grad_fn}); gradients cannot flow out of the program into it.",
             fix="detach() it, or move the computation that makes it into build.",
         )
     if tensor.layout is not torch.strided:
@@ -92,15 +92,15 @@ def _static_key(value: Any, path: str) -> tuple[Any, ...]:
         hash(value)
     except TypeError:
         raise UnsupportedInput(
-            f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor compared "
-            "from call to call."
+            f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor "
+            "compared from call to call."
         ) from None
     # 1, 1.0 and True are equal, but they are not the same program.
     return (type(value), value)
 
 
 def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
-    """The same tree with each leaf of the given kind replaced; dataclasses are copied, other leaves kept."""
+    """The same tree with each leaf of one kind replaced; dataclasses are copied, the rest kept."""
     if isinstance(value, kind):
         return replace(value)
     if isinstance(value, dict):
@@ -123,10 +123,10 @@ def _init_fields(value: Any) -> list[Any]:
     return [f for f in dataclasses.fields(value) if f.init]
 
 
-def _like_dict(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
+def _like_dict(original: Any, items: dict[Any, Any]) -> Any:
     if type(original) is dict:
         return items
-    if dataclasses.is_dataclass(original):  # a transformers ModelOutput is both
+    if dataclasses.is_dataclass(type(original)):  # a transformers ModelOutput is both
         return type(original)(**items)
     copy = original.copy()
     copy.update(items)

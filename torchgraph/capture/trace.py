@@ -1,4 +1,4 @@
-"""The first trace: run `build` and the optimizer step once over stand-ins and record every ATen op."""
+"""The first trace: run `build` and the optimizer step once over stand-ins, record every ATen op."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .watch import AttributeWatch, CallWatch
 
 @dataclass
 class Recording:
-    """What the first trace leaves: an fx graph that still mutates, and what its inputs and outputs are."""
+    """What the first trace leaves: an fx graph that still mutates, and what goes in and out."""
 
     gm: fx.GraphModule
     inputs: list[Leaf]
@@ -103,7 +103,7 @@ class Tracer:
         self._classes = (nn.Module, graph_class)
         self._leaves: list[Leaf] = [*step.leaves, *self._call_leaves()]
         self._fakes: list[Any] = []
-        self._adopted: dict[int, Any] = {}
+        self._adopted: dict[int, torch.Tensor] = {}
         self._swapped: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._branches: list[tuple[Any, Any]] = []
         self._recorder: Recorder | None = None
@@ -194,7 +194,7 @@ class Tracer:
             leaf.root[leaf.path[0]] = standin
 
     def _outputs(self, returned: Any, standins: Sequence[Any]) -> list[torch.Tensor]:
-        """The returned tensors, detached, as they are before the update; never memory of a state."""
+        """The returned tensors, detached, as before the update; never memory of a state."""
         owned = {storage_id(s) for s in standins if isinstance(s, torch.Tensor)}
         owned.update(storage_id(fake) for fake in self._adopted.values())
         # Clipping and optimizers write gradients in place.
@@ -212,9 +212,7 @@ class Tracer:
             return OutputSlot(len(found) - 1)
 
         tree = map_leaves(returned, torch.Tensor, keep)
-        self._recording = Recording(
-            fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree
-        )
+        self._recording = Recording(fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree)
         return found
 
     def _finish(self, outputs: list[Any], update: OptimizerTrace, returned: Any) -> list[Any]:
@@ -306,7 +304,7 @@ class Tracer:
 
     def _optimizer_namespaces(self) -> list[dict[str, Any]]:
         steps = {
-            cls.step
+            vars(cls)["step"]
             for opt in self._step.optimizers
             for cls in type(opt).__mro__
             if "step" in vars(cls)
@@ -322,8 +320,8 @@ def _readable_errors(trail: Trail) -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise DataDependent(
-            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known when "
-            "the program runs.",
+            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known "
+            "when the program runs.",
             where=_line_of(error) or trail.line,
         ) from error
     except GuardOnDataDependentSymNode as error:

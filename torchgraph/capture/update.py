@@ -44,13 +44,13 @@ class Write:
 class OptimizerTrace:
     """One step of every optimizer of the Graph, inside the running trace."""
 
-    def __init__(self, step: Step, holders: StandIns, standins: list[Any], trail: Trail) -> None:
-        self._step = step
+    def __init__(self, scanned: Step, holders: StandIns, standins: list[Any], trail: Trail) -> None:
+        self._step = scanned
         self._holders = holders
         self._standins = standins
         self._trail = trail
-        self._fqns = {id(standins[i]): leaf.fqn for i, leaf in step.tensors()}
-        self._positions = {leaf.fqn: i for i, leaf in step.tensors()}
+        self._fqns = {id(standins[i]): leaf.fqn for i, leaf in scanned.tensors()}
+        self._positions = {leaf.fqn: i for i, leaf in scanned.tensors()}
         self.writes: list[Write] = []
         self.slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = []
         """(optimizer, owner, keys) wherever the step made new slots: their order is eager's."""
@@ -60,9 +60,8 @@ class OptimizerTrace:
         with self._trail.update():
             for optimizer in self._step.optimizers:
                 check(optimizer)
-                self._clip(optimizer)
-                with ordinary_branch(optimizer), _scaled_lr(optimizer):
-                    optimizer.step()
+                with ordinary_branch(optimizer):
+                    step(optimizer)
             self._keep_rebound_slots()
 
     def changed_numbers(self) -> list[tuple[Leaf, Any]]:
@@ -97,8 +96,8 @@ class OptimizerTrace:
     def _refuse_nested(self, fqn: str, value: Any, known: set[str]) -> None:
         if not any(name.startswith(f"{fqn}.") for name in known) and value:
             raise UnsupportedOptimizer(
-                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph creates "
-                "single tensors and numbers only.",
+                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph "
+                "creates single tensors and numbers only.",
                 fix="run one eager step first, so that the state exists.",
             )
 
@@ -144,12 +143,16 @@ class OptimizerTrace:
                         standin.copy_(value)
                     slots[key] = standin
 
-    def _clip(self, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
-                max_norm = group.get("clip_grad_max_norm", 1.0)
-                norm_type = float(group.get("clip_grad_norm_type", 2.0))
-                clip_grad_norm(group["params"], max_norm, norm_type)
+
+def step(optimizer: torch.optim.Optimizer) -> None:
+    """What one call of a Graph does with an optimizer: clip, scale the lr, ``optimizer.step()``."""
+    for group in optimizer.param_groups:
+        if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
+            max_norm = group.get("clip_grad_max_norm", 1.0)
+            norm_type = float(group.get("clip_grad_norm_type", 2.0))
+            clip_grad_norm(group["params"], max_norm, norm_type)
+    with _scaled_lr(optimizer):
+        optimizer.step()
 
 
 class _scaled_lr:

@@ -1,4 +1,4 @@
-"""Watches modules while `build` runs: which one is called, which attributes are read and written."""
+"""Watches modules while `build` runs: which one is called, which attributes it reads and writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OWN = frozenset(
 
 
 def is_plain(value: Any) -> bool:
-    """True for immutable values that can be compared at each call: numbers, strings, tuples of them."""
+    """True for immutable values that each call can compare: numbers, strings, tuples of them."""
     kind = type(value)
     return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
 
@@ -60,7 +60,7 @@ class AttributeWatch:
         """(path, object, attribute, value) of everything that was read."""
         return [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
 
-    def _reader(self, cls: type) -> Callable[[Any, str], Any]:
+    def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
         original = cls.__getattribute__
         reads, owners = self.reads, self._owners
 
@@ -76,7 +76,7 @@ class AttributeWatch:
 
         return __getattribute__
 
-    def _writer(self, cls: type) -> Callable[[Any, str, Any], None]:
+    def _writer(self, cls: Any) -> Callable[[Any, str, Any], None]:
         original = cls.__setattr__
 
         def __setattr__(owner: Any, name: str, value: Any) -> None:
@@ -162,7 +162,7 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 class CallWatch:
-    """Follows ``nn.Module.__call__``: the path of the running module, inputs and outputs of each call."""
+    """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
     def __init__(
         self,
@@ -195,8 +195,8 @@ class CallWatch:
     def _meet(self, module: nn.Module) -> str:
         """A module that no attribute of the Graph holds: take its tensors by reference."""
         warnings.warn(
-            f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: its "
-            "parameters are read by reference and no optimizer of the Graph can train them.",
+            f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: "
+            "its parameters are read by reference and no optimizer of the Graph can train them.",
             UnregisteredModuleWarning,
             stacklevel=2,
         )

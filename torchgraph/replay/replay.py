@@ -22,11 +22,11 @@ from ..debug.tree import TreeSource
 from ..errors import GraphBroken, StepFailed
 from ..guards import Guards
 from ..lower.executable import Executable
-from ..program import OutputKind, Program, Role, TensorMeta
+from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 
 
 class Replay:
-    """Runs an executable directly over live tensors. Holds what the guards found, never a copy of it."""
+    """Runs an executable directly over live tensors. Holds what the guards found, not a copy."""
 
     def __init__(self, captured: Captured, program: Program, executable: Executable) -> None:
         self.captured = captured
@@ -46,6 +46,20 @@ class Replay:
         creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
         return creates or bool(self.captured.writes)
 
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What it is bound to, in the order of the signature's inputs; stale for call inputs."""
+        return tuple(self._leaves)
+
+    @property
+    def returns_loss(self) -> bool:
+        """True when build returns the tensor that backward() was called on."""
+        return self.captured.loss_path is not None
+
+    def patience(self) -> AbstractContextManager[None]:
+        """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
+        return _interrupts_wait() if self.executable.writes else nullcontext()
+
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
         reason = self.guards.broken()
@@ -57,13 +71,13 @@ class Replay:
         return ""
 
     def refit(self, step: Step) -> bool:
-        """Bind to the tensors that are there now, when they fit the program; False when they do not."""
+        """Bind to the tensors that are there now, if they fit the program; False if they do not."""
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
-        for leaf in self._leaves:
+        for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):
             if leaf.role not in (Role.INPUT, Role.FREE):
                 found = live.pop(leaf.fqn, None)
-                if found is None or not _fits(leaf, found):
+                if found is None or not _fits(spec, leaf, found):
                     return False
                 leaf = found
             leaves.append(leaf)
@@ -149,7 +163,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with torch.no_grad(), below_autograd(), self._patience():
+            with torch.no_grad(), below_autograd():
                 return self.executable.function(values)
         except Exception as error:
             line, node = self.executable.node_at(error)
@@ -166,9 +180,6 @@ class Replay:
                 where=self.executable.line_of(node),
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
-
-    def _patience(self) -> AbstractContextManager[None]:
-        return _interrupts_wait() if self.executable.writes else nullcontext()
 
     def _create(self, fqn: str, value: torch.Tensor) -> None:
         new = self.captured.creates[fqn]
@@ -193,17 +204,16 @@ class Replay:
         """The state of a parameter, or what the optimizer keeps under a key of its own."""
         leaf = self._live.get(owner)
         state = self.guards.optimizers[number].optimizer.state
-        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]
+        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]  # its slots
 
 
-def _fits(leaf: Leaf, found: Leaf) -> bool:
+def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
     if leaf.role is not found.role:
         return False
-    if isinstance(leaf.value, torch.Tensor) != isinstance(found.value, torch.Tensor):
-        return False
-    if isinstance(leaf.value, torch.Tensor):
-        return TensorMeta.of(leaf.value) == TensorMeta.of(found.value)
-    return type(leaf.value) is type(found.value)
+    if isinstance(found.value, torch.Tensor):
+        # The meta of the capture: the leaf's own tensor may have changed since.
+        return spec.meta == TensorMeta.of(found.value)
+    return spec.meta is None and type(leaf.value) is type(found.value)
 
 
 def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
@@ -235,11 +245,11 @@ def _interrupts_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if caught and callable(before):
-            before(*caught[0])
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if caught:
+            signal.raise_signal(signal.SIGINT)
