@@ -1,7 +1,4 @@
-"""Writes docs/errors.md from the docstrings and fixes in torchgraph/errors.py.
-
-python docs/generate_errors.py
-"""
+"""Write docs/errors.md from torchgraph/errors.py: `python docs/generate_errors.py`."""
 
 from __future__ import annotations
 
@@ -15,14 +12,16 @@ TARGET = Path(__file__).with_name("errors.md")
 SOURCE = Path(errors.__file__)
 HEAD = """# Errors and warnings
 
-What each means, what triggers it, and the way out. Catch them by class: `torchgraph.errors.GradPresent`. All errors derive from
-`GraphError`, all warnings from `GraphWarning`; many also derive from the built-in class that OneFlow raises in the same place.
-A message says what happened, the line of your code where it did, and the way out.
+What each means, what triggers it, and the way out. Catch them by class, as in
+`torchgraph.errors.GradPresent`. All errors derive from `GraphError`, all warnings from
+`GraphWarning`; many also derive from the built-in class that OneFlow raises in the same place. A
+message says what happened, the line of your code where it did, and the way out.
 
-A call that raises has changed nothing, [`StepFailed`](#stepfailed) excepted, which says whether it did.
+A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
 
 This page is generated from `torchgraph/errors.py` by `python docs/generate_errors.py`.
 """
+_ROOTS = (errors.GraphError, errors.GraphWarning)
 _SECTION = re.compile(r"# --- (.+?) -+$")
 
 
@@ -39,9 +38,9 @@ def render() -> str:
         if not isinstance(node, ast.ClassDef):
             continue
         found = getattr(errors, node.name)
-        if issubclass(found, (errors.GraphError, errors.GraphWarning)):
+        if issubclass(found, _ROOTS):
             for number in [number for number in titles if number < node.lineno]:
-                parts.append(f"\n## {titles.pop(number).capitalize()}\n")
+                parts.append(f"\n## {_sentence(titles.pop(number))}\n")
             parts.append(_entry(found))
     return "".join(parts)
 
@@ -50,12 +49,19 @@ def _entry(found: type) -> str:
     lines = [f"\n### {found.__name__}\n", f"\n{_markdown(found.__doc__ or '')}\n"]
     fix = vars(found).get("fix", "")
     if fix:
-        lines.append(f"\n**Fix:** {fix}\n")
-    bases = [base.__name__ for base in found.__bases__ if base is not errors.GraphError]
-    if bases and found not in (errors.GraphError, errors.GraphWarning):
-        also = ", ".join(f"`{base}`" for base in bases if base != "GraphWarning")
-        lines.append(f"\nAlso a {also}.\n" if also else "")
+        lines.append(f"\n**Fix:** {_escaped(fix)}\n")
+    bases = [base.__name__ for base in found.__bases__ if base not in _ROOTS]
+    if bases and found not in _ROOTS:
+        lines.append(f"\nAlso caught as {' or '.join(f'`{base}`' for base in bases)}.\n")
     return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("__", r"\_\_").replace("*", r"\*")
+
+
+def _sentence(title: str) -> str:
+    return title[0].upper() + title[1:]
 
 
 def _markdown(docstring: str) -> str:
