@@ -3,7 +3,8 @@
     python -m benchmarks.call
 
 For a model of 300 modules and 600 parameters with AdamW, calls of the Graph and of its bare
-executable alternate, over the same live tensors and below autograd. The difference of a pair is what a call adds, with every check on.
+executable alternate, over the same live tensors and below autograd. The difference of a pair is
+what a call adds, with every check on.
 
 A second figure comes from inside the same call: its whole time less the time that the executable
 ran. It is the larger one, for the checks fetch from memory what the program reads right after them.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 
 from .capture.step import Step
-from .errors import CacheThrashWarning
+from .errors import CacheThrashWarning, warn
 from .replay.replay import Replay
 
 
@@ -86,10 +85,9 @@ class ProgramCache:
         if self._captures_since_hit > size and not self._warned:
             self._warned = True
             last = f" The last reason: {self.reasons[-1]}." if self.reasons else ""
-            warnings.warn(
+            warn(
                 f"{self._captures_since_hit} calls in a row needed a new program, more than the "
                 f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
                 "shapes, or raise config.set_cache_size.",
                 CacheThrashWarning,
-                stacklevel=2,
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import warnings
 from types import FrameType
 from typing import ClassVar, NamedTuple
 
@@ -53,6 +54,21 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the user's innermost line, once per line as Python does."""
+    torch_root = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code.co_filename, torch_root):
+        frame = frame.f_back
+    if frame is None:
+        warnings.warn(message, category, stacklevel=2)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry
+    )
 
 
 class GraphError(RuntimeError):

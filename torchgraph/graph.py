@@ -85,7 +85,7 @@ class Graph(ModuleHolder):
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
         self._lock = threading.RLock()
-        self._shown: tuple[Replay, Call] | None = None
+        self._shown: tuple[Replay, Call, Any] | None = None
         self._calls = 0
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
@@ -198,7 +198,7 @@ class Graph(ModuleHolder):
         with stages.stage("building plan", parts=1):
             replay = Replay(captured, program, lower(program, f"{self._name} {len(self._cache)}"))
         self._stage_seconds = dict(stages.seconds)
-        self._shown = (replay, call)
+        self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
         self._cache.add(key, replay, options.cache_size)
         self._say_program(stages, replay)
         return replay
@@ -216,7 +216,7 @@ class Graph(ModuleHolder):
 
     @contextmanager
     def _building(self) -> Iterator[None]:
-        """`build` may run here: it meets bare modules, and steps of optimizers are not the user's."""
+        """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
         with _capturing, self._inside_build():
             self._schedulers.tracing(True)
             try:
@@ -315,15 +315,15 @@ class Graph(ModuleHolder):
         Raises:
             NotCompiled: before the first call.
         """
-        replay, call = self._last()
+        replay, call, _ = self._last()
         options = self.config.options
         return Report.of(self._name, replay, call, self._cache, options, self._stage_seconds)
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
 
-        ``build`` and the optimizers run for real, once or a few times, and are undone. What cannot be
-        undone are prints and writes to objects other than modules, optimizers and tensors.
+        ``build`` and the optimizers run for real, once or a few times, and are undone. Prints
+        stay, and so do writes to objects other than modules, optimizers and tensors.
 
         Returns:
             The first node whose value differs, with the user's line; None when every output and
@@ -339,11 +339,10 @@ class Graph(ModuleHolder):
             with self._building():
                 return check(replay, self.build, call, self._modules, self._optimizers, self)
 
-    def _last(self) -> tuple[Replay, Call]:
+    def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
-        shown: tuple[Replay, Call] = self._shown
-        return shown
+        return self._shown
 
     def _tree(self, path: str = "") -> TreeSource:
         options = self._blocks.debug(path)
@@ -357,8 +356,8 @@ class Graph(ModuleHolder):
         )
         if self._shown is None:
             return source
-        replay, call = self._shown
-        return replay.described(source, described((call.args, call.kwargs)))
+        replay, _, inputs = self._shown
+        return replay.described(source, inputs)
 
     def __repr__(self) -> str:
         return tree_text(self._tree())

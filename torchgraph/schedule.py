@@ -72,7 +72,7 @@ class Schedulers:
         return any(isinstance(entry.scheduler, ReduceLROnPlateau) for entry in self._entries)
 
     def check_loss(self, returned: bool) -> None:
-        """Raise SchedulerNeedsLoss when a scheduler decides by a loss that build does not return."""
+        """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
         if self._entries and not returned and self.needs_loss():
             raise SchedulerNeedsLoss(
                 "ReduceLROnPlateau needs the loss of the step, which build does not return."

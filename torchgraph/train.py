@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from .graph import Graph
 
 
-class _TrainStep(Graph):
+class TrainStep(Graph):
     """The Graph behind `train_step`."""
 
     def __init__(
@@ -39,4 +39,4 @@ def train_step(
         loss_fn: a module or function of (model output, target) that returns a scalar tensor.
         lr_sch: as for `Graph.add_optimizer`.
     """
-    return _TrainStep(model, loss_fn, optimizer, lr_sch)
+    return TrainStep(model, loss_fn, optimizer, lr_sch)

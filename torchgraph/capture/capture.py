@@ -14,9 +14,9 @@ from .._torch import storage_id
 from ..counters import counters
 from ..errors import SharedMemory
 from ..guards import Guards, ValueGuard
-from ..program import CallRecord, OutputKind, Program
+from ..program import CallRecord, OutputKind, Program, Role
 from .functionalize import functionalize
-from .inputs import Call
+from .inputs import Call, hollow
 from .slots import make_slots
 from .step import Leaf, Step
 from .trace import Recording, Tracer
@@ -67,8 +67,8 @@ def capture(
     recording = tracer.run()
     made = make_slots(recording)
     program, guard_nodes = functionalize(recording)
-    leaves = recording.inputs
-    _check_memory(program, leaves)
+    leaves = [_without_batch(leaf) for leaf in recording.inputs]
+    _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)
     guards = Guards(step, recording.reads)
     return Captured(
@@ -119,6 +119,13 @@ def _value_guard(
     gm = fx.GraphModule(program.gm, graph)
     fqns = tuple(leaves[position].fqn for position in positions)
     return ValueGuard(gm, fqns, tuple(value for _, value in unique))
+
+
+def _without_batch(leaf: Leaf) -> Leaf:
+    """A program must not keep the batch alive that it was captured with."""
+    if leaf.role is not Role.INPUT:
+        return leaf
+    return Leaf(leaf.fqn, leaf.role, [], leaf.path, hollow(leaf.value))
 
 
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:

@@ -209,7 +209,7 @@ def _functional_op(op: Any) -> OpOverload:
 
 
 def _defaults(node: fx.Node, op: OpOverload) -> list[Any]:
-    """What the in-place op has by default and the functional one asks for: bernoulli's p."""
+    """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
     mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
     pairs = list(zip(mine, other, strict=False))[len(node.args) :]
     return [

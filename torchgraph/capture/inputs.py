@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,16 @@ class Call(NamedTuple):
     key: tuple[Any, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    def without_data(self) -> Call:
+        """The call as a description: keeping it keeps no batch alive."""
+        args, kwargs = map_leaves((self.args, self.kwargs), torch.Tensor, hollow)
+        return Call(list(map(hollow, self.tensors)), self.key, args, kwargs)
+
+
+def hollow(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, strides and dtype that holds no data."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 class Inputs:
@@ -43,10 +53,12 @@ class Inputs:
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-            return Call(list(args), tuple(map(_tensor_key, args)), args, kwargs)
+            key = (tuple(map(_tensor_key, args)), _sharing(args))
+            return Call(list(args), key, args, kwargs)
         tensors: list[torch.Tensor] = []
-        key = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
-        return Call(tensors, (key, tuple(map(_tensor_key, tensors))), args, kwargs)
+        tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
+        key = (tree, tuple(map(_tensor_key, tensors)), _sharing(tensors))
+        return Call(tensors, key, args, kwargs)
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -62,6 +74,21 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
             fix="pass a strided tensor (to_dense()).",
         )
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+
+
+def _sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
+    """(first, other, distance) for tensors of one storage: part of what a program is made for."""
+    if len(tensors) < 2:
+        return ()
+    first_of: dict[int, int] = {}
+    found = []
+    for position, tensor in enumerate(tensors):
+        pointer = tensor.untyped_storage().data_ptr()
+        first = first_of.setdefault(pointer, position)
+        if first != position and pointer:  # empty tensors have no memory
+            distance = tensor.storage_offset() - tensors[first].storage_offset()
+            found.append((first, position, distance))
+    return tuple(found)
 
 
 def _flatten(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
@@ -95,8 +122,8 @@ def _static_key(value: Any, path: str) -> tuple[Any, ...]:
             f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor "
             "compared from call to call."
         ) from None
-    # 1, 1.0 and True are equal, but they are not the same program.
-    return (type(value), value)
+    # 1, 1.0 and True are equal, and so are 0.0 and -0.0, but they are not the same program.
+    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
 
 
 def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
@@ -139,24 +166,27 @@ def _like_sequence(original: Any, items: list[Any]) -> Any:
 
 def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The path of each tensor of a call, in binding order."""
-    found: list[str] = []
+    return [path for path, leaf in leaves(args, kwargs) if isinstance(leaf, torch.Tensor)]
 
-    def walk(value: Any, path: str) -> None:
-        if isinstance(value, torch.Tensor):
-            found.append(path)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                walk(item, f"{path}[{key!r}]")
-        elif isinstance(value, (list, tuple)):
-            for position, item in enumerate(value):
-                walk(item, f"{path}[{position}]")
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for f in dataclasses.fields(value):
-                walk(getattr(value, f.name), f"{path}.{f.name}")
 
-    walk(args, "args")
-    walk(kwargs, "kwargs")
-    return found
+def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(path such as ``args[0].mask``, value) of each leaf of a call, tensor or not."""
+    yield from _leaves(args, "args")
+    yield from _leaves(kwargs, "kwargs")
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{position}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
+    else:
+        yield path, value
 
 
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:

@@ -198,9 +198,9 @@ class Recorder(TorchDispatchMode):
     def _check_random(self, func: Any, args: Any, kwargs: Any) -> None:
         if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
             raise RandomStateTouched(
-                f"{func} draws from a torch.Generator of its own, whose state a program does not carry.",
+                f"{func} draws from a torch.Generator of its own; a program does not carry its state.",
                 where=self._trail.line,
-                fix="draw from torch's default generator, or outside of build and pass the result in.",
+                fix="draw from torch's default generator, or outside of build, and pass it in.",
             )
         if self._trail.in_engine and effects.of_target(func).random:
             raise RandomStateTouched(

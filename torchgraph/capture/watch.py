@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from ..errors import (
     AttributeWriteWarning,
     SourceLine,
     UnregisteredModuleWarning,
+    warn,
 )
 from ..program import CallRecord
 from .inputs import described
@@ -104,11 +104,10 @@ class AttributeWatch:
                 f"build reads {path}.{name} and then writes it.", where=where
             )
         at = f" (at {where})" if where else ""
-        warnings.warn(
+        warn(
             f"build writes the attribute {path}.{name}{at}. It was put back after the capture, and "
             "calls of the Graph do not write it: return the value from build instead.",
             AttributeWriteWarning,
-            stacklevel=2,
         )
 
 
@@ -194,11 +193,10 @@ class CallWatch:
 
     def _meet(self, module: nn.Module) -> str:
         """A module that no attribute of the Graph holds: take its tensors by reference."""
-        warnings.warn(
+        warn(
             f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: "
             "its parameters are read by reference and no optimizer of the Graph can train them.",
             UnregisteredModuleWarning,
-            stacklevel=2,
         )
         self._adopt(module)
         for child in module.modules():

@@ -14,7 +14,7 @@ from torch import fx
 from torch.optim import Optimizer
 
 from .._torch import OpOverload
-from ..capture.inputs import Call
+from ..capture.inputs import Call, leaves
 from ..debug.text import value_type
 from ..errors import SourceLine
 from ..program import Phase, Program, TensorMeta, provenance
@@ -55,23 +55,9 @@ def collect(program: Program, call: Call, optimizers: list[Optimizer]) -> tuple[
 
 
 def _arguments(call: Call) -> Iterator[Baked]:
-    for name, value in (*_leaves(call.args, "args"), *_leaves(call.kwargs, "kwargs")):
+    for name, value in leaves(call.args, call.kwargs):
         if not isinstance(value, torch.Tensor):
             yield Baked(Kind.ARGUMENT, name, repr(value))
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for position, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{position}]")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
-    else:
-        yield path, value
 
 
 def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:

@@ -177,8 +177,8 @@ class _Follower(fx.Interpreter):
     """Runs a program and stops comparing at the first node that eager has no equal value for.
 
     A node is right when eager met its value anywhere: passes may merge, move and rename nodes. It
-    is wrong when eager never did although it ran this op with this shape and dtype. A node of a
-    pass that eager has no counterpart for is a suspect: it is judged by what reads it.
+    is wrong when eager never did although it ran this op with this shape and dtype. A node that
+    eager has no counterpart for is a suspect: it is judged by what eager gives to its reader.
     """
 
     def __init__(self, program: Program, journal: Journal) -> None:
@@ -232,7 +232,7 @@ class _Follower(fx.Interpreter):
         elif candidates is not None:
             place = self._counterpart(candidates)
             self._found = _Found(node, copied(tensor), place, read)
-        elif provenance(node).made_by != _CAPTURE:
+        else:
             self._suspects.add(node)
 
     def _counterpart(self, candidates: Sequence[tuple[Place, bytes]]) -> Place:

@@ -91,7 +91,7 @@ class Eager:
         self._optimizers = optimizers
         self._outside = [leaf for leaf in leaves if leaf.role is Role.FREE]
         below = [child for module in modules.values() for child in module.modules()]
-        tensors = [*call.tensors, *(leaf.value for leaf in leaves)]
+        tensors = [*call.tensors, *(leaf.value for leaf in leaves if leaf.role is not Role.INPUT)]
         self._snapshot = Snapshot([graph, *below, *optimizers], tensors)
 
     def run(self, journal: Journal | None = None) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class _Saved:
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not is_lazy(tensor)
+    return tensor.layout is torch.strided and not tensor.is_meta and not is_lazy(tensor)
 
 
 def _contents(container: Any) -> Any:

@@ -92,7 +92,7 @@ class _Reinplace:
         }
 
     def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
-        """Storage -> the states that the outputs in it update; None for one that the caller gets."""
+        """Storage -> the states that outputs in it update; None for one that the caller gets."""
         placeholders = self._program.placeholders
         specs = zip(self._program.signature.inputs, placeholders, strict=True)
         states = {spec.fqn: node for spec, node in specs}
@@ -105,7 +105,7 @@ class _Reinplace:
                     found.setdefault(storage, []).append(target)
         return found
 
-    def _may_stay(self, result: fx.Node, home: int) -> bool:
+    def _may_stay(self, result: fx.Node, home: int | None) -> bool:
         """True when ``result`` may live in that memory until the end.
 
         A state's memory holds the state's new value then, and is nothing that the caller may keep.
@@ -183,7 +183,9 @@ class _Reinplace:
         fits = all(
             self._free_after(item, node) and _same_layout(item.meta["val"], value)
             for item, value in zip(items, values, strict=True)
-        ) and all(self._may_stay(user, homes[int(user.args[1])]) for user in results)
+        )
+        indices: list[Any] = [user.args[1] for user in results]
+        fits = fits and all(map(self._may_stay, results, [homes[index] for index in indices]))
         if not fits or any(self._home(other) in homes for other in _others(node)):
             return
         node.target = op
@@ -202,7 +204,6 @@ class _Reinplace:
         ):
             return False
         home = self._home(first)
-        assert home is not None  # a free tensor has memory
         return self._may_stay(node, home) and not any(
             self._home(other) == home and self._tensor(other) is not self._tensor(first)
             for other in _others(node)

@@ -19,7 +19,7 @@ from ..capture.step import Leaf, Step
 from ..capture.trace import OutputSlot
 from ..counters import counters
 from ..debug.tree import TreeSource
-from ..errors import GraphBroken, StepFailed
+from ..errors import GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards
 from ..lower.executable import Executable
 from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
@@ -149,6 +149,15 @@ class Replay:
         ]
         for i in self._inputs:
             self._values_now[i] = None
+        outputs = self.program.signature.outputs
+        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        self._written_memory = {
+            leaf.value.untyped_storage().data_ptr()
+            for leaf in self._leaves
+            if leaf.role is not Role.INPUT
+            and leaf.fqn in written
+            and isinstance(leaf.value, torch.Tensor)
+        } - {0}
 
     def _values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         values = self._values_now.copy()
@@ -156,6 +165,10 @@ class Replay:
             values[i] = leaf.read()
         for i, tensor in zip(self._inputs, inputs, strict=True):
             values[i] = tensor
+            if tensor.untyped_storage().data_ptr() in self._written_memory:
+                raise SharedMemory(
+                    f"{self._leaves[i].fqn} shares memory with a state that the step writes."
+                )
         return values
 
     # --- running ----------------------------------------------------------------------------------
