@@ -3,8 +3,8 @@
     python -m benchmarks.call
 
 For a model of 300 modules and 600 parameters with AdamW, calls of the Graph and of its bare
-executable alternate, over the same live tensors and under the same conditions (no autograd,
-interrupts held back). The difference of a pair is what a call adds, with every check on.
+executable alternate, over the same live tensors and below autograd. The difference of a pair is
+what a call adds, with every check on.
 
 A second figure comes from inside the same call: its whole time less the time that the executable
 ran. It is the larger one, for the checks fetch from memory what the program reads right after them.
@@ -129,7 +129,7 @@ def _pairs(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> list[tu
     found = []
     for number in range(calls):
         values = replay._values([work.x, work.y])
-        with torch.no_grad(), below_autograd(), replay.patience():
+        with torch.no_grad(), below_autograd():
 
             def bare(values: list[Any] = values) -> Any:
                 return function(values)
@@ -138,7 +138,7 @@ def _pairs(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> list[tu
                 run = _timed(bare)
         call = _timed(whole)
         if not number % 2:
-            with torch.no_grad(), below_autograd(), replay.patience():
+            with torch.no_grad(), below_autograd():
                 run = _timed(bare)
         found.append((call, run))
     return found
