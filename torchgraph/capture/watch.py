@@ -78,7 +78,7 @@ class AttributeWatch:
             value = original(owner, name)
             key = (id(owner), name)
             watched = id(owner) in owners and key not in reads and name not in _OWN
-            # What build wrote before is its own value, not one that a later call could find changed.
+            # What build wrote before is its own value: no later call could find it changed.
             if (
                 watched
                 and key not in writes
