@@ -54,6 +54,7 @@ __all__ = [
     "active_tracer",
     "below_autograd",
     "clip_grad_norm",
+    "composite",
     "constant_of",
     "disable_modes",
     "engine_watch",
@@ -349,3 +350,8 @@ class TensorMatch:
             (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad)
             for t in self._tensors
         ]
+
+
+def composite(op: OpOverload) -> Callable[..., Any]:
+    """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
+    return functools.partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)

@@ -1,7 +1,6 @@
 """Hugging Face architectures as data: a tiny configuration of each, and what to feed it.
 
-Dropouts are on wherever the architecture has them, stochastic depth included; only layerdrop, a Python
-branch on a random number, is left at its default of 0.
+Dropouts are on wherever the architecture has them, stochastic depth included.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def tokens(config: Any) -> dict[str, Any]:
 
 
 def masked_tokens(config: Any) -> dict[str, Any]:
-    """Token ids with a padding mask, and labels of which some are ignored: masked language models."""
+    """Token ids with a padding mask, and labels some of which are ignored."""
     batch = tokens(config)
     mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
     mask[1, -3:] = 0

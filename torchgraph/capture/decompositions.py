@@ -1,8 +1,14 @@
-"""Ops replaced while recording, because their schema hides a write.
+"""Ops replaced while recording, because the second trace would not do what eager does.
 
 ``native_batch_norm`` and the vendor forms write the running statistics without saying so; a
 functional program would silently leave them behind. Each becomes the overload of the same kernel
 that tells the truth.
+
+``binary_cross_entropy_with_logits`` has another formula under ``torch.func.functionalize``, a bit
+off eager's; it becomes the ops that its eager kernel calls.
+
+``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional
+forms do not keep.
 """
 
 from __future__ import annotations
@@ -12,6 +18,9 @@ from functools import cache
 from typing import Any
 
 import torch
+
+from .. import ops
+from .._torch import composite
 
 aten = torch.ops.aten
 
@@ -53,10 +62,27 @@ def _cudnn_batch_norm(
     )
 
 
+def _bernoulli_(self: Any, p: float = 0.5, generator: Any = None) -> Any:
+    if generator is not None or self.is_contiguous():
+        return NotImplemented
+    return self.copy_(ops.bernoulli(self, p))
+
+
+def _normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
+    if generator is not None or self.is_contiguous():
+        return NotImplemented
+    return self.copy_(ops.normal(self, mean, std))
+
+
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decomposition table of the first trace."""
     return {
         aten.native_batch_norm.default: _native_batch_norm,
         aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+        aten.bernoulli_.float: _bernoulli_,
+        aten.normal_.default: _normal_,
+        aten.binary_cross_entropy_with_logits.default: composite(
+            aten.binary_cross_entropy_with_logits.default
+        ),
     }

@@ -198,7 +198,7 @@ class Recorder(TorchDispatchMode):
     def _check_random(self, func: Any, args: Any, kwargs: Any) -> None:
         if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
             raise RandomStateTouched(
-                f"{func} draws from a torch.Generator of its own; a program does not carry its state.",
+                f"{func} draws from a torch.Generator of its own, whose state no program has.",
                 where=self._trail.line,
                 fix="draw from torch's default generator, or outside of build, and pass it in.",
             )

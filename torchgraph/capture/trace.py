@@ -283,6 +283,8 @@ class Tracer:
         return fake
 
     def _adopt_module(self, module: nn.Module) -> None:
+        for child in module.modules():
+            self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
         for holder, name, tensor in adopted_state(module):
             if not isinstance(tensor, FakeTensor):
                 self._swapped.append((holder, name, tensor))

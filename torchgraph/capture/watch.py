@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -28,6 +30,8 @@ _PLAIN = frozenset(
 _OWN = frozenset(
     {"_is_full_backward_hook", "_is_hf_initialized", "_compiled_call_impl", "_version"}
 )
+# The OrderedDicts are a module's hooks: one that build registered is taken off again.
+_CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
 def is_plain(value: Any) -> bool:
@@ -40,7 +44,7 @@ class AttributeWatch:
     """The plain and tensor attributes that `build` read from modules, and those that it wrote."""
 
     def __init__(self, owners: Mapping[int, tuple[str, Any]], line: Callable[[], Any]) -> None:
-        self._owners = owners
+        self._owners = dict(owners)
         """id of an object -> (its path, the object). Others are not watched."""
         self._line = line
         self.reads: dict[tuple[int, str], Any] = {}
@@ -56,19 +60,30 @@ class AttributeWatch:
                 stack.enter_context(mock.patch.object(cls, "__setattr__", self._writer(cls)))
             yield
 
+    def watch(self, path: str, owner: Any) -> None:
+        """Watch one more object from here on; its present attributes are those to put back."""
+        if id(owner) not in self._owners:
+            self._owners[id(owner)] = (path, owner)
+            self._before[id(owner)] = _Snapshot(vars(owner))
+
     def read_values(self) -> list[tuple[str, Any, str, Any]]:
         """(path, object, attribute, value) of everything that was read."""
         return [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
 
     def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
         original = cls.__getattribute__
-        reads, owners = self.reads, self._owners
+        reads, writes, owners = self.reads, self._writes, self._owners
 
         def __getattribute__(owner: Any, name: str) -> Any:
             value = original(owner, name)
             key = (id(owner), name)
             watched = id(owner) in owners and key not in reads and name not in _OWN
-            if watched and (is_plain(value) or isinstance(value, torch.Tensor)):
+            # What build wrote before is its own value: no later call could find it changed.
+            if (
+                watched
+                and key not in writes
+                and (is_plain(value) or isinstance(value, torch.Tensor))
+            ):
                 own = original(owner, "__dict__")
                 if name in own and own[name] is value:
                     reads[key] = value
@@ -91,28 +106,34 @@ class AttributeWatch:
         changed = []
         for key, (path, owner) in self._owners.items():
             changed += [(key, path, name) for name in self._before[key].restore(vars(owner))]
-        if check:
+        if check and changed:
             for key, path, name in changed:
-                self._judge(key, path, name)
+                self._refuse_read(key, path, name)
+            self._warn_written(changed)
 
-    def _judge(self, key: int, path: str, name: str) -> None:
-        where = self._writes.get((key, name))
-        if (key, name) in self.reads and self.reads[key, name] is self._before[key].values.get(
-            name
-        ):
+    def _refuse_read(self, key: int, path: str, name: str) -> None:
+        before = self._before[key].values.get(name)
+        if (key, name) in self.reads and self.reads[key, name] is before:
+            where = self._writes.get((key, name))
             raise AttributeReadAndWritten(
                 f"build reads {path}.{name} and then writes it.", where=where
             )
+
+    def _warn_written(self, changed: Sequence[tuple[int, str, str]]) -> None:
+        key, path, name = changed[0]
+        where = self._writes.get((key, name))
         at = f" (at {where})" if where else ""
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         warn(
-            f"build writes the attribute {path}.{name}{at}. It was put back after the capture, and "
-            "calls of the Graph do not write it: return the value from build instead.",
+            f"build writes the attribute {path}.{name}{at}{more}. What it wrote was put back after "
+            "the capture, and calls of the Graph do not write it: return the value from build "
+            "instead.",
             AttributeWriteWarning,
         )
 
 
 class _Snapshot:
-    """The attributes of one object, and the contents of its plain lists, dicts and sets."""
+    """The attributes of one object, and the contents of its plain containers."""
 
     _HELD = frozenset({"_parameters", "_buffers", "_modules"})  # restored by the stand-ins
 
@@ -121,7 +142,7 @@ class _Snapshot:
         self._contents = {
             name: value.copy()
             for name, value in attributes.items()
-            if type(value) in (list, dict, set) and name not in self._HELD
+            if type(value) in _CONTAINERS and name not in self._HELD
         }
 
     def restore(self, now: dict[str, Any]) -> list[str]:
@@ -173,31 +194,41 @@ class CallWatch:
         self._trail = trail
         self._adopt = adopt
         self.calls: list[CallRecord] = []
+        self._made: dict[int, nn.Module] = {}
+        """Modules that `build` itself makes; held, so that no other object gets the id of one."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Watch every module call in the block."""
-        original = nn.Module.__call__
+        original, make = nn.Module.__call__, nn.Module.__init__
+
+        def __init__(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            self._made[id(module)] = module
+            make(module, *args, **kwargs)
 
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = self._paths.get(id(module))
             if path is None:
+                if id(module) in self._made:
+                    return original(module, *args, **kwargs)
                 path = self._meet(module)
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
-        with mock.patch.object(nn.Module, "__call__", __call__):
+        with mock.patch.multiple(nn.Module, __call__=__call__, __init__=__init__):
             yield
 
     def _meet(self, module: nn.Module) -> str:
         """A module that no attribute of the Graph holds: take its tensors by reference."""
-        warn(
-            f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: "
-            "its parameters are read by reference and no optimizer of the Graph can train them.",
-            UnregisteredModuleWarning,
-        )
+        if any(True for _ in chain(module.parameters(), module.buffers())):
+            warn(
+                f"{type(module).__name__} is called in build, but no attribute of the Graph holds "
+                "it: its parameters are read by reference and no optimizer of the Graph can train "
+                "them.",
+                UnregisteredModuleWarning,
+            )
         self._adopt(module)
         for child in module.modules():
             self._paths.setdefault(id(child), "")

@@ -1,0 +1,109 @@
+"""What build may do to modules: write attributes, register hooks, make some, call foreign ones."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from torchgraph.errors import AttributeWriteWarning, UnregisteredModuleWarning
+from torchgraph.testing import counters
+
+
+class _Evaluate(tg.Graph):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def build(self, x: torch.Tensor) -> Any:
+        return self.model(x)
+
+
+class _WritesThenReads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.width = 2.0, 4.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.shift, self.width = 1.0, 8.0
+        return x * self.width + self.shift
+
+
+def test_an_attribute_that_build_writes_and_then_reads_is_no_reason_for_a_new_capture():
+    model = _WritesThenReads()
+    graph = _Evaluate(model)
+    with pytest.warns(AttributeWriteWarning, match=r"model\.shift .* and 1 more"):
+        graph(torch.ones(2))
+    before = counters.captures
+    assert graph(torch.ones(2)).tolist() == [9.0, 9.0]
+    assert counters.captures == before
+    assert model.shift == 2.0
+
+
+class _HooksItselfOnce(nn.Module):
+    """As transformers records hidden states: hooks are registered by the first call."""
+
+    seen: ClassVar[list[torch.Tensor]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not getattr(self, "_hooked", False):
+            self.inner.register_forward_hook(lambda module, args, out: self.seen.append(out))
+            self._hooked = True
+        self.seen.clear()
+        self.inner(x)
+        return x * len(self.seen)
+
+
+def test_hooks_registered_in_build_are_taken_off_again():
+    model = _HooksItselfOnce()
+    graph = _Evaluate(model)
+    with pytest.warns(AttributeWriteWarning):
+        assert graph(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert not model.inner._forward_hooks
+    assert model(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert graph(torch.ones(2)).tolist() == [1.0, 1.0]
+
+
+class _MakesItsLoss(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = nn.MSELoss()(x, torch.zeros_like(x))
+        return loss
+
+
+def test_a_module_made_in_build_belongs_to_the_module_that_made_it():
+    graph = _Evaluate(_MakesItsLoss())
+    assert graph(torch.ones(2)) == 1.0  # warnings are errors here
+
+
+def test_a_foreign_module_without_tensors_is_guarded():
+    dropout = nn.Dropout(0.5)
+
+    class Calls(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = dropout(x)
+            return out
+
+    graph = _Evaluate(Calls())
+    assert not graph(torch.ones(100)).equal(torch.ones(100))
+    dropout.eval()
+    assert graph(torch.ones(100)).equal(torch.ones(100))
+
+
+def test_a_foreign_module_with_tensors_is_worth_a_warning():
+    linear = nn.Linear(2, 2)
+
+    class Calls(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = linear(x)
+            return out
+
+    graph = _Evaluate(Calls())
+    with pytest.warns(UnregisteredModuleWarning, match="Linear"):
+        graph(torch.ones(2))
