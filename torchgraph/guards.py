@@ -45,7 +45,7 @@ class Guards:
         modules = list(step.modules.values())
         self.reads = tuple(reads)
         self._attributes = _Attributes(self.reads)
-        self._children = _Members([m._modules for m in modules])
+        self._children = _Members([step.roots, *(m._modules for m in modules)])
         self._tensors = _Members([held for m in modules for held in (m._parameters, m._buffers)])
         self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
         self._patched = _Patched(modules)
