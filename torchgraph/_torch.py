@@ -1,4 +1,4 @@
-"""Every private torch name in use, in one place. Each is feature-detected for torch 2.11 to 2.15."""
+"""Every private torch name in use, in one place, each feature-detected for torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -49,9 +49,11 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TensorMatch",
     "TorchDispatchMode",
     "active_tracer",
     "below_autograd",
+    "clip_grad_norm",
     "composite",
     "constant_of",
     "disable_modes",
@@ -89,7 +91,7 @@ class _HostValue(Source):
         return f"host_{self.index}"
 
     @property
-    def guard_source(self) -> GuardSource:  # type: ignore[override]  # a method in torch 2.11
+    def guard_source(self) -> GuardSource:  # a method in torch 2.11
         return GuardSource.CONSTANT
 
 
@@ -99,13 +101,13 @@ def fake_mode() -> FakeTensorMode:
 
 
 def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:
-    """A SymFloat or SymInt of known value: arithmetic on it is recorded, branches take its value."""
-    env = mode.shape_env
+    """A SymFloat or SymInt of known value: its arithmetic is recorded, branches take its value."""
+    env: Any = mode.shape_env
     source = _HostValue(index)
     symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-    if isinstance(value, float):
-        return env.create_symfloatnode(symbol, hint=value, source=source)
-    return env.create_symintnode(symbol, hint=value, source=source)
+    if isinstance(value, int):
+        return env.create_symintnode(symbol, hint=value, source=source)
+    return env.create_symfloatnode(symbol, hint=value, source=source)
 
 
 def active_tracer() -> Any:
@@ -123,11 +125,11 @@ def node_of(value: Any, tracer: Any) -> fx.Node | None:
 
 
 def trace_ops(function: Callable[..., Any], *args: Any, **options: Any) -> fx.GraphModule:
-    """make_fx, without its notes about torch functions, and with code generated on first use only."""
+    """make_fx, without its notes about torch functions, and with code generated on first use."""
     if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
         options["_disable_torch_fn_metadata_mode"] = True
     with _use_lazy_graph_module(True):
-        return make_fx(function, **options)(*args)  # type: ignore[no-any-return]  # make_fx returns Any
+        return make_fx(function, **options)(*args)
 
 
 def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
@@ -187,14 +189,14 @@ def constant_of(tensor: Any) -> torch.Tensor | None:
 
 def storage_id(tensor: torch.Tensor) -> int:
     """Equal for two tensors exactly when they share memory. Works on fake tensors."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 @contextlib.contextmanager
 def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
     """Report each time Python takes the concrete value of a symbolic number with a known value.
 
-    ``record(number, value)`` is called for branches and conversions; a mere ``torch._check`` is not one.
+    ``record(number, value)`` is called for branches and conversions, not for ``torch._check``.
     """
 
     def branch(name: str, wrap: Callable[[SymNode], Any]) -> Callable[..., Any]:
@@ -212,8 +214,8 @@ def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
     def expect_true(self: SymNode, file: str, line: int) -> Any:
         return self.hint if self.has_hint() else original_expect_true(self, file, line)
 
-    original_expect_true = SymNode.expect_true
-    patches = {
+    original_expect_true: Callable[..., Any] = SymNode.expect_true
+    patches: dict[str, Any] = {
         "guard_bool": branch("guard_bool", torch.SymBool),
         "guard_int": branch("guard_int", torch.SymInt),
         "guard_float": branch("guard_float", torch.SymFloat),
@@ -249,9 +251,17 @@ def _symbolic_function(
     return function
 
 
+def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Tensor:
+    """`torch.nn.utils.clip_grad_norm_`, which first makes a symbolic ``max_norm`` a constant."""
+    space = vars(torch.nn.utils.clip_grad)
+    keep = {"float": lambda number: number if _is_symbolic(number) else float(number)}
+    with mock.patch.dict(space, keep):
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+
 @contextlib.contextmanager
 def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
-    """Let ``max``, ``min`` in the given module namespaces, and ``math.sqrt`` and kin, accept symbols."""
+    """Let ``max``, ``min`` in the given namespaces, and ``math.sqrt`` and kin, accept symbols."""
     with contextlib.ExitStack() as stack:
         for namespace in namespaces:
             names = {
@@ -292,12 +302,12 @@ def engine_watch(
 
 def sequence_number() -> int:
     """The number of the autograd node made last in this thread."""
-    return torch.autograd._get_sequence_nr() - 1
+    return torch._C._autograd._get_sequence_nr() - 1
 
 
 def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
     """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers
 
 
 def fast_op(op: OpOverload) -> Callable[..., Any]:
@@ -306,7 +316,7 @@ def fast_op(op: OpOverload) -> Callable[..., Any]:
 
 
 def op_functions(name: str) -> list[Callable[..., Any]]:
-    """Python bindings that may reach the ATen op ``name``: functions, or the method for an in-place op."""
+    """Bindings that may reach the ATen op ``name``: functions, or the method of an in-place op."""
     holders = (
         [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
     )
@@ -316,6 +326,30 @@ def op_functions(name: str) -> list[Callable[..., Any]]:
 def below_autograd() -> contextlib.AbstractContextManager[None]:
     """Run ops below autograd's dispatch keys; version counters still move."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+class TensorMatch:
+    """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in C++."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tuple(tensors)
+        guards = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+        if guards is None:
+            self._expected = self._read()
+            self.holds: Callable[[], bool] = lambda: self._read() == self._expected
+        else:
+            check = guards(
+                *self._tensors,
+                dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+                dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+            ).check
+            self.holds = functools.partial(check, *self._tensors)
+
+    def _read(self) -> list[Any]:
+        return [
+            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad)
+            for t in self._tensors
+        ]
 
 
 def composite(op: OpOverload) -> Callable[..., Any]:

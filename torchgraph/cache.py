@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 
 from .capture.step import Step
-from .errors import CacheThrashWarning
+from .errors import CacheThrashWarning, warn
 from .replay.replay import Replay
 
 
@@ -29,6 +28,10 @@ class ProgramCache:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def broken(self) -> str:
+        """How a step of one of the programs failed half-way; empty when none did."""
+        return next((replay.broken for replay in self if replay.broken), "")
 
     def find(self, key: Hashable) -> Replay | None:
         """The program that serves a call as things stand; None when there is none."""
@@ -82,10 +85,9 @@ class ProgramCache:
         if self._captures_since_hit > size and not self._warned:
             self._warned = True
             last = f" The last reason: {self.reasons[-1]}." if self.reasons else ""
-            warnings.warn(
-                f"{self._captures_since_hit} calls in a row needed a new program, more than the cache "
-                f"holds ({size}).{last} Pass what changes as a tensor, pad inputs to few shapes, or "
-                "raise config.set_cache_size.",
+            warn(
+                f"{self._captures_since_hit} calls in a row needed a new program, more than the "
+                f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
+                "shapes, or raise config.set_cache_size.",
                 CacheThrashWarning,
-                stacklevel=2,
             )

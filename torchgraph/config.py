@@ -1,11 +1,13 @@
-"""GraphConfig: OneFlow's option verbs over one frozen Options value. The only reader of the environment.
+"""GraphConfig: OneFlow's option verbs over a frozen Options. The only reader of the environment.
 
-Environment: ``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value after each
-pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each pass.
+Environment: ``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value
+after each pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each
+pass.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -59,7 +61,7 @@ class PassSelection:
         self._config._set(passes=replace(self._config.options.passes, **changes))
 
     def disable(self, *names: str) -> None:
-        """Leave out the passes of these names. An unknown name is an `InvalidOption` at the first call."""
+        """Leave out passes by name. An unknown name is an `InvalidOption` at the first call."""
         self._set(disabled=self._config.options.passes.disabled | set(names))
 
     def enable(self, *names: str) -> None:
@@ -82,7 +84,7 @@ class PassSelection:
 
 
 class GraphConfig:
-    """The options of one Graph: ``graph.config``. Verbs and defaults are OneFlow's (GraphConfig, 0.9).
+    """The options of one Graph: ``graph.config``. Verbs and defaults are those of OneFlow 0.9.
 
     A change after the first call takes effect at the next one, with a new capture.
     """
@@ -133,7 +135,7 @@ class GraphConfig:
         return self.options.training
 
     def set_backend(self, backend: str) -> None:
-        """How programs run. ``"aten"``: straight Python over ATen ops, bitwise equal to eager on the CPU."""
+        """How programs run. ``"aten"``: Python over ATen ops, bitwise equal to eager on the CPU."""
         if backend in ("auto", "inductor"):
             raise NotAvailableYet(f"The backend {backend!r} is not available yet.")
         if backend != "aten":
@@ -141,7 +143,7 @@ class GraphConfig:
         self._set(backend=backend)
 
     def set_cache_size(self, size: int) -> None:
-        """Keep at most ``size`` (>= 1) programs, one per input signature; the least used goes first."""
+        """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
         if type(size) is not int or size < 1:
             raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
         self._set(cache_size=size)
@@ -175,6 +177,30 @@ for _name, _subject in GraphConfig._LATER.items():
     setattr(GraphConfig, _name, _later(_name, _subject))
 for _name in GraphConfig._NEVER:
     setattr(GraphConfig, _name, _never(_name))
+
+
+def with_dynamic_input_shape(
+    *, size: int = 10, enable_shared: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
+
+    Any Graph captures anew for another shape; this only sets how many programs are kept. They
+    always share the live state, so ``enable_shared=False`` is refused.
+    """
+    if not enable_shared:
+        raise NotSupported(
+            "with_dynamic_input_shape(enable_shared=False): programs share their state."
+        )
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def sized(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            self.config.set_cache_size(size)
+
+        return sized
+
+    return decorate
 
 
 def ambient() -> tuple[Any, ...]:

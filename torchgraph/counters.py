@@ -1,4 +1,4 @@
-"""How often the expensive things happened in this process. Tests say "captured once over 100 calls"."""
+"""How often the expensive things happened here. Tests say "captured once over 100 calls"."""
 
 from __future__ import annotations
 

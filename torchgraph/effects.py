@@ -1,7 +1,7 @@
 """What running a node does besides computing its value. The one place that is asked.
 
-Dead code elimination, common subexpressions, constant folding, the verifier and lowering all ask here.
-Unknown means impure: an op that says nothing about itself is never removed, merged or moved.
+Dead code elimination, common subexpressions, constant folding, the verifier and lowering all ask
+here. Unknown means impure: an op that says nothing about itself is never removed, merged or moved.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LYING_SCHEMAS = frozenset(
 
 @dataclass(frozen=True)
 class Effects:
-    """mutates: writes an argument; random: draws numbers; communicates: a collective; opaque: unknown."""
+    """mutates: writes an argument; random: draws; communicates: a collective; opaque: unknown."""
 
     mutates: bool = False
     random: bool = False

@@ -1,19 +1,23 @@
-"""Every error and warning that torchgraph raises: what happened, where in the user's code, what to do.
+"""Every error and warning of torchgraph: what happened, where in the user's code, what to do.
 
-Each class is one failure. Its docstring shows a line that triggers it; ``fix`` is the way out that the
-message ends with. Tests and callers match on the class, never on the prose. Classes also derive from the
-built-in type that OneFlow raises in the same place, so that ported ``except`` clauses keep working.
+Each class is one failure. Its docstring shows a line that triggers it; ``fix`` is the way out that
+the message ends with. Tests and callers match on the class, never on the prose. Classes also derive
+from the built-in type that OneFlow raises in the same place, so that ported ``except`` clauses keep
+working.
 """
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
+import warnings
 from types import FrameType
 from typing import ClassVar, NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ENTRANCE = _PACKAGE + "graph.py"
 
 
 class SourceLine(NamedTuple):
@@ -33,25 +37,46 @@ class SourceLine(NamedTuple):
         return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
 
 
-def _is_library(filename: str, torch_root: str) -> bool:
-    return filename.startswith((_PACKAGE, torch_root, "<")) or "importlib" in filename
+@functools.cache
+def _torch_root() -> str:
+    return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
 
 
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
-    """The innermost ``depth`` lines of the running stack that lie neither in torch nor in torchgraph.
+    """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
 
-    Innermost first. Empty when the stack holds library frames only.
+    Innermost first. Empty when there are none inside the call of the Graph: the line that calls it
+    says nothing about a node.
     """
-    torch_root = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
     frame = frame or sys._getframe(1)
     found: list[SourceLine] = []
     current: FrameType | None = frame
     while current is not None and len(found) < depth:
         code = current.f_code
-        if not _is_library(code.co_filename, torch_root):
+        if code.co_filename == _ENTRANCE:
+            break
+        if not _is_library(code.co_filename):
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the user's innermost line, once per line as Python does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        warnings.warn(message, category, stacklevel=2)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry
+    )
 
 
 class GraphError(RuntimeError):
@@ -86,7 +111,10 @@ class GraphNotInitialized(GraphError, AttributeError):
 class BuildNotOverridden(GraphError, NotImplementedError):
     """Calling a Graph whose class defines no ``build``."""
 
-    fix = "define build(self, ...) in your Graph: forward, loss.backward() and what you want returned."
+    fix = (
+        "define build(self, ...) in your Graph: forward, loss.backward() and what you want "
+        "returned."
+    )
 
 
 class OptimizerAttribute(GraphError, AttributeError):
@@ -98,7 +126,10 @@ class OptimizerAttribute(GraphError, AttributeError):
 class TensorAttribute(GraphError, AttributeError):
     """``self.scale = torch.ones(1)`` on a Graph."""
 
-    fix = "let an nn.Module hold the tensor (a buffer or a parameter) and give the module to the Graph."
+    fix = (
+        "let an nn.Module hold the tensor (a buffer or a parameter) and give the module to the "
+        "Graph."
+    )
 
 
 class ModuleNameTaken(GraphError, KeyError):
@@ -120,7 +151,7 @@ class NotAvailableYet(GraphError, NotImplementedError):
 
 
 class NotSupported(GraphError):
-    """``graph.config.enable_auto_parallel(True)``: an option that torchgraph will not have, and why."""
+    """``graph.config.enable_auto_parallel(True)``: an option torchgraph will not have, and why."""
 
 
 class InvalidOption(GraphError, ValueError):
@@ -161,7 +192,10 @@ class OptimizerWithoutBackward(GraphError):
 class BackwardWithoutOptimizer(GraphError):
     """``loss.backward()`` in the ``build`` of a Graph that has no optimizer."""
 
-    fix = "call self.add_optimizer(optimizer) in __init__, or use torch.autograd.grad and return the result."
+    fix = (
+        "call self.add_optimizer(optimizer) in __init__, or use torch.autograd.grad and return the "
+        "result."
+    )
 
 
 class NonScalarBackward(GraphError):
@@ -179,7 +213,10 @@ class GradPresent(GraphError):
 class SchedulerSteppedTwice(GraphError):
     """``scheduler.step()`` in the loop, for a scheduler that was given to ``add_optimizer``."""
 
-    fix = "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the Graph."
+    fix = (
+        "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the "
+        "Graph."
+    )
 
 
 class SchedulerNeedsLoss(GraphError):
@@ -199,8 +236,8 @@ class DataDependent(CaptureError):
     """``if loss.item() > 1:`` in ``build``: Python asks for the value of a tensor."""
 
     fix = (
-        "keep the value in a tensor (torch.where, torch.clamp, masks), use torch.cond for a branch, "
-        "or compute it outside of build and pass it in."
+        "keep the value in a tensor (torch.where, torch.clamp, masks), use torch.cond for a "
+        "branch, or compute it outside of build and pass it in."
     )
 
 
@@ -225,13 +262,19 @@ class DeviceMismatch(CaptureError):
 class SharedMemory(CaptureError):
     """A state that the step writes shares memory with another that it reads later."""
 
-    fix = "use one tensor in both places (torchgraph keeps tied parameters tied), or clone one of them."
+    fix = (
+        "use one tensor in both places (torchgraph keeps tied parameters tied), or clone one of "
+        "them."
+    )
 
 
 class UnsupportedInput(CaptureError, TypeError):
     """``graph(x, open("file"))``: an argument that can be neither bound nor compared."""
 
-    fix = "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of them."
+    fix = (
+        "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of "
+        "them."
+    )
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -248,7 +291,7 @@ class StepFailed(GraphError):
 
 
 class StateDictMismatch(GraphError, ValueError):
-    """``graph.load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing was loaded."""
+    """``load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing is loaded."""
 
 
 class NotCompiled(GraphError):
@@ -288,7 +331,7 @@ class AttributeWriteWarning(GraphWarning):
 
 
 class CacheThrashWarning(GraphWarning):
-    """Programs are captured and evicted again and again: inputs or guarded values change too often."""
+    """Programs are captured and evicted again and again: inputs or values change too often."""
 
 
 class ProgramSwitchWarning(GraphWarning):

@@ -1,27 +1,25 @@
-"""class Graph: what a user subclasses. It orchestrates the stages and holds no algorithm of its own."""
+"""class Graph: what a user subclasses. It orchestrates the stages and holds no algorithm itself."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import torch
 from rich.tree import Tree
-from torch import nn
 from torch.optim import Optimizer
 
 from . import state
 from ._torch import active_tracer
-from .blocks import BlockTree, DebugOptions
+from .blocks import DebugOptions
 from .cache import ProgramCache
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
 from .capture.step import Step
-from .config import GraphConfig, ambient
+from .config import GraphConfig, ambient, with_dynamic_input_shape
 from .debug import text
 from .debug.rich_tree import rich_tree
 from .debug.stages import Stages
@@ -32,21 +30,19 @@ from .errors import (
     GraphBroken,
     GraphNotInitialized,
     InvalidOption,
-    ModuleNameTaken,
     NestedGraph,
     NotAnOptimizer,
     NotAvailableYet,
     NotCompiled,
     NotSupported,
-    OptimizerAttribute,
-    TensorAttribute,
 )
+from .guards import check_gradients
+from .holder import ModuleHolder
 from .inspect.check import Divergence, check
 from .inspect.report import Report
 from .lower.executable import lower
 from .optim.rules import check as check_optimizer
 from .passes import pipeline, run
-from .proxy import proxy_of, unwrap
 from .replay.replay import Replay
 from .schedule import Schedulers
 
@@ -54,13 +50,13 @@ _capturing = threading.RLock()
 """Capture patches torch.nn.Module for its length: one at a time in a process."""
 
 
-class Graph:
+class Graph(ModuleHolder):
     """A training or evaluation step that runs as one program.
 
-    Subclass it, give it modules, write ``build``, add an optimizer to train. The first call captures
-    forward, ``loss.backward()`` and the optimizer step as one `torch.fx` program and runs one real step;
-    every further call is one step. Parameters, buffers, optimizer state and RNG stay the live PyTorch
-    objects. OneFlow: ``oneflow.nn.Graph``.
+    Subclass it, give it modules, write ``build``, add an optimizer to train. The first call
+    captures forward, ``loss.backward()`` and the optimizer step as one `torch.fx` program and runs
+    one real step; every further call is one step. Parameters, buffers, optimizer state and RNG stay
+    the live PyTorch objects. OneFlow: ``oneflow.nn.Graph``.
 
     Args:
         debug_v_level, debug_ranks, debug_max_py_stack_depth, debug_only_user_py_stack,
@@ -78,27 +74,22 @@ class Graph:
         debug_only_user_py_stack: bool = True,
         debug_op_repr_with_py_stack: bool = False,
     ) -> None:
-        name = type(self).__name__
-        vars(self).update(
-            _modules=OrderedDict(),
-            _name=f"{name}_{Graph._instances[name]}",
-            _optimizers=[],
-            _schedulers=Schedulers(),
-            _cache=ProgramCache(),
-            _inputs=Inputs(self.build),
-            _lock=threading.RLock(),
-            _inside_build=False,
-            _shown=None,
-            _calls=0,
-            _stage_seconds={},
-            config=GraphConfig(),
-        )
-        Graph._instances[name] += 1
-        self._blocks = BlockTree(
-            self._modules,
+        super().__init__(
             lambda path: module_text(self._tree(path), path),
             lambda path: block_text(self._tree(path), path),
         )
+        name = type(self).__name__
+        self._name = f"{name}_{Graph._instances[name]}"
+        self._optimizers: list[Optimizer] = []
+        self._schedulers = Schedulers()
+        self._cache = ProgramCache()
+        self._inputs = Inputs(self.build)
+        self._lock = threading.RLock()
+        self._shown: tuple[Replay, Call, Any] | None = None
+        self._calls = 0
+        self._stage_seconds: dict[str, float] = {}
+        self.config = GraphConfig()
+        Graph._instances[name] += 1
         self.debug(
             debug_v_level,
             ranks=debug_ranks,
@@ -116,11 +107,12 @@ class Graph:
     def add_optimizer(
         self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
-        """Train with ``optim`` (any `torch.optim.Optimizer` whose step traces). May be called repeatedly.
+        """Train with ``optim`` (any torch optimizer whose step traces). May be called repeatedly.
 
         Args:
-            lr_sch: a `torch.optim.lr_scheduler` of that optimizer, stepped by the Graph once per call. A
-                per-epoch scheduler is not given: step it yourself and the next call uses its rates.
+            lr_sch: a `torch.optim.lr_scheduler` of that optimizer, stepped by the Graph once per
+                call. A per-epoch scheduler is not given: step it yourself and the next call uses
+                its rates.
             is_sparse: OneFlow's sparse embedding updates; not available yet.
 
         Raises:
@@ -151,8 +143,8 @@ class Graph:
             What ``build`` returns: fresh, detached tensors in the same structure.
 
         Raises:
-            CaptureError and its kin at the first call of a signature; GradPresent; SchedulerSteppedTwice;
-            StepFailed; GraphBroken.
+            CaptureError and its kin at the first call of a signature; GradPresent;
+            SchedulerSteppedTwice; StepFailed; GraphBroken.
         """
         if "_modules" not in vars(self):
             raise GraphNotInitialized(
@@ -164,18 +156,22 @@ class Graph:
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        broken = self._cache.broken()
+        if broken:
+            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call = self._inputs.bind(args, kwargs)
         replay = self._program_for(call)
-        if replay.broken:
-            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({replay.broken}).")
         replay.guards.check_gradients(replay.name_of)
-        returned = replay.run(call.tensors)
-        self._calls += 1
-        if replay.serves_once:
-            self._cache.remove(replay)
-        if self._optimizers:
-            self._schedulers.step(replay.loss(returned) if self._schedulers.needs_loss() else None)
+        self._schedulers.check_loss(replay.returns_loss)
+        with replay.patience():
+            returned = replay.run(call.tensors)
+            self._calls += 1
+            if replay.serves_once:
+                self._cache.remove(replay)
+            if self._optimizers:
+                loss = replay.loss(returned) if self._schedulers.needs_loss() else None
+                self._schedulers.step(loss, self._optimizers)
         return returned
 
     def _program_for(self, call: Call) -> Replay:
@@ -187,6 +183,9 @@ class Graph:
         return found
 
     def _compile(self, key: Any, step: Step, call: Call) -> Replay:
+        if self._optimizers:
+            leaves = (leaf.value for _, leaf in step.tensors())
+            check_gradients([tensor for tensor in leaves if tensor.is_leaf], step.parameter_fqn)
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)
@@ -199,32 +198,36 @@ class Graph:
         with stages.stage("building plan", parts=1):
             replay = Replay(captured, program, lower(program, f"{self._name} {len(self._cache)}"))
         self._stage_seconds = dict(stages.seconds)
-        self._shown = (replay, call)
+        self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
         self._cache.add(key, replay, options.cache_size)
         self._say_program(stages, replay)
         return replay
 
     def _capture(self, step: Step, call: Call) -> Captured:
-        with _capturing:
-            vars(self)["_inside_build"] = True
+        with self._building():
+            return capture(
+                step,
+                self.build,
+                call,
+                watched=[(self._name, self)],
+                graph_class=Graph,
+                depth=self._blocks.debug().max_py_stack_depth,
+            )
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
+        with _capturing, self._inside_build():
             self._schedulers.tracing(True)
             try:
-                return capture(
-                    step,
-                    self.build,
-                    call,
-                    watched=[(self._name, self)],
-                    graph_class=Graph,
-                    depth=self._blocks.debug().max_py_stack_depth,
-                )
+                yield
             finally:
                 self._schedulers.tracing(False)
-                vars(self)["_inside_build"] = False
 
     def sync(self) -> None:
         """Bring the Python objects (param groups, schedulers) up to date with the device.
 
-        They always are as long as programs run directly; `state_dict` and `last_lr` call it for you.
+        They always are as long as programs run directly; `state_dict` and `last_lr` call it.
         """
 
     @property
@@ -259,7 +262,7 @@ class Graph:
     @property
     def name(self) -> str:
         """``<class name>_<number>``, counted per class name."""
-        return str(self._name)
+        return self._name
 
     @property
     def training(self) -> bool:
@@ -312,28 +315,34 @@ class Graph:
         Raises:
             NotCompiled: before the first call.
         """
-        return Report.of(self._last_replay(), self._cache, self._stage_seconds, self._name)
+        replay, call, _ = self._last()
+        options = self.config.options
+        return Report.of(self._name, replay, call, self._cache, options, self._stage_seconds)
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
-        """Compare one step of the Graph with eager, node by node, on copies: nothing changes.
+        """Compare one step of the Graph with eager, node by node: nothing of yours changes.
+
+        ``build`` and the optimizers run for real, once or a few times, and are undone. Prints
+        stay, and so do writes to objects other than modules, optimizers and tensors.
 
         Returns:
-            The first node whose value differs, with the user's line; None when all are equal.
+            The first node whose value differs, with the user's line; None when every output and
+            every state after the step are bitwise equal.
+
+        Raises:
+            GradPresent; whatever a first call of the Graph may raise.
         """
         call = self._inputs.bind(args, kwargs)
         with self._lock:
             replay = self._program_for(call)
-            with _capturing:
-                vars(self)["_inside_build"] = True
-                try:
-                    return check(replay, self.build, call, self._modules, self._optimizers)
-                finally:
-                    vars(self)["_inside_build"] = False
+            replay.guards.check_gradients(replay.name_of)
+            with self._building():
+                return check(replay, self.build, call, self._modules, self._optimizers, self)
 
-    def _last_replay(self) -> Replay:
+    def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
-        return self._shown[0]
+        return self._shown
 
     def _tree(self, path: str = "") -> TreeSource:
         options = self._blocks.debug(path)
@@ -347,8 +356,8 @@ class Graph:
         )
         if self._shown is None:
             return source
-        replay, call = self._shown
-        return replay.described(source, described((call.args, call.kwargs)))
+        replay, _, inputs = self._shown
+        return replay.described(source, inputs)
 
     def __repr__(self) -> str:
         return tree_text(self._tree())
@@ -379,95 +388,15 @@ class Graph:
         if stages.level >= 3:
             stages.say(3, f"{self._name} as it runs:\n{replay.executable.source}")
 
-    # --- attributes -------------------------------------------------------------------------------
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        value = unwrap(value)
-        if isinstance(value, nn.Module):
-            self._set_module(name, value)
-        elif isinstance(value, Optimizer):
-            raise OptimizerAttribute(
-                f"{type(self).__name__} cannot hold the optimizer {name!r} as an attribute."
-            )
-        elif isinstance(value, torch.Tensor):
-            raise TensorAttribute(
-                f"{type(self).__name__} cannot hold the tensor {name!r} as an attribute."
-            )
-        elif isinstance(value, Graph):
-            raise NestedGraph(
-                f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute."
-            )
-        else:
-            vars(self).get("_modules", {}).pop(name, None)
-            object.__setattr__(self, name, value)
-
-    def _set_module(self, name: str, module: nn.Module) -> None:
-        if "_modules" not in vars(self):
-            raise GraphNotInitialized(
-                f"{type(self).__name__} is given the module {name!r} before super().__init__()."
-            )
-        if name in vars(self) or hasattr(type(self), name):
-            raise ModuleNameTaken(f"attribute {name!r} of {type(self).__name__} already exists.")
-        if not name or "." in name:
-            raise ModuleNameTaken(
-                f"{name!r} cannot name a module: it must be a plain, non-empty name."
-            )
-        self._modules[name] = module
-
-    def __getattr__(self, name: str) -> Any:
-        own = vars(self)
-        module = own.get("_modules", {}).get(name)
-        if module is None:
-            if "_modules" not in own:
-                raise GraphNotInitialized(
-                    f"{type(self).__name__}.{name} is read before super().__init__()."
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return module if own["_inside_build"] else proxy_of(own["_blocks"].block(name))
-
-    def __delattr__(self, name: str) -> None:
-        if vars(self).get("_modules", {}).pop(name, None) is None:
-            object.__delattr__(self, name)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
-
-    def __reduce__(self) -> Any:
-        raise NotSupported(
-            "A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph."
-        )
-
     # --- other ways to make one -------------------------------------------------------------------
 
     @staticmethod
     def trace(func: Callable[..., Any]) -> Graph:
-        """Decorator: turn a plain function into a Graph object that runs it. OneFlow: ``Graph.trace``."""
+        """Decorator: make a Graph object that runs a plain function. OneFlow: ``Graph.trace``."""
         if not inspect.isfunction(func):
             raise InvalidOption(f"Graph.trace takes a plain function, not {func!r}.")
         made = type(f"{func.__name__}_graph", (Graph,), {"build": staticmethod(func)})
         graph: Graph = made()
         return graph
 
-    @staticmethod
-    def with_dynamic_input_shape(
-        *, size: int = 10, enable_shared: bool = True
-    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
-
-        Any Graph captures anew for another shape; this only sets how many programs are kept. They always
-        share the live state, so ``enable_shared=False`` is refused.
-        """
-        if not enable_shared:
-            raise NotSupported(
-                "with_dynamic_input_shape(enable_shared=False): programs share their state."
-            )
-
-        def decorate(init: Callable[..., None]) -> Callable[..., None]:
-            @functools.wraps(init)
-            def sized(self: Graph, *args: Any, **kwargs: Any) -> None:
-                init(self, *args, **kwargs)
-                self.config.set_cache_size(size)
-
-            return sized
-
-        return decorate
+    with_dynamic_input_shape = staticmethod(with_dynamic_input_shape)

@@ -1,7 +1,7 @@
 """What a bound program relies on, checked at each call.
 
-Made by capture; the one place where "is this program still the right one?" is answered. Each check is a
-comparison of plain Python lists made by C-level iterators, since it runs before every step.
+Made by capture; the one place where "is this program still the right one?" is answered. Each check
+is a comparison of plain Python lists made by C-level iterators, since it runs before every step.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._torch import TensorMatch
 from .errors import GradPresent
 from .program import TensorMeta
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_grad = torch.Tensor.grad.__get__  # type: ignore[attr-defined]  # a C property
-_requires_grad = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]  # a C property
-_dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]  # a C property
+_grad = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a C property
 
 
 @dataclass(frozen=True)
 class ValueGuard:
-    """Branches that Python took on numbers of the optimizer: a program that computes their conditions."""
+    """Branches that Python took on the optimizer's numbers: a program of their conditions."""
 
     gm: fx.GraphModule
     fqns: tuple[str, ...]
@@ -40,19 +39,20 @@ class ValueGuard:
 
 
 class Guards:
-    """Structure, identities, flags and attributes of one Step, and the values of its plain numbers."""
+    """Structure, identities, flags and attributes of one Step, and its plain numbers' values."""
 
     def __init__(self, step: Any, reads: Sequence[tuple[str, Any, str, Any]]) -> None:
         modules = list(step.modules.values())
         self.reads = tuple(reads)
         self._attributes = _Attributes(self.reads)
-        self._children = _Members([m._modules for m in modules])
+        self._children = _Members([step.roots, *(m._modules for m in modules)])
         self._tensors = _Members([held for m in modules for held in (m._parameters, m._buffers)])
         self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
         self._patched = _Patched(modules)
         state = [v for v in self._tensors.expected if v is not None]
-        self._metadata = _Metadata(list({id(t): t for t in state}.values()))
-        self._trainable = [t for t in self._metadata.tensors if t.is_leaf]
+        state = list({id(tensor): tensor for tensor in state}.values())
+        self._metadata = TensorMatch(state)
+        self._trainable = [tensor for tensor in state if tensor.is_leaf]
         self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)
         self._statics = step.statics
@@ -67,9 +67,8 @@ class Guards:
             return "a parameter or buffer was added, removed or replaced"
         if not self._hooks.hold() or not self._patched.hold():
             return "a hook or a patched forward changed"
-        changed = self._metadata.changed()
-        if changed:
-            return changed
+        if not self._metadata.holds():
+            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
         for guard in self.optimizers:
             reason = guard.broken()
             if reason:
@@ -78,19 +77,31 @@ class Guards:
 
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
-        if not self._training:
-            return
-        grads = list(map(_grad, self._trainable))
-        if grads.count(None) != len(grads):
-            left = next(p for p, g in zip(self._trainable, grads, strict=True) if g is not None)
-            raise GradPresent(
-                f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
-                "starts from none."
-            )
+        if self._training:
+            check_gradients(self._trainable, name_of)
 
     def describe(self) -> list[tuple[str, str]]:
-        """(what, value) of every guarded attribute, for ``report()``."""
-        return [(f"{path}.{name}", repr(value)) for path, _, name, value in self.reads]
+        """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
+        attributes = [(f"{path}.{name}", value) for path, _, name, value in self.reads]
+        settings = [(static.fqn, static.value) for static in self._statics]
+        return [(name, _described(value)) for name, value in (*attributes, *settings)]
+
+
+def _described(value: Any) -> str:
+    return str(TensorMeta.of(value)) if isinstance(value, torch.Tensor) else repr(value)
+
+
+def check_gradients(
+    parameters: Sequence[torch.Tensor], name_of: Callable[[torch.Tensor], str]
+) -> None:
+    """Raise GradPresent when one of ``parameters`` has a gradient."""
+    grads = list(map(_grad, parameters))
+    if grads.count(None) != len(grads):
+        left = next(p for p, g in zip(parameters, grads, strict=True) if g is not None)
+        raise GradPresent(
+            f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
+            "starts from none."
+        )
 
 
 class _Members:
@@ -157,7 +168,7 @@ class _Attributes:
 
 
 class _Patched:
-    """Instance attributes come and go (a patched ``forward``): their number, and any own ``forward``."""
+    """Instance attributes come and go (a patched ``forward``): their number, own ``forward``s."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._dicts = [vars(module) for module in modules]
@@ -168,29 +179,6 @@ class _Patched:
         if list(map(len, self._dicts)) != self._sizes:
             return False
         return all(held.get("forward") is forward for held, forward in self._own)
-
-
-class _Metadata:
-    """requires_grad, dtype and memory of parameters and buffers; shape and device when memory moved."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.tensors = tensors
-        self._requires_grad = list(map(_requires_grad, tensors))
-        self._dtypes = list(map(_dtype, tensors))
-        self._pointers = list(map(torch.Tensor.data_ptr, tensors))
-        self._metas = [TensorMeta.of(tensor) for tensor in tensors]
-
-    def changed(self) -> str:
-        if list(map(_requires_grad, self.tensors)) != self._requires_grad:
-            return "requires_grad of a parameter changed"
-        if list(map(_dtype, self.tensors)) != self._dtypes:
-            return "the dtype of a parameter or buffer changed"
-        pointers = list(map(torch.Tensor.data_ptr, self.tensors))
-        if pointers != self._pointers:
-            if list(map(TensorMeta.of, self.tensors)) != self._metas:
-                return "the shape, strides or device of a parameter or buffer changed"
-            self._pointers = pointers
-        return ""
 
 
 class _OptimizerGuard:

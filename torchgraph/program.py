@@ -1,8 +1,9 @@
 """The data that every room shares: what a program is, what goes in and what comes out.
 
 A `Program` is one functional `torch.fx` graph over ATen ops: forward, backward and optimizer step.
-Its placeholders follow `Signature.inputs`, its flat output tuple follows `Signature.outputs`; a state
-that the step changes is an output that names the input it updates. It holds no live tensor of the user.
+Its placeholders follow `Signature.inputs`, its flat output tuple follows `Signature.outputs`; a
+state that the step changes is an output that names the input it updates. It holds no live tensor of
+the user.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class Program:
     @property
     def output(self) -> fx.Node:
         """The one output node, last in the graph."""
-        return next(iter(reversed(self.gm.graph.nodes)))
+        last: fx.Node = next(iter(reversed(self.gm.graph.nodes)))
+        return last
 
     @property
     def results(self) -> tuple[Any, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -63,20 +63,28 @@ class Schedulers:
             now = (_position(entry.scheduler), entry.eager_steps)
             if entry.seen is not None and now != entry.seen and now[1] == entry.seen[1]:
                 raise SchedulerSteppedTwice(
-                    f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph steps "
-                    "it once per call, and it was stepped outside of the Graph as well."
+                    f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph "
+                    "steps it once per call, and it was stepped outside of the Graph as well."
                 )
 
     def needs_loss(self) -> bool:
         """True when a scheduler decides by the loss."""
         return any(isinstance(entry.scheduler, ReduceLROnPlateau) for entry in self._entries)
 
-    def step(self, loss: torch.Tensor | None) -> None:
-        """One step of each, after a call."""
+    def check_loss(self, returned: bool) -> None:
+        """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
+        if self._entries and not returned and self.needs_loss():
+            raise SchedulerNeedsLoss(
+                "ReduceLROnPlateau needs the loss of the step, which build does not return."
+            )
+
+    def step(self, loss: Any, optimizers: Sequence[Optimizer]) -> None:
+        """One step of each, after a call in which ``optimizers`` stepped."""
+        for optimizer in optimizers:  # also those whose scheduler the user steps
+            mark_step_called(optimizer)
         for entry in self._entries:
-            mark_step_called(entry.optimizer)
             if isinstance(entry.scheduler, ReduceLROnPlateau):
-                entry.scheduler.step(_required(loss))
+                entry.scheduler.step(loss)
             else:
                 entry.scheduler.step()
             self._remember(entry)
@@ -88,14 +96,6 @@ class Schedulers:
 
     def _remember(self, entry: _Scheduled) -> None:
         entry.seen = (_position(entry.scheduler), entry.eager_steps)
-
-
-def _required(loss: torch.Tensor | None) -> Any:
-    if loss is None:
-        raise SchedulerNeedsLoss(
-            "ReduceLROnPlateau needs the loss of the step, which build does not return."
-        )
-    return loss
 
 
 def _position(scheduler: Any) -> int:

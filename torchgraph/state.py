@@ -147,4 +147,5 @@ def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Any:
             known = optimizer.state.get(parameter, {}).get(key)
             expected = known.shape if isinstance(known, torch.Tensor) else None
             if isinstance(value, torch.Tensor) and expected is not None and value.shape != expected:
-                yield f"{name}.state.{index}.{key}: has shape {tuple(value.shape)}, not {tuple(expected)}"
+                shapes = f"has shape {tuple(value.shape)}, not {tuple(expected)}"
+                yield f"{name}.state.{index}.{key}: {shapes}"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .config import PassOptions
 from .counters import Counters as Counters
@@ -55,8 +56,9 @@ def assert_parity(
 ) -> Graph:
     """Train eager and through a Graph, and compare after each step.
 
-    ``make`` is called twice under one seed. Compared are the loss, every parameter, buffer and optimizer
-    slot, every param group, and the state of torch's CPU generator; bitwise unless a tolerance is given.
+    ``make`` is called twice under one seed. Compared are the loss, every parameter, buffer and
+    optimizer slot, every param group, and the state of torch's CPU generator; bitwise unless a
+    tolerance is given.
 
     Returns:
         The Graph, for further checks.
@@ -84,7 +86,7 @@ def assert_parity(
 
 
 def check_pass(program: Program, one: Pass, inputs: Sequence[Any]) -> Program:
-    """Run a pass under strict verification, and both programs on ``inputs``; bitwise if it is exact.
+    """Run a pass under strict verification, both programs on ``inputs``; bitwise if it is exact.
 
     Returns:
         The rewritten program.
@@ -109,7 +111,9 @@ def _eager_step(setup: Setup, batch: tuple[Any, ...]) -> torch.Tensor:
         loss.backward()
         setup.optimizer.step()
         setup.optimizer.zero_grad(set_to_none=True)
-    if setup.scheduler is not None:
+    if isinstance(setup.scheduler, ReduceLROnPlateau):
+        setup.scheduler.step(loss.detach())
+    elif setup.scheduler is not None:
         setup.scheduler.step()
     return loss.detach()
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from .graph import Graph
 
 
-class _TrainStep(Graph):
+class TrainStep(Graph):
     """The Graph behind `train_step`."""
 
     def __init__(
@@ -33,10 +33,10 @@ class _TrainStep(Graph):
 def train_step(
     model: nn.Module, loss_fn: Callable[..., Any], optimizer: Optimizer, lr_sch: Any = None
 ) -> Graph:
-    """A Graph in one line: ``step(x, y)`` runs ``loss_fn(model(x), y)``, backward and the optimizer step.
+    """A Graph in one line: ``step(x, y)`` runs ``loss_fn(model(x), y)``, backward and the update.
 
     Args:
         loss_fn: a module or function of (model output, target) that returns a scalar tensor.
         lr_sch: as for `Graph.add_optimizer`.
     """
-    return _TrainStep(model, loss_fn, optimizer, lr_sch)
+    return TrainStep(model, loss_fn, optimizer, lr_sch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from .._torch import storage_id
 from ..counters import counters
 from ..errors import SharedMemory
 from ..guards import Guards, ValueGuard
-from ..program import CallRecord, OutputKind, Program
+from ..program import CallRecord, OutputKind, Program, Role
 from .functionalize import functionalize
-from .inputs import Call
+from .inputs import Call, hollow
 from .slots import make_slots
 from .step import Leaf, Step
 from .trace import Recording, Tracer
@@ -35,6 +36,10 @@ class Captured:
     made: list[tuple[Created, torch.Tensor]]
     """Slots with their first values, to be put into the optimizers when the first run succeeds."""
     writes: list[Write]
+    creates: dict[str, Created]
+    """By the fqn that a CREATE output names."""
+    slot_orders: list[tuple[int, Any, tuple[Any, ...]]]
+    """(optimizer, owner, keys) of the slots that ``made``, ``writes`` and CREATE outputs fill."""
     calls: list[CallRecord]
     loss_path: str | None
     structure: tuple[Any, ...]
@@ -62,8 +67,8 @@ def capture(
     recording = tracer.run()
     made = make_slots(recording)
     program, guard_nodes = functionalize(recording)
-    leaves = recording.inputs
-    _check_memory(program, leaves)
+    leaves = [_without_batch(leaf) for leaf in recording.inputs]
+    _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)
     guards = Guards(step, recording.reads)
     return Captured(
@@ -74,6 +79,8 @@ def capture(
         recording.out_tree,
         made,
         recording.writes,
+        {new.fqn: new for new in recording.creates},
+        recording.slot_orders,
         recording.calls,
         recording.loss_path,
         step.structure(),
@@ -83,7 +90,7 @@ def capture(
 def _value_guard(
     program: Program, leaves: Sequence[Leaf], nodes: Sequence[Any], recording: Recording
 ) -> ValueGuard | None:
-    """The Python branches that the trace took, as a small program over numbers and step counters."""
+    """The Python branches that the trace took: a small program over numbers and step counters."""
     wanted = [
         (node, value)
         for node, value in zip(nodes, recording.guard_values, strict=True)
@@ -98,7 +105,8 @@ def _value_guard(
         if node not in needed:
             needed.add(node)
             pending.extend(node.all_input_nodes)
-    graph, copies = fx.Graph(), {}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
     positions = []
     for position, node in enumerate(program.placeholders):
         if node in needed:
@@ -113,8 +121,15 @@ def _value_guard(
     return ValueGuard(gm, fqns, tuple(value for _, value in unique))
 
 
+def _without_batch(leaf: Leaf) -> Leaf:
+    """A program must not keep the batch alive that it was captured with."""
+    if leaf.role is not Role.INPUT:
+        return leaf
+    return Leaf(leaf.fqn, leaf.role, [], leaf.path, hollow(leaf.value))
+
+
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
-    """Refuse a step that writes one of two tensors that share memory and reads the other afterwards."""
+    """Refuse a step that writes one of two tensors that share memory and then reads the other."""
     owners: dict[int, list[int]] = {}
     for position, leaf in enumerate(leaves):
         if isinstance(leaf.value, torch.Tensor) and leaf.value.numel():
@@ -130,7 +145,7 @@ def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
 
 def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
     spans = sorted(_span(tensor) for tensor in tensors)
-    return any(after[0] < before[1] for before, after in zip(spans, spans[1:], strict=False))
+    return any(after[0] < before[1] for before, after in pairwise(spans))
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -7,8 +7,8 @@ that tells the truth.
 ``binary_cross_entropy_with_logits`` has another formula under ``torch.func.functionalize``, a bit
 off eager's; it becomes the ops that its eager kernel calls.
 
-``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional forms
-do not keep. ``_grouped_mm`` has no fake kernel for most of what the CPU computes.
+``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional
+forms do not keep. ``_grouped_mm`` has no fake kernel for most of what the CPU computes.
 """
 
 from __future__ import annotations

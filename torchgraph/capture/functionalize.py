@@ -1,7 +1,8 @@
-"""The second trace: from a recording that mutates to a functional program.
+"""From a recording that mutates to a functional program.
 
-The recorded graph is run again, node by node, under `torch.func.functionalize` and make_fx: in-place ops
-become functional ones, and each state that was written ends in one ``copy_``, which becomes an output.
+In-place ops become functional ones, and each state that was written ends in one ``copy_``, which
+becomes an output. Mostly that is a copy of the graph (`functional_form`); where views are in the
+way, the graph is run again, node by node, under `torch.func.functionalize` and make_fx.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .._torch import (
     TorchDispatchMode,
     active_tracer,
     fake_mode,
+    graph_module,
     has_numbers,
     host_symbol,
     known_values,
@@ -37,6 +39,7 @@ from ..program import (
     TensorMeta,
     provenance,
 )
+from .functional_form import functional_form
 from .standins import fake_of, number_tensor
 from .step import Leaf
 from .trace import Recording
@@ -50,7 +53,7 @@ class _Numbers(TorchDispatchMode):
     """Gives ``.item()`` in the second trace the value that it had in the first."""
 
     def __init__(self, mode: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self._mode = mode
         self._count = 0
         self.hint: Any = None
@@ -94,7 +97,7 @@ class _Replayer:
                 values[node] = getattr(self._root, node.target)
             else:
                 values[node] = self._call(node, values, stamp)
-                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]
+                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]  # a default has no type
         raise AssertionError("the recorded graph has no output")
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any], stamp: Stamp) -> Any:
@@ -103,7 +106,7 @@ class _Replayer:
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
         if not has_numbers((args, kwargs)):
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
         if not isinstance(node.target, OpOverload):
             return self._number(node, args, kwargs, hint)
         # The fake kernels are quick on numbers that they know; the node gets its symbols back.
@@ -115,7 +118,7 @@ class _Replayer:
 
     def _number(self, node: fx.Node, args: Any, kwargs: Any, hint: Any) -> Any:
         if type(hint) not in (int, float) or kwargs:
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
         tracer = active_tracer()
         symbolic = (torch.SymInt, torch.SymFloat)
         nodes = tuple(node_of(arg, tracer) if isinstance(arg, symbolic) else arg for arg in args)
@@ -132,19 +135,25 @@ def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
     """The functional program of a recording, and the nodes whose values it was specialised for."""
     graph = recording.gm.graph
     _strip_profiler(graph)
+    direct = functional_form(graph, recording.mode)
+    gm = _retrace(recording) if direct is None else graph_module(recording.gm, direct)
+    return _program(gm, recording)
+
+
+def _retrace(recording: Recording) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
         inputs = [_fake_input(mode, leaf) for leaf in recording.inputs]
     numbers = _Numbers(mode)
-    replayer = _Replayer(graph, recording.gm, numbers)
+    replayer = _Replayer(recording.gm.graph, recording.gm, numbers)
 
     def run(*arguments: Any) -> list[Any]:
         with numbers:
-            return torch.func.functionalize(replayer.run, remove="mutations")(*arguments)  # type: ignore[no-any-return]
+            functional = torch.func.functionalize(replayer.run, remove="mutations")
+            return functional(*arguments)  # type: ignore[no-any-return]  # torch types it as Any
 
     with mode, torch.no_grad():
-        gm = trace_ops(run, *inputs)
-    return _program(gm, recording)
+        return trace_ops(run, *inputs)
 
 
 def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
@@ -182,6 +191,7 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
             graph.erase_node(node)
     output.args = (tuple(results),)
     _drop_absent(graph)
+    _stamp_regenerated(graph)
     names = _name_placeholders(placeholders, recording.inputs)
     _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
     specs = tuple(
@@ -192,10 +202,18 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
 
 
 def _drop_absent(graph: fx.Graph) -> None:
-    """make_fx also unpacks results that are None, such as the bias gradient of a convolution without one."""
+    """make_fx also unpacks results that are None: a bias gradient of a convolution without bias."""
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and "val" not in node.meta and not node.users:
             graph.erase_node(node)
+
+
+def _stamp_regenerated(graph: fx.Graph) -> None:
+    """Views of written memory that functionalization makes anew at the end, for the outputs."""
+    for node in graph.nodes:
+        if node.op == "call_function" and "provenance" not in node.meta:
+            sources = (provenance(source) for source in node.all_input_nodes)
+            node.meta["provenance"] = next(sources, Provenance())
 
 
 def _meta(leaf: Leaf) -> TensorMeta | None:
@@ -205,7 +223,7 @@ def _meta(leaf: Leaf) -> TensorMeta | None:
 def _numbers_as_inputs(
     graph: fx.Graph, placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]
 ) -> None:
-    """A Python number enters as a number: drop the 0-dim tensor that carried it through the traces."""
+    """A Python number enters as a number: drop the 0-dim tensor that carried it when tracing."""
     for node, leaf in zip(placeholders, leaves, strict=True):
         if isinstance(leaf.value, torch.Tensor):
             continue

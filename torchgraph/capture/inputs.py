@@ -1,10 +1,10 @@
-"""The arguments of a call: flattened by path, tensors apart from the values that a program is made for."""
+"""The arguments of a call by path: tensors, apart from the values that a program is made for."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +22,19 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def without_data(self) -> Call:
+        """The call as a description: keeping it keeps no batch alive."""
+        args, kwargs = map_leaves((self.args, self.kwargs), torch.Tensor, hollow)
+        return Call(list(map(hollow, self.tensors)), self.key, args, kwargs)
+
+
+def hollow(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, strides and dtype that holds no data."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
 
 class Inputs:
-    """Binds calls of one `build`: keyword order never matters, everything else is part of the key."""
+    """Binds calls of one `build`: keyword order never matters, all else is part of the key."""
 
     def __init__(self, build: Callable[..., Any]) -> None:
         self._signature = inspect.signature(build)
@@ -43,17 +53,19 @@ class Inputs:
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-            return Call(list(args), tuple(map(_tensor_key, args)), args, kwargs)
+            flat = (tuple(map(_tensor_key, args)), _sharing(args))
+            return Call(list(args), flat, args, kwargs)
         tensors: list[torch.Tensor] = []
-        key = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
-        return Call(tensors, (key, tuple(map(_tensor_key, tensors))), args, kwargs)
+        tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
+        key = (tree, tuple(map(_tensor_key, tensors)), _sharing(tensors))
+        return Call(tensors, key, args, kwargs)
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.grad_fn is not None:
         raise UnsupportedInput(
-            f"An input of shape {tuple(tensor.shape)} carries an autograd graph ({tensor.grad_fn}); "
-            "gradients cannot flow out of the program into it.",
+            f"An input of shape {tuple(tensor.shape)} carries an autograd graph "
+            f"({tensor.grad_fn}); gradients cannot flow out of the program into it.",
             fix="detach() it, or move the computation that makes it into build.",
         )
     if tensor.layout is not torch.strided:
@@ -62,6 +74,21 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
             fix="pass a strided tensor (to_dense()).",
         )
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+
+
+def _sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
+    """(first, other, distance) for tensors of one storage: part of what a program is made for."""
+    if len(tensors) < 2:
+        return ()
+    first_of: dict[int, int] = {}
+    found = []
+    for position, tensor in enumerate(tensors):
+        pointer = tensor.untyped_storage().data_ptr()
+        first = first_of.setdefault(pointer, position)
+        if first != position and pointer:  # empty tensors have no memory
+            distance = int(tensor.storage_offset() - tensors[first].storage_offset())
+            found.append((first, position, distance))
+    return tuple(found)
 
 
 def _flatten(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
@@ -92,15 +119,15 @@ def _static_key(value: Any, path: str) -> tuple[Any, ...]:
         hash(value)
     except TypeError:
         raise UnsupportedInput(
-            f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor compared "
-            "from call to call."
+            f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor "
+            "compared from call to call."
         ) from None
-    # 1, 1.0 and True are equal, but they are not the same program.
-    return (type(value), value)
+    # 1, 1.0 and True are equal, and so are 0.0 and -0.0, but they are not the same program.
+    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
 
 
 def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
-    """The same tree with each leaf of the given kind replaced; dataclasses are copied, other leaves kept."""
+    """The same tree with each leaf of one kind replaced; dataclasses are copied, the rest kept."""
     if isinstance(value, kind):
         return replace(value)
     if isinstance(value, dict):
@@ -123,10 +150,10 @@ def _init_fields(value: Any) -> list[Any]:
     return [f for f in dataclasses.fields(value) if f.init]
 
 
-def _like_dict(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
+def _like_dict(original: Any, items: dict[Any, Any]) -> Any:
     if type(original) is dict:
         return items
-    if dataclasses.is_dataclass(original):  # a transformers ModelOutput is both
+    if dataclasses.is_dataclass(type(original)):  # a transformers ModelOutput is both
         return type(original)(**items)
     copy = original.copy()
     copy.update(items)
@@ -139,24 +166,27 @@ def _like_sequence(original: Any, items: list[Any]) -> Any:
 
 def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The path of each tensor of a call, in binding order."""
-    found: list[str] = []
+    return [path for path, leaf in leaves(args, kwargs) if isinstance(leaf, torch.Tensor)]
 
-    def walk(value: Any, path: str) -> None:
-        if isinstance(value, torch.Tensor):
-            found.append(path)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                walk(item, f"{path}[{key!r}]")
-        elif isinstance(value, (list, tuple)):
-            for position, item in enumerate(value):
-                walk(item, f"{path}[{position}]")
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for f in dataclasses.fields(value):
-                walk(getattr(value, f.name), f"{path}.{f.name}")
 
-    walk(args, "args")
-    walk(kwargs, "kwargs")
-    return found
+def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(path such as ``args[0].mask``, value) of each leaf of a call, tensor or not."""
+    yield from _leaves(args, "args")
+    yield from _leaves(kwargs, "kwargs")
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{position}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
+    else:
+        yield path, value
 
 
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:

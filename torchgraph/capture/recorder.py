@@ -1,8 +1,9 @@
-"""The dispatch mode under which `build` runs: it stamps nodes, adopts outside tensors, knows host values.
+"""The dispatch mode over `build`: it stamps nodes, adopts outside tensors, knows host values.
 
-*Host values* are 0-dim CPU tensors that depend on nothing but the optimizer's own numbers and counters.
-Their real value is known at capture, so ``.item()`` on one gives a symbolic number that ordinary Python
-(``1 - beta ** step``, ``if step < warmup``) can compute with. Any other ``.item()`` in `build` is refused.
+*Host values* are 0-dim CPU tensors that depend on nothing but the optimizer's own numbers and
+counters. Their real value is known at capture, so ``.item()`` on one gives a symbolic number that
+ordinary Python (``1 - beta ** step``, ``if step < warmup``) can compute with. Any other ``.item()``
+in `build` is refused.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Recorder(TorchDispatchMode):
     def __init__(
         self, trail: Trail, host: HostValues, adopt: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self._trail = trail
         self._host = host
         self._adopt = adopt
@@ -128,7 +129,7 @@ class Recorder(TorchDispatchMode):
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             return self._literal(func, args[0])
         args, kwargs = self._fake(args), self._fake(kwargs)
-        self._check_random(func)
+        self._check_random(func, args, kwargs)
         out = self._record(func, args, kwargs)
         self._stamp.new_nodes(self._trail.here)
         for tensor in _tensors(out):
@@ -194,11 +195,17 @@ class Recorder(TorchDispatchMode):
             return {key: self._fake(item) for key, item in value.items()}
         return value
 
-    def _check_random(self, func: Any) -> None:
+    def _check_random(self, func: Any, args: Any, kwargs: Any) -> None:
+        if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
+            raise RandomStateTouched(
+                f"{func} draws from a torch.Generator of its own, whose state no program has.",
+                where=self._trail.line,
+                fix="draw from torch's default generator, or outside of build, and pass it in.",
+            )
         if self._trail.in_engine and effects.of_target(func).random:
             raise RandomStateTouched(
-                f"{func} draws random numbers while backward recomputes a checkpointed region; eager "
-                "would repeat the draws of the forward pass, a static program cannot yet.",
+                f"{func} draws random numbers while backward recomputes a checkpointed region; "
+                "eager would repeat the draws of the forward pass, a static program cannot yet.",
                 where=self._trail.line,
             )
 
@@ -232,8 +239,8 @@ class PythonBorder(TorchFunctionMode):
             return _tensor_of_number(*args, **kwargs)
         elif getattr(func, "__name__", "") in self._LEAVING and isinstance(args[0], FakeTensor):
             raise DataDependent(
-                f"build calls .{func.__name__}() on a tensor of shape {tuple(args[0].shape)}, whose "
-                "values are only known when the program runs.",
+                f"build calls .{func.__name__}() on a tensor of shape {tuple(args[0].shape)}, "
+                "whose values are only known when the program runs.",
                 where=self._trail.line,
             )
         return func(*args, **kwargs)
@@ -280,7 +287,7 @@ def python_random_unchanged(line: Callable[[], Any]) -> Iterator[None]:
         if numpy is not None:
             numpy.random.set_state(array)
         raise RandomStateTouched(
-            "build seeds torch, or draws from Python's random or numpy.random: the draw would be the "
-            "same at every step.",
+            "build seeds torch, or draws from Python's random or numpy.random: the draw would be "
+            "the same at every step.",
             fix="draw outside of build and pass the result in, or use torch.rand.",
         )

@@ -1,8 +1,9 @@
-"""Optimizer slots that the traced step created: made for real when their first value is known beforehand.
+"""Optimizer slots that the traced step created: made for real when their first value is known.
 
-Adam fills its moments with zeros and then updates them; the fill depends on no gradient, so it is run now,
-the slot becomes an input, and the program serves every later step too. SGD's momentum starts as a clone of
-the first gradient; such a slot stays an output and the program serves that one step.
+Adam fills its moments with zeros and then updates them; the fill depends on no gradient, so it is
+run now, the slot becomes an input, and the program serves every later step too. SGD's momentum
+starts as a clone of the first gradient; such a slot stays an output and the program serves that one
+step.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class NotKnownYet(Exception):
 
 
 def make_slots(recording: Recording) -> list[tuple[Created, torch.Tensor]]:
-    """Turn each created slot of known first value into an input of the recording; returns the values."""
+    """Make each created slot of known first value an input of the recording; returns the values."""
     made: list[tuple[Created, torch.Tensor]] = []
     first_values = _FirstValues(recording)
     for new in recording.creates:
@@ -80,13 +81,14 @@ class _FirstValues:
             return getattr(self._root, str(node.target))
         if not effects.of(node).pure:
             raise NotKnownYet
-        if node.target in _READS_METADATA_ONLY:
+        target: Any = node.target
+        if target in _READS_METADATA_ONLY:
             like = node.args[0]
             assert isinstance(like, fx.Node)
             rest = fx.map_arg(node.args[1:], self._evaluate)
-            return node.target(_empty(like), *rest, **fx.map_arg(node.kwargs, self._evaluate))  # type: ignore[operator]
+            return target(_empty(like), *rest, **fx.map_arg(node.kwargs, self._evaluate))
         args = fx.map_arg(node.args, self._evaluate)
-        return node.target(*args, **fx.map_arg(node.kwargs, self._evaluate))  # type: ignore[operator]
+        return target(*args, **fx.map_arg(node.kwargs, self._evaluate))
 
 
 def _empty(node: fx.Node) -> torch.Tensor:

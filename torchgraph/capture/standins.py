@@ -29,7 +29,7 @@ def fake_of(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def number_tensor(value: float) -> torch.Tensor:
     """The 0-dim CPU tensor that carries a Python number through a trace, without rounding it."""
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float64)
 
 
 class StandIns:
@@ -50,7 +50,7 @@ class StandIns:
     def in_place(self, standins: list[Any]) -> Iterator[None]:
         """Swap all leaves for ``standins``; everything is as before when the block ends."""
         step = self._step
-        saved = [
+        saved: list[tuple[Any, dict[str, Any]]] = [
             (held, dict(held))
             for module in step.modules.values()
             for held in (module._parameters, module._buffers, module._modules)

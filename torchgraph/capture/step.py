@@ -1,7 +1,8 @@
 """Step: the user's modules and optimizers, scanned into named leaves of live state.
 
-A leaf is one tensor or number that the step reads and may write. It remembers the container that holds
-it, so that capture can put a stand-in there, and so that each later call can see what is there now.
+A leaf is one tensor or number that the step reads and may write. It remembers the container that
+holds it, so that capture can put a stand-in there, and so that each later call can see what is
+there now.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Step:
     modules: dict[str, nn.Module]
     """Every module below the Graph by path, shared ones once, under the first path."""
     optimizers: list[torch.optim.Optimizer]
+    roots: Mapping[str, nn.Module]
+    """The live attributes of the Graph that are modules."""
     leaves: list[Leaf] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     statics: list[Static] = field(default_factory=list)
@@ -89,7 +92,7 @@ class Step:
                 if id(module) not in seen:
                     seen.add(id(module))
                     modules[path] = module
-        step = cls(modules, list(optimizers))
+        step = cls(modules, list(optimizers), roots)
         for path, module in modules.items():
             step._scan_tensors(module._parameters, path, Role.PARAMETER)
             step._scan_tensors(module._buffers, path, Role.BUFFER)
@@ -104,7 +107,7 @@ class Step:
         return self.leaves[self.index[id(parameter)]].fqn
 
     def structure(self) -> tuple[Any, ...]:
-        """Everything about the step but its tensors and numbers; equal when a program still fits."""
+        """All about the step but its tensors and numbers; equal when a program still fits."""
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         modules = tuple(
             (
@@ -151,9 +154,9 @@ class Step:
             for position, parameter in enumerate(group["params"]):
                 if id(parameter) not in self.index:
                     raise ParameterOutsideGraph(
-                        f"Optimizer {number} ({type(optimizer).__name__}) updates a parameter of shape "
-                        f"{tuple(parameter.shape)} (param group {group_number}, position {position}) "
-                        "that no module of the Graph holds."
+                        f"Optimizer {number} ({type(optimizer).__name__}) updates a parameter of "
+                        f"shape {tuple(parameter.shape)} (param group {group_number}, position "
+                        f"{position}) that no module of the Graph holds."
                     )
                 if owners.setdefault(id(parameter), number) != number:
                     raise ParameterInTwoOptimizers(
@@ -167,7 +170,8 @@ class Step:
             for key, value in group.items():
                 if key != "params":
                     self._scan_value(f"{prefix}.{key}", group, (key,), value, in_state=False)
-        for key, slots in optimizer.state.items():
+        state: dict[Any, Any] = optimizer.state  # torch types the keys as tensors
+        for key, slots in state.items():
             if isinstance(key, torch.Tensor):
                 if id(key) not in self.index:
                     continue  # a leftover of a parameter that was replaced

@@ -1,4 +1,4 @@
-"""The first trace: run `build` and the optimizer step once over stand-ins and record every ATen op."""
+"""The first trace: run `build` and the optimizer step once over stand-ins, record every ATen op."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .._torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     GuardOnDataDependentSymNode,
     active_tracer,
     fake_mode,
@@ -45,7 +46,7 @@ from .watch import AttributeWatch, CallWatch
 
 @dataclass
 class Recording:
-    """What the first trace leaves: an fx graph that still mutates, and what its inputs and outputs are."""
+    """What the first trace leaves: an fx graph that still mutates, and what goes in and out."""
 
     gm: fx.GraphModule
     inputs: list[Leaf]
@@ -54,11 +55,14 @@ class Recording:
     """USER, UPDATE of numbers, CREATE; tensors mutated in place are found by functionalization."""
     guard_values: list[Any]
     """Expected values of the graph's last outputs."""
+    mode: FakeTensorMode
+    """Of the fake values in ``gm``."""
     out_tree: Any
     """What `build` returned, each tensor replaced by an `OutputSlot`."""
     creates: list[Created] = field(default_factory=list)
     creators: dict[int, fx.Node] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
+    slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     reads: list[tuple[str, Any, str, Any]] = field(default_factory=list)
     loss_path: str | None = None
@@ -99,7 +103,7 @@ class Tracer:
         self._classes = (nn.Module, graph_class)
         self._leaves: list[Leaf] = [*step.leaves, *self._call_leaves()]
         self._fakes: list[Any] = []
-        self._adopted: dict[int, Any] = {}
+        self._adopted: dict[int, torch.Tensor] = {}
         self._swapped: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._branches: list[tuple[Any, Any]] = []
         self._recorder: Recorder | None = None
@@ -190,9 +194,12 @@ class Tracer:
             leaf.root[leaf.path[0]] = standin
 
     def _outputs(self, returned: Any, standins: Sequence[Any]) -> list[torch.Tensor]:
-        """The returned tensors, detached, as they are before the update; never memory of a state."""
+        """The returned tensors, detached, as before the update; never memory of a state."""
         owned = {storage_id(s) for s in standins if isinstance(s, torch.Tensor)}
         owned.update(storage_id(fake) for fake in self._adopted.values())
+        # Clipping and optimizers write gradients in place.
+        gradients = (s.grad for s in standins if isinstance(s, torch.Tensor))
+        owned.update(storage_id(gradient) for gradient in gradients if gradient is not None)
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> OutputSlot:
@@ -205,7 +212,7 @@ class Tracer:
             return OutputSlot(len(found) - 1)
 
         tree = map_leaves(returned, torch.Tensor, keep)
-        self._recording = Recording(fx.GraphModule({}, fx.Graph()), [], [], [], tree)
+        self._recording = Recording(fx.GraphModule({}, fx.Graph()), [], [], [], self._mode, tree)
         return found
 
     def _finish(self, outputs: list[Any], update: OptimizerTrace, returned: Any) -> list[Any]:
@@ -215,6 +222,7 @@ class Tracer:
         numbers = update.changed_numbers()
         recording.outputs += [OutputSpec(OutputKind.UPDATE, leaf.fqn) for leaf, _ in numbers]
         recording.creates, recording.writes = update.created(), update.writes
+        recording.slot_orders = update.slot_orders
         recording.outputs += [OutputSpec(OutputKind.CREATE, new.fqn) for new in recording.creates]
         recording.inputs = self._leaves
         recording.calls = self._calls.calls
@@ -298,7 +306,7 @@ class Tracer:
 
     def _optimizer_namespaces(self) -> list[dict[str, Any]]:
         steps = {
-            cls.step
+            vars(cls)["step"]
             for opt in self._step.optimizers
             for cls in type(opt).__mro__
             if "step" in vars(cls)
@@ -314,8 +322,8 @@ def _readable_errors(trail: Trail) -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise DataDependent(
-            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known when "
-            "the program runs.",
+            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known "
+            "when the program runs.",
             where=_line_of(error) or trail.line,
         ) from error
     except GuardOnDataDependentSymNode as error:

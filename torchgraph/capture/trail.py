@@ -1,4 +1,4 @@
-"""Where the trace is: module path, phase, the user's lines. Every recorded node takes its provenance here."""
+"""Where the trace is: module path, phase, the user's lines. Nodes take their provenance here."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..program import Phase, Provenance
 class Trail:
     """The running position of a capture.
 
-    A backward node belongs to the forward node whose autograd function it runs, found by the sequence
-    number that autograd gives to both.
+    A backward node belongs to the forward node whose autograd function it runs, found by the
+    sequence number that autograd gives to both.
     """
 
     def __init__(self, depth: int, accumulates: Callable[[torch.Tensor], str]) -> None:

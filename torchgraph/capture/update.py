@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .._torch import clip_grad_norm
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, ordinary_branch
 from .standins import StandIns
@@ -21,7 +22,8 @@ class Created:
 
     fqn: str
     optimizer: int
-    parameter: str
+    owner: Any
+    """The fqn of the parameter, or the optimizer's own key where it is no tensor."""
     key: Any
     value: Any
 
@@ -32,8 +34,8 @@ class Write:
 
     fqn: str
     optimizer: int
-    parameter: str | None
-    """None: in param group ``group``."""
+    owner: Any
+    """As for `Created`; None: in param group ``group``."""
     group: int
     key: Any
     value: Any
@@ -42,23 +44,24 @@ class Write:
 class OptimizerTrace:
     """One step of every optimizer of the Graph, inside the running trace."""
 
-    def __init__(self, step: Step, holders: StandIns, standins: list[Any], trail: Trail) -> None:
-        self._step = step
+    def __init__(self, scanned: Step, holders: StandIns, standins: list[Any], trail: Trail) -> None:
+        self._step = scanned
         self._holders = holders
         self._standins = standins
         self._trail = trail
-        self._fqns = {id(standins[i]): leaf.fqn for i, leaf in step.tensors()}
-        self._positions = {leaf.fqn: i for i, leaf in step.tensors()}
+        self._fqns = {id(standins[i]): leaf.fqn for i, leaf in scanned.tensors()}
+        self._positions = {leaf.fqn: i for i, leaf in scanned.tensors()}
         self.writes: list[Write] = []
+        self.slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = []
+        """(optimizer, owner, keys) wherever the step made new slots: their order is eager's."""
 
     def run(self) -> None:
         """Clip, scale the learning rate and step, group by group, optimizer by optimizer."""
         with self._trail.update():
             for optimizer in self._step.optimizers:
                 check(optimizer)
-                self._clip(optimizer)
-                with ordinary_branch(optimizer), _scaled_lr(optimizer):
-                    optimizer.step()
+                with ordinary_branch(optimizer):
+                    step(optimizer)
             self._keep_rebound_slots()
 
     def changed_numbers(self) -> list[tuple[Leaf, Any]]:
@@ -75,8 +78,11 @@ class OptimizerTrace:
         found = []
         known = {leaf.fqn for leaf in self._step.leaves} | {s.fqn for s in self._step.statics}
         for number, parameter, slots in self._states():
+            prefix = f"optimizer.{number}.state.{parameter}"
+            if any(f"{prefix}.{key}" not in known for key in slots):
+                self.slot_orders.append((number, parameter, tuple(slots)))
             for key, value in slots.items():
-                fqn = f"optimizer.{number}.state.{parameter}.{key}"
+                fqn = f"{prefix}.{key}"
                 if isinstance(value, torch.Tensor):
                     if fqn not in known and id(value) not in self._fqns:
                         found.append(Created(fqn, number, parameter, key, value))
@@ -90,8 +96,8 @@ class OptimizerTrace:
     def _refuse_nested(self, fqn: str, value: Any, known: set[str]) -> None:
         if not any(name.startswith(f"{fqn}.") for name in known) and value:
             raise UnsupportedOptimizer(
-                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph creates "
-                "single tensors and numbers only.",
+                f"{fqn} is created as a {type(value).__name__} by the first step; torchgraph "
+                "creates single tensors and numbers only.",
                 fix="run one eager step first, so that the state exists.",
             )
 
@@ -105,10 +111,10 @@ class OptimizerTrace:
             if len(static.path) == 1 and now is not static.value and now != static.value:
                 self.writes.append(Write(static.fqn, number, None, group, static.path[0], now))
 
-    def _states(self) -> Iterator[tuple[int, str, dict[Any, Any]]]:
+    def _states(self) -> Iterator[tuple[int, Any, dict[Any, Any]]]:
         for number, state in enumerate(self._holders.states):
             for key, slots in state.items():
-                yield number, self._fqns.get(id(key), str(key)), slots
+                yield number, self._fqns.get(id(key), key), slots
 
     def _now(self, leaf: Leaf) -> Any:
         if ".param_groups." in leaf.fqn:
@@ -137,12 +143,16 @@ class OptimizerTrace:
                         standin.copy_(value)
                     slots[key] = standin
 
-    def _clip(self, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
-                max_norm = group.get("clip_grad_max_norm", 1.0)
-                norm_type = group.get("clip_grad_norm_type", 2.0)
-                torch.nn.utils.clip_grad_norm_(group["params"], max_norm, norm_type)
+
+def step(optimizer: torch.optim.Optimizer) -> None:
+    """What one call of a Graph does with an optimizer: clip, scale the lr, ``optimizer.step()``."""
+    for group in optimizer.param_groups:
+        if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
+            max_norm = group.get("clip_grad_max_norm", 1.0)
+            norm_type = float(group.get("clip_grad_norm_type", 2.0))
+            clip_grad_norm(group["params"], max_norm, norm_type)
+    with _scaled_lr(optimizer):
+        optimizer.step()
 
 
 class _scaled_lr:

@@ -1,8 +1,7 @@
-"""Watches modules while `build` runs: which one is called, which attributes are read and written."""
+"""Watches modules while `build` runs: which one is called, which attributes it reads and writes."""
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from ..errors import (
     AttributeWriteWarning,
     SourceLine,
     UnregisteredModuleWarning,
+    warn,
 )
 from ..program import CallRecord
 from .inputs import described
@@ -28,14 +28,21 @@ _PLAIN = frozenset(
 )
 # Bookkeeping of nn.Module itself: guarded by structure, or of no effect on what forward computes.
 _OWN = frozenset(
-    {"_is_full_backward_hook", "_is_hf_initialized", "_compiled_call_impl", "_version"}
+    {
+        "_is_full_backward_hook",
+        "_is_hf_initialized",
+        "_compiled_call_impl",
+        "_version",
+        "_flat_weights",
+        "_flat_weight_refs",
+    }
 )
 # The OrderedDicts are a module's hooks: one that build registered is taken off again.
 _CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
 def is_plain(value: Any) -> bool:
-    """True for immutable values that can be compared at each call: numbers, strings, tuples of them."""
+    """True for immutable values that each call can compare: numbers, strings, tuples of them."""
     kind = type(value)
     return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
 
@@ -70,7 +77,7 @@ class AttributeWatch:
         """(path, object, attribute, value) of everything that was read."""
         return [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
 
-    def _reader(self, cls: type) -> Callable[[Any, str], Any]:
+    def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
         original = cls.__getattribute__
         reads, writes, owners = self.reads, self._writes, self._owners
 
@@ -78,7 +85,7 @@ class AttributeWatch:
             value = original(owner, name)
             key = (id(owner), name)
             watched = id(owner) in owners and key not in reads and name not in _OWN
-            # What build wrote before is its own value, not one that a later call could find changed.
+            # What build wrote before is its own value: no later call could find it changed.
             if (
                 watched
                 and key not in writes
@@ -91,7 +98,7 @@ class AttributeWatch:
 
         return __getattribute__
 
-    def _writer(self, cls: type) -> Callable[[Any, str, Any], None]:
+    def _writer(self, cls: Any) -> Callable[[Any, str, Any], None]:
         original = cls.__setattr__
 
         def __setattr__(owner: Any, name: str, value: Any) -> None:
@@ -105,7 +112,8 @@ class AttributeWatch:
         """Restore every watched object's attributes; with ``check``, judge what was written."""
         changed = []
         for key, (path, owner) in self._owners.items():
-            changed += [(key, path, name) for name in self._before[key].restore(vars(owner))]
+            names = self._before[key].restore(vars(owner))
+            changed += [(key, path, name) for name in names if name not in _OWN]
         if check and changed:
             for key, path, name in changed:
                 self._refuse_read(key, path, name)
@@ -124,12 +132,11 @@ class AttributeWatch:
         where = self._writes.get((key, name))
         at = f" (at {where})" if where else ""
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        warnings.warn(
+        warn(
             f"build writes the attribute {path}.{name}{at}{more}. What it wrote was put back after "
             "the capture, and calls of the Graph do not write it: return the value from build "
             "instead.",
             AttributeWriteWarning,
-            stacklevel=2,
         )
 
 
@@ -183,7 +190,7 @@ def _equal(old: Any, new: Any) -> bool:
 
 
 class CallWatch:
-    """Follows ``nn.Module.__call__``: the path of the running module, inputs and outputs of each call."""
+    """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
     def __init__(
         self,
@@ -224,12 +231,11 @@ class CallWatch:
     def _meet(self, module: nn.Module) -> str:
         """A module that no attribute of the Graph holds: take its tensors by reference."""
         if any(True for _ in chain(module.parameters(), module.buffers())):
-            warnings.warn(
+            warn(
                 f"{type(module).__name__} is called in build, but no attribute of the Graph holds "
                 "it: its parameters are read by reference and no optimizer of the Graph can train "
                 "them.",
                 UnregisteredModuleWarning,
-                stacklevel=2,
             )
         self._adopt(module)
         for child in module.modules():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..program import OutputSpec, Phase, Program, Provenance, provenance
+from ..program import OutputSpec, Program, Provenance, provenance
 
 _SHORT = {
     torch.float64: "f64",
@@ -96,7 +96,7 @@ def _where(origin: Provenance) -> str:
     line = origin.line
     parts = [
         origin.module,
-        origin.phase.value if isinstance(origin.phase, Phase) else "",
+        origin.phase.value,
         f"{os.path.basename(line.filename)}:{line.lineno}" if line else "",
         f"({origin.made_by})" if origin.made_by != "capture" else "",
     ]

@@ -1,14 +1,98 @@
-"""``graph.report()``."""
+"""``graph.report()``: what was captured and what became of it, as data and as tables."""
 
 from __future__ import annotations
 
-from typing import Any
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+
+from ..cache import ProgramCache
+from ..capture.inputs import Call
+from ..config import Options
+from ..program import PassRecord, Role
+from ..replay.replay import Replay
+from . import baked, facts, tables
+from .baked import Baked
+from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
 
 
+@dataclass(frozen=True)
 class Report:
-    """What was captured and what became of it."""
+    """What became of one Graph: ``print`` it, show it with rich, or read its fields.
+
+    The fields are about the program that was captured last; ``programs`` is about all of them.
+    """
+
+    name: str
+    """Of the Graph: ``TrainGraph_0``."""
+    backend: str
+    serves_once: bool
+    """True for a program that creates optimizer state: the second call captures another."""
+    stages: tuple[Stage, ...]
+    passes: tuple[PassRecord, ...]
+    """In the order in which they ran."""
+    nodes: tuple[PhaseCount, ...]
+    """Forward, backward, update."""
+    memory: Memory
+    programs: Programs
+    branches: tuple[Branch, ...]
+    """Decisions on the optimizers' numbers."""
+    moving: tuple[str, ...]
+    """Numbers of the optimizers that may change at any time: the next call uses them."""
+    guards: tuple[Guard, ...]
+    """Attributes and settings that must stay, besides the modules, tensors and hooks themselves."""
+    baked: tuple[Baked, ...]
 
     @classmethod
-    def of(cls, replay: Any, cache: Any, seconds: dict[str, float], name: str) -> Report:
-        """The report of one program."""
-        raise NotImplementedError
+    def of(
+        cls,
+        name: str,
+        replay: Replay,
+        call: Call,
+        cache: ProgramCache,
+        options: Options,
+        seconds: Mapping[str, float],
+    ) -> Report:
+        """The report of the program in ``replay``, which was captured for ``call``."""
+        program, captured = replay.program, replay.captured
+        optimizers = [guard.optimizer for guard in replay.guards.optimizers]
+        values = baked.collect(program, call, optimizers)
+        held = tuple(facts.held(one, replay) for one in cache)
+        return cls(
+            name=name,
+            backend=options.backend,
+            serves_once=replay.serves_once,
+            stages=tuple(Stage(stage, time) for stage, time in seconds.items()),
+            passes=tuple(program.history),
+            nodes=facts.nodes(captured.program, program, replay.executable.program),
+            memory=facts.memory(program, values),
+            programs=Programs(
+                held, options.cache_size, cache.hits, cache.misses, tuple(cache.reasons)
+            ),
+            branches=facts.branches(captured.value_guard),
+            moving=tuple(spec.fqn for spec in program.signature.roles(Role.SCALAR)),
+            guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
+            baked=values,
+        )
+
+    def __rich__(self) -> RenderableType:
+        return Group(
+            tables.head(self.name, self.backend, self.serves_once, self.nodes),
+            tables.stages(self.stages),
+            tables.passes(self.passes),
+            tables.nodes(self.nodes),
+            tables.memory(self.memory),
+            tables.programs(self.programs),
+            tables.guards(self.guards, self.moving),
+            tables.branches(self.branches),
+            tables.baked(self.baked),
+        )
+
+    def __str__(self) -> str:
+        """The tables as plain text, 80 columns wide."""
+        screen = Console(file=io.StringIO(), width=80, color_system=None, force_jupyter=False)
+        with screen.capture() as capture:
+            screen.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())

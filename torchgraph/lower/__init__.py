@@ -1,1 +1,1 @@
-"""Program → Executable: the functional program becomes straight Python over ATen ops that write in place."""
+"""Program → Executable: straight Python over ATen ops, which write in place where they can."""

@@ -1,7 +1,8 @@
-"""The quickest Python callable for an op, proven to dispatch to exactly that op with those arguments.
+"""The quickest Python callable for an op, proven to reach exactly that op with those arguments.
 
-``torch.add`` parses its arguments about a third faster than ``torch.ops.aten.add.Tensor``. Which overload
-it would choose is not guessed: it is called once on fake arguments under a dispatch mode that looks.
+``torch.add`` parses its arguments about a third faster than ``torch.ops.aten.add.Tensor``. Which
+overload it would choose is not guessed: it is called once on fake arguments under a dispatch mode
+that looks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Seen(Exception):
 
 class _Look(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self.call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
 
     def __torch_dispatch__(
@@ -51,7 +52,7 @@ class _Look(TorchDispatchMode):
 
 
 class Calls:
-    """Chooses a callable per op and kind of arguments; one object per lowering remembers its trials."""
+    """Chooses a callable per op and kind of arguments; one per lowering remembers its trials."""
 
     def __init__(self) -> None:
         self._chosen: dict[Any, Callable[..., Any]] = {}
@@ -78,7 +79,7 @@ def _choose(op: OpOverload, node: fx.Node) -> Callable[..., Any]:
 
 
 def _sample(node: fx.Node) -> Any:
-    """What the node's value looks like at run time: a fake tensor, or a number of the right type."""
+    """What the node's value looks like at run time: a fake tensor, or a number of its type."""
     value = node.meta["val"]
     return value.node.hint if isinstance(value, (torch.SymFloat, torch.SymInt)) else value
 

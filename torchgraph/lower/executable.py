@@ -67,7 +67,7 @@ class Executable:
 
 
 def lower(program: Program, name: str) -> Executable:
-    """Lower a functional program to straight Python over ATen ops, each value freed after its last use."""
+    """Lower a functional program to Python over ATen ops, each value freed after its last use."""
     counters.lowers += 1
     lowered = reinplace(program)
     writer = _Writer(lowered, name)

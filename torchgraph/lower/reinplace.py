@@ -1,8 +1,9 @@
-"""Turns functional ops back into in-place ones where nobody can tell, and closes with the copies that remain.
+"""Turns functional ops into in-place ones where nobody can tell; closes with remaining copies.
 
-A functional op may write its first argument's memory when nothing reads that memory afterwards, and the
-memory is a temporary of the program or a state that the step updates anyway. What memory a value lives in
-is read off the fake tensors' storages, which also tell the truth about ops whose schema hides an alias.
+A functional op may write its first argument's memory when nothing reads that memory afterwards, and
+the memory is a temporary of the program or a state that the step updates anyway. What memory a
+value lives in is read off the fake tensors' storages, which also tell the truth about ops whose
+schema hides an alias.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
     {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
 )
-_BATCH_NORM = {
+_BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
         {3: 3, 4: 4},
@@ -37,7 +38,7 @@ if hasattr(aten, "_batch_norm_with_update_functional"):
 
 
 def reinplace(program: Program) -> Program:
-    """A lowered copy of a functional program: same values, in-place writes, closing ``copy_`` block.
+    """A lowered copy of a functional program: same values, in-place writes, closing ``copy_``s.
 
     Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
     """
@@ -59,6 +60,7 @@ class _Reinplace:
         """Result of an in-place op -> the node whose tensor it is."""
         self._last_use: dict[int, int] = {}
         self._temporary: set[int] = set()
+        self._leaving = self._memory_of_outputs()
         self._homes: dict[int, int] = {}
         """Storage -> the storage that in-place writing merged it into."""
         self._measure()
@@ -88,6 +90,30 @@ class _Reinplace:
             for out, value in zip(signature.outputs, self._program.results, strict=True)
             if out.kind is OutputKind.UPDATE and out.target in by_fqn
         }
+
+    def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
+        """Storage -> the states that outputs in it update; None for one that the caller gets."""
+        placeholders = self._program.placeholders
+        specs = zip(self._program.signature.inputs, placeholders, strict=True)
+        states = {spec.fqn: node for spec, node in specs}
+        found: dict[int, list[fx.Node | None]] = {}
+        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        for out, value in outputs:
+            target = states[out.target] if out.kind is OutputKind.UPDATE else None
+            if isinstance(value, fx.Node):
+                for storage in _storages(value):
+                    found.setdefault(storage, []).append(target)
+        return found
+
+    def _may_stay(self, result: fx.Node, home: int | None) -> bool:
+        """True when ``result`` may live in that memory until the end.
+
+        A state's memory holds the state's new value then, and is nothing that the caller may keep.
+        """
+        if home not in self._written_memory:
+            return True
+        leaving = (t for storage in _storages(result) for t in self._leaving.get(storage, ()))
+        return all(state is not None and home in _storages(state) for state in leaving)
 
     def _measure(self) -> None:
         for node in self._nodes:
@@ -120,7 +146,8 @@ class _Reinplace:
 
     def _merge(self, result: fx.Node, into: fx.Node) -> None:
         home, target = self._home(result), self._home(into)
-        assert home is not None and target is not None
+        assert home is not None
+        assert target is not None
         if home != target:
             self._homes[home] = target
             self._last_use[target] = max(
@@ -157,13 +184,16 @@ class _Reinplace:
             self._free_after(item, node) and _same_layout(item.meta["val"], value)
             for item, value in zip(items, values, strict=True)
         )
+        indices: list[Any] = [user.args[1] for user in results]
+        fits = fits and all(map(self._may_stay, results, [homes[index] for index in indices]))
         if not fits or any(self._home(other) in homes for other in _others(node)):
             return
         node.target = op
         for user in results:
-            self._merge(user, items[int(user.args[1])])  # type: ignore[arg-type]  # a constant index
-            user.replace_all_uses_with(items[int(user.args[1])])  # type: ignore[arg-type]
-            self._replace_state(user, items[int(user.args[1])])  # type: ignore[arg-type]
+            index: Any = user.args[1]
+            self._merge(user, items[index])
+            user.replace_all_uses_with(items[index])
+            self._replace_state(user, items[index])
             self._graph.erase_node(user)
 
     def _allowed(self, node: fx.Node, first: fx.Node) -> bool:
@@ -174,7 +204,7 @@ class _Reinplace:
         ):
             return False
         home = self._home(first)
-        return not any(
+        return self._may_stay(node, home) and not any(
             self._home(other) == home and self._tensor(other) is not self._tensor(first)
             for other in _others(node)
         )
@@ -182,12 +212,18 @@ class _Reinplace:
     def _batch_norm(self, node: fx.Node) -> None:
         """Write the running statistics in place, as the eager kernel does."""
         op, updated = _BATCH_NORM[node.target]
-        results = {
-            int(user.args[1]): user for user in node.users if user.target is operator.getitem
+        results: dict[Any, fx.Node] = {
+            user.args[1]: user for user in node.users if user.target is operator.getitem
         }
-        pairs = [(results.get(out), node.args[arg]) for out, arg in updated.items()]
-        if not all(isinstance(arg, fx.Node) and self._free_after(arg, node) for _, arg in pairs):
-            return
+        pairs: list[tuple[fx.Node | None, Any]] = [
+            (results.get(out), node.args[arg]) for out, arg in updated.items()
+        ]
+        for result, arg in pairs:
+            if not isinstance(arg, fx.Node) or not self._free_after(arg, node):
+                return
+            home = self._home(arg)
+            if result is not None and home is not None and not self._may_stay(result, home):
+                return
         node.target = op
         for result, statistic in pairs:
             if result is not None:
@@ -202,41 +238,48 @@ class _Reinplace:
             self._states[state] = new
 
     def _close(self) -> None:
-        """Write what no in-place op has written yet, and drop the written states from the output."""
+        """Write what no in-place op has written, return only what is the caller's to keep."""
         output = self._program.output
         owned = {self._home(state): state for state in self._states}
         pending = [(s, v) for s, v in self._states.items() if self._tensor(v) is not s]
         with self._graph.inserting_before(output):
+            kept = self._kept()
             values = [self._detached(state, value, owned) for state, value in pending]
             for (state, value), source in zip(pending, values, strict=True):
                 copy = self._graph.call_function(aten.copy_.default, (state, source))
                 copy.meta.update(val=state.meta["val"], provenance=provenance(value))
-        kept = [
-            value
-            for out, value in zip(
-                self._program.signature.outputs, self._program.results, strict=True
-            )
-            if not (out.kind is OutputKind.UPDATE and out.target in self._written())
-        ]
         output.args = (tuple(kept),)
 
-    def _written(self) -> set[str]:
-        placeholders = dict(
-            zip(self._program.placeholders, self._program.signature.inputs, strict=True)
-        )
-        return {placeholders[state].fqn for state in self._states}
+    def _kept(self) -> list[Any]:
+        """The outputs that no state takes; a clone of one that lives in an input or a constant."""
+        lasting = {
+            self._home(node) for node in self._nodes if node.op in ("placeholder", "get_attr")
+        }
+        specs = self._program.signature.inputs
+        tensors = {spec.fqn for spec in specs if spec.meta is not None}
+        kept = []
+        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        for out, value in outputs:
+            if out.kind is OutputKind.UPDATE and out.target in tensors:
+                continue
+            own = isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+            kept.append(self._clone(value) if own and self._home(value) in lasting else value)
+        return kept
 
-    def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
-        """The value to copy; a clone when it lives in the memory of a state that is itself written."""
-        if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
-            return value
+    def _clone(self, value: fx.Node) -> fx.Node:
         clone = self._graph.call_function(aten.clone.default, (value,))
         clone.meta.update(val=value.meta["val"].clone(), provenance=provenance(value))
         return clone
 
+    def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
+        """The value to copy; a clone when it lives in the memory of a state that is written too."""
+        if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
+            return value
+        return self._clone(value)
+
 
 def in_place_form(op: Any) -> OpOverload | None:
-    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where the in-place op could differ in a bit."""
+    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where in place could differ in a bit."""
     if not isinstance(op, OpOverload) or op._schema.is_mutable:
         return None
     name = op._schema.name
@@ -250,7 +293,7 @@ def in_place_form(op: Any) -> OpOverload | None:
     if not isinstance(found, OpOverload):
         return None
     mine, other = op._schema.arguments, found._schema.arguments
-    if [a.name for a in mine] != [a.name for a in other]:
+    if [(a.name, str(a.type)) for a in mine] != [(a.name, str(a.type)) for a in other]:
         return None
     written = [a.name for a in other if a.alias_info is not None and a.alias_info.is_write]
     return found if written == [other[0].name] else None

@@ -1,1 +1,1 @@
-"""What torchgraph knows about optimizers: which ones one static program can hold, and how to trace them."""
+"""What torchgraph knows about optimizers: which a static program can hold, how to trace them."""

@@ -13,22 +13,25 @@ from ..errors import UnsupportedOptimizer
 
 _REFUSED: dict[type[Optimizer], str] = {
     torch.optim.LBFGS: (
-        "its step evaluates a closure as often as the line search asks for, which one static program "
-        "cannot do."
+        "its step evaluates a closure as often as the line search asks for, which one static "
+        "program cannot do."
     ),
-    torch.optim.SparseAdam: "it needs sparse gradients, whose number of rows changes from step to step.",
+    torch.optim.SparseAdam: (
+        "it needs sparse gradients, whose number of rows changes from step to step."
+    ),
 }
 
 
 def check(optimizer: Optimizer) -> None:
-    """Raise UnsupportedOptimizer, with the reason, for an optimizer that no static program can hold."""
+    """Raise UnsupportedOptimizer, with the reason, for what no static program can hold."""
     name = type(optimizer).__name__
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):
             raise UnsupportedOptimizer(f"{name} cannot be part of a Graph: {reason}")
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise UnsupportedOptimizer(
-            f"{name}(differentiable=True) cannot be part of a Graph: autograd does not run through a step.",
+            f"{name}(differentiable=True) cannot be part of a Graph: autograd does not run through "
+            "a step.",
             fix="leave differentiable out.",
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
@@ -38,7 +41,7 @@ def check(optimizer: Optimizer) -> None:
 
 @contextmanager
 def ordinary_branch(optimizer: Optimizer) -> Iterator[None]:
-    """Let torch.optim take its one-tensor-at-a-time branch, the arithmetic that all others follow."""
+    """Let torch.optim take its one-tensor-at-a-time branch, whose arithmetic all others follow."""
     switches = [
         (group, name)
         for group in optimizer.param_groups

@@ -19,14 +19,14 @@ from ..capture.step import Leaf, Step
 from ..capture.trace import OutputSlot
 from ..counters import counters
 from ..debug.tree import TreeSource
-from ..errors import GraphBroken, StepFailed
+from ..errors import GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards
 from ..lower.executable import Executable
-from ..program import OutputKind, Program, Role, TensorMeta
+from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 
 
 class Replay:
-    """Runs an executable directly over live tensors. Holds what the guards found, never a copy of it."""
+    """Runs an executable directly over live tensors. Holds what the guards found, not a copy."""
 
     def __init__(self, captured: Captured, program: Program, executable: Executable) -> None:
         self.captured = captured
@@ -46,6 +46,20 @@ class Replay:
         creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
         return creates or bool(self.captured.writes)
 
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What it is bound to, in the order of the signature's inputs; stale for call inputs."""
+        return tuple(self._leaves)
+
+    @property
+    def returns_loss(self) -> bool:
+        """True when build returns the tensor that backward() was called on."""
+        return self.captured.loss_path is not None
+
+    def patience(self) -> AbstractContextManager[None]:
+        """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
+        return _interrupts_wait() if self.executable.writes else nullcontext()
+
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
         reason = self.guards.broken()
@@ -57,13 +71,13 @@ class Replay:
         return ""
 
     def refit(self, step: Step) -> bool:
-        """Bind to the tensors that are there now, when they fit the program; False when they do not."""
+        """Bind to the tensors that are there now, if they fit the program; False if they do not."""
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
-        for leaf in self._leaves:
+        for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):
             if leaf.role not in (Role.INPUT, Role.FREE):
                 found = live.pop(leaf.fqn, None)
-                if found is None or not _fits(leaf, found):
+                if found is None or not _fits(spec, leaf, found):
                     return False
                 leaf = found
             leaves.append(leaf)
@@ -135,6 +149,15 @@ class Replay:
         ]
         for i in self._inputs:
             self._values_now[i] = None
+        outputs = self.program.signature.outputs
+        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        self._written_memory = {
+            leaf.value.untyped_storage().data_ptr()
+            for leaf in self._leaves
+            if leaf.role is not Role.INPUT
+            and leaf.fqn in written
+            and isinstance(leaf.value, torch.Tensor)
+        } - {0}
 
     def _values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         values = self._values_now.copy()
@@ -142,6 +165,10 @@ class Replay:
             values[i] = leaf.read()
         for i, tensor in zip(self._inputs, inputs, strict=True):
             values[i] = tensor
+            if tensor.untyped_storage().data_ptr() in self._written_memory:
+                raise SharedMemory(
+                    f"{self._leaves[i].fqn} shares memory with a state that the step writes."
+                )
         return values
 
     # --- running ----------------------------------------------------------------------------------
@@ -149,7 +176,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with torch.no_grad(), below_autograd(), self._patience():
+            with below_autograd():
                 return self.executable.function(values)
         except Exception as error:
             line, node = self.executable.node_at(error)
@@ -167,35 +194,39 @@ class Replay:
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
 
-    def _patience(self) -> AbstractContextManager[None]:
-        return _interrupts_wait() if self.executable.writes else nullcontext()
-
     def _create(self, fqn: str, value: torch.Tensor) -> None:
-        number, parameter, key = _slot_parts(fqn)
-        optimizer = self.guards.optimizers[number].optimizer
-        optimizer.state[self._live[parameter].value][key] = value
+        new = self.captured.creates[fqn]
+        self._slots(new.optimizer, new.owner)[new.key] = value
 
     def _write_back(self) -> None:
         for new, value in self.captured.made:
-            optimizer = self.guards.optimizers[new.optimizer].optimizer
-            optimizer.state[self._live[new.parameter].value][new.key] = value
+            self._slots(new.optimizer, new.owner)[new.key] = value
         self.captured.made.clear()
         for write in self.captured.writes:
-            optimizer = self.guards.optimizers[write.optimizer].optimizer
-            if write.parameter is None:
+            if write.owner is None:
+                optimizer = self.guards.optimizers[write.optimizer].optimizer
                 optimizer.param_groups[write.group][write.key] = write.value
             else:
-                optimizer.state[self._live[write.parameter].value][write.key] = write.value
+                self._slots(write.optimizer, write.owner)[write.key] = write.value
+        for number, owner, keys in self.captured.slot_orders:
+            slots = self._slots(number, owner)
+            slots.update([(key, slots.pop(key)) for key in keys if key in slots])
+        self.captured.slot_orders.clear()
+
+    def _slots(self, number: int, owner: Any) -> dict[Any, Any]:
+        """The state of a parameter, or what the optimizer keeps under a key of its own."""
+        leaf = self._live.get(owner)
+        state = self.guards.optimizers[number].optimizer.state
+        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]  # its slots
 
 
-def _fits(leaf: Leaf, found: Leaf) -> bool:
+def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
     if leaf.role is not found.role:
         return False
-    if isinstance(leaf.value, torch.Tensor) != isinstance(found.value, torch.Tensor):
-        return False
-    if isinstance(leaf.value, torch.Tensor):
-        return TensorMeta.of(leaf.value) == TensorMeta.of(found.value)
-    return type(leaf.value) is type(found.value)
+    if isinstance(found.value, torch.Tensor):
+        # The meta of the capture: the leaf's own tensor may have changed since.
+        return spec.meta == TensorMeta.of(found.value)
+    return spec.meta is None and type(leaf.value) is type(found.value)
 
 
 def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
@@ -203,12 +234,6 @@ def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
         return False
     now = attributes[name]
     return now is value if isinstance(value, torch.Tensor) else bool(now == value)
-
-
-def _slot_parts(fqn: str) -> tuple[int, str, str]:
-    _, number, _, rest = fqn.split(".", 3)
-    parameter, _, key = rest.rpartition(".")
-    return int(number), parameter, key
 
 
 def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
@@ -233,11 +258,11 @@ def _interrupts_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught: list[Any] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    caught: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if caught and callable(before):
-            before(*caught[0])
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if caught:
+            signal.raise_signal(signal.SIGINT)

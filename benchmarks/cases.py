@@ -1,0 +1,110 @@
+"""What is trained: a model, a batch and a loss, made anew for each contender from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from examples.models import GPT, MobileNetV2
+
+SEED = 0
+
+
+class Work(NamedTuple):
+    """One training step without its optimizer: ``loss_fn(model(x), y)``."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    loss_fn: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named piece of work."""
+
+    name: str
+    about: str
+    make: Callable[[], Work]
+
+    def on(self, device: torch.device) -> Work:
+        """The same weights and the same batch at each call."""
+        torch.manual_seed(SEED)
+        work = self.make()
+        return Work(work.model.to(device), work.x.to(device), work.y.to(device), work.loss_fn)
+
+
+def mlp(layers: int, *, inputs: int = 64, width: int = 128, classes: int = 10) -> nn.Module:
+    """``layers`` linear layers with ReLU between them."""
+    sizes = [inputs, *[width] * (layers - 1), classes]
+    linears = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+    parts = [part for linear in linears for part in (linear, nn.ReLU())]
+    return nn.Sequential(*parts[:-1])
+
+
+def conv6() -> nn.Module:
+    """Six 3x3 convolutions, each with ReLU; every second one halves the image."""
+    channels = [3, 16, 16, 32, 32, 64, 64]
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(pairwise(channels)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride=1 + index % 2, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def mobilenet(features: int = 19, *, width: float = 0.5) -> nn.Module:
+    """MobileNetV2 for 32x32 images, cut after so many of its 19 features."""
+    model = MobileNetV2(10, width=width, stem_strides=(1, 1))
+    if features < len(model.features):
+        model.features = nn.Sequential(*list(model.features)[:features])
+        norms = [m for m in model.features.modules() if isinstance(m, nn.BatchNorm2d)]
+        model.classifier[1] = nn.Linear(norms[-1].num_features, 10)
+    return model
+
+
+def dense(model: nn.Module, *, batch: int, inputs: int, classes: int = 10) -> Work:
+    """Rows of numbers into classes."""
+    labels = torch.randint(classes, (batch,))
+    return Work(model, torch.randn(batch, inputs), labels, F.cross_entropy)
+
+
+def images(model: nn.Module, *, batch: int, size: int = 32) -> Work:
+    """Colour images into ten classes."""
+    labels = torch.randint(10, (batch,))
+    return Work(model, torch.randn(batch, 3, size, size), labels, F.cross_entropy)
+
+
+def _text() -> Work:
+    # Without dropout, as one pretrains: all contenders then compute the same losses.
+    vocabulary, length = 96, 64
+    tokens = torch.randint(vocabulary, (8, length + 1))
+    model = GPT(vocabulary, block_size=length, layers=4, width=128, dropout=0.0)
+    return Work(model, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), _next_token)
+
+
+def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "mlp", "3 layers, 64-128-128-10, batch 32", lambda: dense(mlp(3), batch=32, inputs=64)
+        ),
+        Case("conv6", "6 convolutions, 3x32x32, batch 32", lambda: images(conv6(), batch=32)),
+        Case("mobilenet_v2", "width 0.5, 3x32x32, batch 16", lambda: images(mobilenet(), batch=16)),
+        Case("gpt", "4 layers, width 128, 64 tokens, batch 8", _text),
+        Case(
+            "mlp_wide",
+            "3 layers, 784-1024-1024-10, batch 32",
+            lambda: dense(mlp(3, inputs=784, width=1024), batch=32, inputs=784),
+        ),
+    )
+}
+DEFAULT = ("mlp", "conv6", "mobilenet_v2", "gpt")

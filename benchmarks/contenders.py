@@ -1,0 +1,140 @@
+"""Who trains: eager PyTorch, torch.compile, a hand-made CUDA graph, torchgraph. All with AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+
+import torchgraph as tg
+
+from .cases import Work
+
+LR = 1e-3
+Step = Callable[[], Tensor]
+
+
+class TrainGraph(tg.Graph):
+    """One training step through torchgraph, on the ``aten`` backend."""
+
+    def __init__(self, work: Work, optimizer: Optimizer) -> None:
+        super().__init__()
+        self.model = work.model
+        self.loss_fn = work.loss_fn
+        self.add_optimizer(optimizer)
+        self.config.set_backend("aten")
+
+    def build(self, x: Tensor, y: Tensor) -> Tensor:
+        loss = self.loss_fn(self.model(x), y)
+        loss.backward()
+        return loss
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to train. ``make`` returns one step, and the Graph behind it when there is one."""
+
+    name: str
+    make: Callable[[Work], tuple[Step, TrainGraph | None]]
+    compiles: bool = False
+    """True for torch.compile: slow to start, and absent where no compiler is."""
+    cuda_only: bool = False
+
+
+def stage_seconds(graph: TrainGraph) -> dict[str, float]:
+    """What the last compilation of a Graph took, by stage."""
+    return {stage.name: stage.seconds for stage in graph.report().stages}
+
+
+def capture_seconds(graph: TrainGraph) -> float:
+    """What the first call took before it ran the first step."""
+    seconds = stage_seconds(graph)
+    return seconds["building graph"] + seconds["building plan"]
+
+
+def _training(
+    loss_of: Callable[[Tensor, Tensor], Tensor], work: Work, optimizer: Optimizer
+) -> Step:
+    def step() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(work.x, work.y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _loss_of(work: Work) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, y: work.loss_fn(work.model(x), y)
+
+
+def _eager(work: Work) -> tuple[Step, None]:
+    return _training(_loss_of(work), work, AdamW(work.model.parameters(), lr=LR)), None
+
+
+def _eager_fused(work: Work) -> tuple[Step, None]:
+    optimizer = AdamW(work.model.parameters(), lr=LR, fused=True)
+    return _training(_loss_of(work), work, optimizer), None
+
+
+def _compiled(work: Work) -> tuple[Step, None]:
+    optimizer = AdamW(work.model.parameters(), lr=LR, fused=True)
+    return _training(torch.compile(_loss_of(work)), work, optimizer), None
+
+
+def _reduced_overhead(work: Work) -> tuple[Step, None]:
+    optimizer = AdamW(work.model.parameters(), lr=LR, fused=True)
+    compiled = torch.compile(_loss_of(work), mode="reduce-overhead")
+    return _training(compiled, work, optimizer), None
+
+
+def _manual_cuda_graph(work: Work) -> tuple[Step, None]:
+    optimizer = AdamW(work.model.parameters(), lr=LR, fused=True, capturable=True)
+    eager = _training(_loss_of(work), work, optimizer)
+    state: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
+
+    def step() -> Tensor:
+        if not state:
+            state.append(_capture(eager, optimizer))
+        graph, loss = state[0]
+        graph.replay()
+        return loss
+
+    return step, None
+
+
+def _capture(eager: Step, optimizer: Optimizer) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            eager()
+    torch.cuda.current_stream().wait_stream(side)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = eager()
+    return graph, loss
+
+
+def _torchgraph(work: Work) -> tuple[Step, TrainGraph]:
+    graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR))
+    return lambda: graph(work.x, work.y), graph
+
+
+EAGER, TORCHGRAPH = "eager", "torchgraph aten"
+CONTENDERS: dict[str, Contender] = {
+    one.name: one
+    for one in (
+        Contender(EAGER, _eager),
+        Contender("eager fused", _eager_fused),
+        Contender("compile fused", _compiled, compiles=True),
+        Contender("compile reduce-overhead", _reduced_overhead, compiles=True, cuda_only=True),
+        Contender("manual cuda graph", _manual_cuda_graph, cuda_only=True),
+        Contender(TORCHGRAPH, _torchgraph),
+    )
+}

@@ -1,0 +1,125 @@
+"""Peak memory of one contender, in a process of its own: `python -m benchmarks.memory`.
+
+A process's resident memory never tells which of several models in it needed what, so
+`benchmarks.step` starts this once per contender. On CUDA it reports the allocator's peak instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .cases import CASES, Case, dense, mlp
+from .contenders import CONTENDERS, Step
+
+_STATUS = Path("/proc/self/status")
+_RESET = Path("/proc/self/clear_refs")
+_CUDA = "torch.cuda.max_memory_allocated over the steps after warm-up"
+
+_SMALL = Case("tiny", "to load what loads late", lambda: dense(mlp(2), batch=4, inputs=64))
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Train some steps and print the peak as one line of JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", choices=list(CASES), required=True)
+    parser.add_argument("--contender", choices=list(CONTENDERS), required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--steps", type=int, default=5)
+    args = parser.parse_args(argv)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    device = torch.device(args.device)
+    found = measure(args.model, args.contender, device, args.steps)
+    print(json.dumps(found))
+    return found
+
+
+def measure(model: str, contender: str, device: torch.device, steps: int) -> dict[str, Any]:
+    """``{"bytes", "method"}``: the peak over ``steps`` steps after as many to warm up."""
+    _train(_SMALL, contender, device, 2)  # imports, compilers, thread pools: no part of the model
+    before = _resident()
+    step = _train(CASES[model], contender, device, steps)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize(device)
+        return {"bytes": torch.cuda.max_memory_allocated(device), "method": _CUDA}
+    reset = _reset_peak()
+    for _ in range(steps):
+        step()
+    span = "over the steps after warm-up" if reset else "over its life"
+    source = "VmHWM" if _STATUS.exists() else "ru_maxrss"
+    method = f"{source} of a process of its own {span}, above what a tiny model had left behind"
+    return {"bytes": _peak() - before, "method": method}
+
+
+def _train(case: Case, contender: str, device: torch.device, steps: int) -> Step:
+    step, _ = CONTENDERS[contender].make(case.on(device))
+    for _ in range(steps):
+        step()
+    return step
+
+
+def of_child(
+    model: str, contender: str, device: torch.device, *, threads: int, timeout: float = 600.0
+) -> dict[str, Any]:
+    """`measure` in a new process. ``{"error": ...}`` when it failed."""
+    command = [sys.executable, "-m", "benchmarks.memory", "--model", model]
+    command += ["--contender", contender, "--device", device.type, "--threads", str(threads)]
+    root = Path(__file__).parents[1]
+    try:
+        done = subprocess.run(
+            command, cwd=root, capture_output=True, text=True, timeout=timeout, check=True
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        last = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]
+        return {"error": last}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _status(field: str) -> int | None:
+    """A field of /proc/self/status in bytes; None where there is no such file."""
+    if not _STATUS.exists():
+        return None
+    for line in _STATUS.read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _resident() -> int:
+    return _status("VmRSS") or _max_rss()
+
+
+def _peak() -> int:
+    return _status("VmHWM") or _max_rss()
+
+
+def _max_rss() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _reset_peak() -> bool:
+    try:
+        _RESET.write_text("5", encoding="ascii")  # Linux: peak := resident now
+    except OSError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Milliseconds per training step: eager, fused, torch.compile and torchgraph, alternating.
+
+    python -m benchmarks.step
+    python -m benchmarks.step --device cuda --models gpt --rounds 9
+
+All run in one process. Every contender trains its own copy of the model, from the same weights, on
+the same batch, with AdamW. Written are all rounds of all contenders, not only the medians shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from . import memory, record
+from .cases import CASES, DEFAULT, Case
+from .contenders import CONTENDERS, EAGER, TORCHGRAPH, Contender, Step, TrainGraph, capture_seconds
+from .timing import Clock, alternate
+
+WANTED = {"mlp": 1.25}
+"""How much faster than eager torchgraph has to be; 1.0 for the models that are not named."""
+WIDTH = 100
+
+
+@dataclass
+class Started:
+    """A contender after its first step."""
+
+    name: str
+    step: Step
+    graph: TrainGraph | None
+    first_seconds: float
+    first_loss: float
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure, print the tables, write the JSON and return what it holds."""
+    args = _arguments(argv)
+    device = torch.device(args.device)
+    threads = torch.get_num_threads()
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    console = Console()
+    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    try:
+        result = _run(args, device, console)
+    finally:
+        torch.set_num_threads(threads)
+    console.print(f"written to {record.save(result, args.out, device.type)}", soft_wrap=True)
+    return result
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--models",
+        type=lambda text: text.split(","),
+        default=list(DEFAULT),
+        help=f"a comma-separated choice of {', '.join(CASES)}",
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=None, help="as torch chooses, if not given")
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--no-memory", action="store_true", help="leave out peak memory")
+    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    args = parser.parse_args(argv)
+    unknown = [name for name in args.models if name not in CASES]
+    if unknown:
+        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU here")
+    if args.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    if args.quick:
+        args.rounds, args.no_compile, args.no_memory = min(args.rounds, 2), True, True
+    return args
+
+
+def _run(args: argparse.Namespace, device: torch.device, console: Console) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "benchmark": "step",
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "device": device.type,
+        **record.surroundings(device),
+        "settings": {
+            "rounds": args.rounds,
+            "least_seconds_per_round": 0.02 if args.quick else 0.3,
+            "quick": args.quick,
+            "optimizer": "AdamW",
+        },
+        "models": [],
+    }
+    console.print(record.heading(result), highlight=False)
+    for name in args.models:
+        measured = _measure(CASES[name], args, device, result["settings"], console)
+        result["models"].append(measured)
+        console.print(_table(measured))
+        if not args.quick:
+            console.print(_verdict(measured), highlight=False)
+    return result
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def _measure(
+    case: Case,
+    args: argparse.Namespace,
+    device: torch.device,
+    settings: dict[str, Any],
+    console: Console,
+) -> dict[str, Any]:
+    started: list[Started] = []
+    skipped: dict[str, str] = {}
+    for contender in CONTENDERS.values():
+        reason = _why_not(contender, args, device)
+        if not reason:
+            reason = _begin(contender, case, device, started)
+        if reason:
+            skipped[contender.name] = reason
+    clock = Clock(device)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(case.name, total=args.rounds)
+        spreads = alternate(
+            clock,
+            [one.step for one in started],
+            rounds=args.rounds,
+            least_seconds=settings["least_seconds_per_round"],
+            after_round=lambda _: progress.advance(task),
+        )
+    times = {one.name: spread.median for one, spread in zip(started, spreads, strict=True)}
+    others = [seconds for name, seconds in times.items() if name != TORCHGRAPH]
+    entries = []
+    for one, spread in zip(started, spreads, strict=True):
+        entries.append(
+            {
+                "name": one.name,
+                "seconds_per_step": spread.as_json(),
+                "speed_against_eager": times[EAGER] / spread.median,
+                "speed_against_best": min(times.values()) / spread.median,
+                "speed_against_best_other": min(others) / spread.median,
+                "first_step_seconds": one.first_seconds,
+                "capture_seconds": capture_seconds(one.graph) if one.graph else None,
+                "first_loss": one.first_loss,
+                "memory": None if args.no_memory else _memory(case, one.name, device),
+            }
+        )
+    work = case.on(device)
+    return {
+        "name": case.name,
+        "about": case.about,
+        "parameters": sum(p.numel() for p in work.model.parameters()),
+        "contenders": entries,
+        "skipped": skipped,
+    }
+
+
+def _why_not(contender: Contender, args: argparse.Namespace, device: torch.device) -> str:
+    if contender.cuda_only and device.type != "cuda":
+        return "needs a GPU"
+    if contender.compiles and args.no_compile:
+        return "--quick" if args.quick else "--no-compile"
+    return ""
+
+
+def _begin(contender: Contender, case: Case, device: torch.device, started: list[Started]) -> str:
+    """Take the first step; in words why it failed. Eager and torchgraph must not fail."""
+    try:
+        one = _first_step(contender, case, device)
+    except Exception as error:
+        if contender.name in (EAGER, TORCHGRAPH):
+            raise
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"
+    if contender.name == TORCHGRAPH:
+        _check_loss(one, started[0])
+    started.append(one)
+    return ""
+
+
+def _first_step(contender: Contender, case: Case, device: torch.device) -> Started:
+    work = case.on(device)
+    clock = Clock(device)
+    torch.manual_seed(1)  # every contender draws the same dropout, where it draws as eager does
+    losses: list[torch.Tensor] = []
+    graphs: list[TrainGraph | None] = []
+    steps: list[Step] = []
+
+    def first() -> None:
+        step, graph = contender.make(work)
+        steps.append(step)
+        graphs.append(graph)
+        losses.append(step())
+
+    seconds = clock.seconds(first)
+    return Started(contender.name, steps[0], graphs[0], seconds, losses[0].item())
+
+
+def _check_loss(one: Started, eager: Started) -> None:
+    if not math.isclose(one.first_loss, eager.first_loss, rel_tol=1e-4):
+        raise SystemExit(
+            f"torchgraph's first loss is {one.first_loss}, eager's {eager.first_loss}: "
+            "figures of a wrong step mean nothing."
+        )
+
+
+def _memory(case: Case, name: str, device: torch.device) -> dict[str, Any]:
+    return memory.of_child(case.name, name, device, threads=torch.get_num_threads())
+
+
+# --- showing -------------------------------------------------------------------------------------
+
+
+def _table(measured: dict[str, Any]) -> Table:
+    title = f"{measured['name']}: {measured['about']}, {measured['parameters']:,} parameters"
+    table = Table(title=title, title_justify="left", caption=_caption(measured), expand=False)
+    table.add_column("contender", no_wrap=True)
+    for heading in ("ms/step", "min-max", "vs eager", "vs best", "first s", "capture s", "peak MB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for entry in measured["contenders"]:
+        spread = entry["seconds_per_step"]
+        table.add_row(
+            entry["name"],
+            f"{1e3 * spread['median']:.3f}",
+            f"{1e3 * spread['min']:.3f}-{1e3 * spread['max']:.3f}",
+            f"{entry['speed_against_eager']:.2f}x",
+            f"{entry['speed_against_best']:.2f}x",
+            f"{entry['first_step_seconds']:.2f}",
+            "" if entry["capture_seconds"] is None else f"{entry['capture_seconds']:.2f}",
+            _megabytes(entry["memory"]),
+            style="bold" if entry["name"] == TORCHGRAPH else "",
+        )
+    for name, reason in measured["skipped"].items():
+        if reason != "needs a GPU":
+            table.add_row(name, "skipped", style="dim")
+    return table
+
+
+def _caption(measured: dict[str, Any]) -> str:
+    lines = [f"{name}: {why}" for name, why in measured["skipped"].items() if why != "needs a GPU"]
+    methods = {m["method"] for e in measured["contenders"] if (m := e["memory"]) and "method" in m}
+    lines += [f"peak: {method}" for method in sorted(methods)]
+    return "\n".join(lines)
+
+
+def _megabytes(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    return "failed" if "error" in found else f"{found['bytes'] / 1e6:.1f}"
+
+
+def _verdict(measured: dict[str, Any]) -> str:
+    wanted = WANTED.get(measured["name"], 1.0)
+    found = next(e for e in measured["contenders"] if e["name"] == TORCHGRAPH)
+    speed, other = found["speed_against_eager"], found["speed_against_best_other"]
+    verdict = "pass" if speed >= wanted else "MISS"
+    return (
+        f"{verdict}: torchgraph at {speed:.2f}x of eager (wanted: {wanted:.2f}x), "
+        f"{other:.2f}x of the best other contender\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

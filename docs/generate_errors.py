@@ -1,0 +1,78 @@
+"""Write docs/errors.md from torchgraph/errors.py: `python docs/generate_errors.py`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from torchgraph import errors
+
+TARGET = Path(__file__).with_name("errors.md")
+SOURCE = Path(errors.__file__)
+HEAD = """# Errors and warnings
+
+What each means, what triggers it, and the way out. Catch them by class, as in
+`torchgraph.errors.GradPresent`. All errors derive from `GraphError`, all warnings from
+`GraphWarning`; many also derive from the built-in class that OneFlow raises in the same place. A
+message says what happened, the line of your code where it did, and the way out.
+
+A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
+
+This page is generated from `torchgraph/errors.py` by `python docs/generate_errors.py`.
+"""
+_ROOTS = (errors.GraphError, errors.GraphWarning)
+_SECTION = re.compile(r"# --- (.+?) -+$")
+
+
+def render() -> str:
+    """The text of the page."""
+    source = SOURCE.read_text(encoding="utf-8")
+    titles = {
+        number: found.group(1)
+        for number, line in enumerate(source.splitlines(), start=1)
+        if (found := _SECTION.match(line))
+    }
+    parts = [HEAD]
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        found = getattr(errors, node.name)
+        if issubclass(found, _ROOTS):
+            for number in [number for number in titles if number < node.lineno]:
+                parts.append(f"\n## {_sentence(titles.pop(number))}\n")
+            parts.append(_entry(found))
+    return "".join(parts)
+
+
+def _entry(found: type) -> str:
+    lines = [f"\n### {found.__name__}\n", f"\n{_markdown(found.__doc__ or '')}\n"]
+    fix = vars(found).get("fix", "")
+    if fix:
+        lines.append(f"\n**Fix:** {_escaped(fix)}\n")
+    bases = [base.__name__ for base in found.__bases__ if base not in _ROOTS]
+    if bases and found not in _ROOTS:
+        lines.append(f"\nAlso caught as {' or '.join(f'`{base}`' for base in bases)}.\n")
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("__", r"\_\_").replace("*", r"\*")
+
+
+def _sentence(title: str) -> str:
+    return title[0].upper() + title[1:]
+
+
+def _markdown(docstring: str) -> str:
+    text = " ".join(line.strip() for line in docstring.strip().splitlines())
+    return text.replace("``", "`")
+
+
+def main() -> None:
+    """Write the page."""
+    TARGET.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""State is the user's: live in both directions, noticed when it changes, never stale."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contract.models import (
+    Eval,
+    Function,
+    Net,
+    Train,
+    adam,
+    data,
+    eager,
+    made,
+    same,
+    snapshot,
+)
+from torchgraph.errors import GradPresent
+from torchgraph.testing import counters
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.AdamW(p, lr=0.05),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adagrad(p, lr=0.1),
+        lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.9),
+    ],
+)
+def test_ten_eager_ten_graph_ten_eager_are_thirty_eager(make):
+    torch.manual_seed(0)
+    left = Net()
+    right = copy.deepcopy(left)
+    one, two = make(left.parameters()), make(right.parameters())
+    schedule, other = (torch.optim.lr_scheduler.StepLR(o, 4, 0.5) for o in (one, two))
+    batches = data(30)
+    torch.manual_seed(1)
+    expected = []
+    for x in batches:
+        expected.append(eager(left, one, x))
+        schedule.step()
+    torch.manual_seed(1)
+    graph = Train(right, two, other)
+    got = []
+    for number, x in enumerate(batches):
+        if 10 <= number < 20:
+            got.append(graph(x))
+        else:
+            got.append(eager(right, two, x))
+            other.step()
+
+    assert torch.equal(torch.stack(got), torch.stack(expected))
+    assert same(left.state_dict(), right.state_dict())
+    assert same(one.state_dict(), two.state_dict())
+    assert same(schedule.state_dict(), other.state_dict())
+
+
+def test_graph_first_then_eager_then_graph():
+    model, optimizer = made()
+    other, two = made()
+    graph = Train(other, two)
+    torch.manual_seed(1)
+    expected = [eager(model, optimizer, x) for x in data(9)]
+    torch.manual_seed(1)
+    got = []
+    for number, x in enumerate(data(9)):
+        got.append(eager(other, two, x) if number % 2 else graph(x))
+
+    assert same(got, expected)
+    assert same(snapshot(model, optimizer)[1:], snapshot(other, two)[1:])
+
+
+def test_the_users_objects_are_the_state():
+    model, optimizer = made()
+    parameters = list(model.parameters())
+    graph = Train(model, optimizer)
+    graph(*data())
+    slots = [dict(optimizer.state[p]) for p in parameters]
+    graph(*data())
+
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    assert all(type(p) is nn.Parameter and p.is_leaf and p.requires_grad for p in parameters)
+    assert set(optimizer.state) == set(parameters)
+    for before, parameter in zip(slots, parameters, strict=True):
+        now = optimizer.state[parameter]
+        assert all(now[key] is before[key] for key in before)
+        assert {key: (v.dtype, v.shape) for key, v in now.items()} == {
+            "step": (torch.float32, torch.Size([])),
+            "exp_avg": (parameter.dtype, parameter.shape),
+            "exp_avg_sq": (parameter.dtype, parameter.shape),
+        }
+        assert now["step"].item() == 2
+    assert model.norm.num_batches_tracked.item() == 2
+
+
+def test_a_checkpoint_loaded_into_module_and_optimizer_is_used():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    saved = None
+    losses = []
+    torch.manual_seed(1)
+    for number, x in enumerate(data(6)):
+        if number == 2:
+            saved = (
+                copy.deepcopy(model.state_dict()),
+                copy.deepcopy(optimizer.state_dict()),
+                torch.get_rng_state(),
+            )
+        losses.append(graph(x))
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    torch.set_rng_state(saved[2])
+
+    with counters.expect(captures=0):
+        again = [graph(x) for x in data(6)[2:]]
+
+    assert same(again, losses[2:])
+
+
+def test_a_parameter_written_in_place_by_the_user_is_used():
+    model, _ = made()
+    model.eval()
+    graph = Eval(model)
+    x = data()[0]
+    graph(x)
+    with torch.no_grad():
+        model.second.bias.add_(1.0)
+        model.norm.running_mean.fill_(0.5)
+    model.first.weight.data.mul_(2.0)
+
+    with counters.expect(captures=0):
+        assert torch.equal(graph(x), model(x))
+
+
+def test_data_swapped_for_other_memory_is_used():
+    model, optimizer = made()
+    twin, other = made()
+    graph = Train(model, optimizer)
+    torch.manual_seed(1)
+    graph(*data())
+    torch.manual_seed(1)
+    eager(twin, other, *data())
+    for m in (model, twin):
+        m.first.weight.data = m.first.weight.data.clone() * 2
+    torch.manual_seed(2)
+    got = graph(*data())
+    torch.manual_seed(2)
+
+    assert torch.equal(got, eager(twin, other, *data()))
+    assert same(model.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("part", ["", "drop", "norm"])
+def test_train_and_eval_toggles_are_noticed(part):
+    model, optimizer = made()
+    twin, other = made()
+    graph = Train(model, optimizer)
+    torch.manual_seed(1)
+    got = []
+    for number, x in enumerate(data(6)):
+        model.get_submodule(part).train(number % 2 == 0)
+        got.append(graph(x))
+    torch.manual_seed(1)
+    for number, x in enumerate(data(6)):
+        twin.get_submodule(part).train(number % 2 == 0)
+        assert torch.equal(eager(twin, other, x), got[number])
+    assert same(model.state_dict(), twin.state_dict())
+
+
+def test_toggling_back_finds_the_old_program():
+    model, _ = made()
+    graph = Eval(model)
+    with counters.expect(captures=2):
+        for number in range(6):
+            model.train(number % 2 == 0)
+            graph(*data())
+
+
+def test_a_replaced_parameter_is_used_and_trained():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    x = data()[0]
+    graph(x)
+    model.eval()
+    model.second.weight = nn.Parameter(torch.ones(2, 6))
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    expected = model(x).square().mean().detach()
+
+    assert torch.equal(graph(x), expected)
+    assert not torch.equal(model.second.weight, torch.ones(2, 6))
+    assert model.second.weight in optimizer.state
+
+
+def test_a_replaced_parameter_that_the_optimizer_does_not_know_is_used_and_stays():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    x = data()[0]
+    graph(x)
+    old = model.second.bias
+    model.second.bias = nn.Parameter(torch.full((2,), 3.0))
+
+    with pytest.raises(ValueError, match="no module of the Graph holds"):
+        graph(x)  # the optimizer still updates `old`, which lies nowhere now
+    model.second.bias = old
+    graph(x)
+
+
+def test_a_replaced_buffer_and_a_removed_one():
+    model, _ = made()
+    model.eval()
+    graph = Eval(model)
+    x = data()[0]
+    graph(x)
+    model.norm.running_mean = torch.ones(6)
+    assert torch.equal(graph(x), model(x))
+    model.norm = nn.Identity()
+    assert torch.equal(graph(x), model(x))
+
+
+def test_a_sub_module_replaced_added_or_taken_away():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    graph = Eval(model)
+    x = data()[0]
+    graph(x)
+    model[1] = nn.ReLU()
+    assert torch.equal(graph(x), model(x))
+    model.append(nn.Linear(4, 2))
+    assert torch.equal(graph(x), model(x))
+    del model[1]
+    assert torch.equal(graph(x), model(x))
+
+
+def test_requires_grad_flipped():
+    model, optimizer = made()
+    twin, other = made()
+    graph = Train(model, optimizer)
+    torch.manual_seed(1)
+    got = []
+    for number, x in enumerate(data(6)):
+        model.first.requires_grad_(number not in (2, 3))
+        got.append(graph(x))
+    torch.manual_seed(1)
+    for number, x in enumerate(data(6)):
+        twin.first.requires_grad_(number not in (2, 3))
+        assert torch.equal(eager(twin, other, x), got[number])
+    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
+
+
+def test_module_to_float64():
+    model, _ = made()
+    model.eval()
+    graph = Eval(model)
+    graph(*data())
+    model.to(torch.float64)
+
+    got = graph(data()[0].double())
+
+    assert got.dtype is torch.float64
+    assert torch.equal(got, model(data()[0].double()))
+    model.to(torch.float32)
+    assert torch.equal(graph(*data()), model(*data()))
+
+
+def test_training_goes_on_after_to_float64():
+    def train(step, model):
+        losses = [step(x) for x in data(2)]
+        model.to(torch.float64)
+        return losses + [step(x.double()) for x in data(2)]
+
+    model, twin = made()[0], made()[0]
+    optimizer, other = (
+        torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, twin)
+    )
+    torch.manual_seed(1)
+    expected = train(lambda x: eager(twin, other, x), twin)
+    torch.manual_seed(1)
+
+    assert same(train(Train(model, optimizer), model), expected)
+    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
+
+
+def test_another_dtype_of_the_parameters_with_the_same_inputs():
+    class Casts(Net):
+        def forward(self, x):
+            return super().forward(x.to(self.first.weight.dtype))
+
+    model = Casts().eval()
+    graph = Eval(model)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float32):
+        model.to(dtype)
+        got = graph(*data())
+        assert got.dtype is dtype
+        assert torch.equal(got, model(*data()))
+
+
+def test_a_parameter_given_another_shape_or_layout_in_place():
+    model = nn.Linear(4, 4)
+    graph = Eval(model)
+    x = data()[0]
+    graph(x)
+    model.weight.data = torch.arange(16.0).view(4, 4).t()
+    assert torch.equal(graph(x), model(x))
+    model.weight.data, model.bias.data = torch.ones(2, 4), torch.ones(2)
+    assert torch.equal(graph(x), model(x))
+
+
+def test_optimizer_state_cleared_starts_over():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    graph(*data())
+    graph(*data())
+    optimizer.state.clear()
+    graph(*data())
+
+    assert {slot["step"].item() for slot in optimizer.state.values()} == {1.0}
+
+
+def test_gradients_are_none_after_a_call():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    for _ in range(2):
+        graph(*data())
+        assert [p.grad for p in model.parameters()] == [None] * 6
+
+
+def test_a_gradient_left_behind_is_an_error_that_names_the_parameter():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    for _ in range(2):  # at capture, and at a later call
+        model(data()[0]).sum().backward()
+        before = snapshot(model, optimizer)
+        with pytest.raises(GradPresent, match=r"model\.first\.weight has a \.grad"):
+            graph(*data())
+        assert same(snapshot(model, optimizer), before)
+        optimizer.zero_grad(set_to_none=True)
+        graph(*data())
+
+
+def test_a_gradient_is_no_obstacle_to_an_eval_graph():
+    model, _ = made()
+    model.eval()
+    model(data()[0]).sum().backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    graph = Eval(model)
+
+    assert torch.equal(graph(*data()), model(*data()))
+    assert same(grads, [p.grad for p in model.parameters()])
+
+
+def test_an_eval_graph_beside_a_train_graph():
+    model, optimizer = made()
+    train, evaluate = Train(model, optimizer), Eval(model)
+    with counters.expect(captures=2):
+        for x in data(4):
+            model.train()
+            train(x)
+            model.eval()
+            assert torch.equal(evaluate(x), model(x))
+
+
+def test_two_train_graphs_share_one_optimizer():
+    """GAN-like: two programs, one model, one state."""
+    model, optimizer = made()
+    twin, other = made()
+
+    x = data()[0]
+
+    def half(m):
+        loss = m(x).abs().sum()
+        loss.backward()
+        return loss
+
+    one, two = Train(model, optimizer), Function(lambda: half(model), optimizer, model=model)
+    torch.manual_seed(1)
+    got = [one(x), two(), one(x), two()]
+    torch.manual_seed(1)
+    expected = []
+    for number in range(4):
+        loss = half(twin) if number % 2 else twin(x).square().mean()
+        if number % 2 == 0:
+            loss.backward()
+        other.step()
+        other.zero_grad()
+        expected.append(loss.detach())
+
+    assert same(got, expected)
+    assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
+
+
+def test_buffers_that_forward_rebinds():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+            self.register_buffer("seen", torch.zeros(()))
+            self.register_buffer("last", torch.zeros(4))
+
+        def forward(self, x):
+            self.seen = self.seen + x.numel()
+            self.last.copy_(x[0].detach())
+            return x * self.weight * self.seen
+
+    model, twin = Counts(), Counts()
+    held = model.seen
+    graph = Train(model, adam(model))
+    other = adam(twin)
+    for x in data(3):
+        assert torch.equal(graph(x), eager(twin, other, x))
+    assert same(model.state_dict(), twin.state_dict())
+    assert model.seen is held  # in place: who holds the buffer sees the value
+
+
+def test_non_persistent_buffers_and_none_buffers():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(4), persistent=False)
+            self.register_buffer("absent", None)
+            self.register_parameter("nothing", None)
+
+        def forward(self, x):
+            return x * self.mask if self.absent is None else x
+
+    model = Odd()
+    graph = Eval(model)
+    x = data()[0]
+    graph(x)
+    model.mask.fill_(2.0)
+    assert torch.equal(graph(x), x * 2)
+    model.absent = torch.ones(1)
+    assert torch.equal(graph(x), x)

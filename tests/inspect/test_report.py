@@ -1,0 +1,181 @@
+"""graph.report(): its data, and what it looks like."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from rich.console import Console
+
+from torchgraph.errors import NotCompiled
+from torchgraph.inspect.baked import Kind
+from torchgraph.inspect.report import Report
+from torchgraph.program import Phase
+
+from .models import Evaluate, Net, batch, trainer
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        graph = trainer()
+        for _ in range(3):
+            graph(*batch(), weight=2.0)
+        return graph.report()
+
+
+def test_needs_a_call():
+    with pytest.raises(NotCompiled):
+        trainer().report()
+
+
+def test_stages_and_passes(report):
+    assert [stage.name for stage in report.stages] == [
+        "building graph",
+        "building graph modules",
+        "building graph with compile passes",
+        "building plan",
+    ]
+    assert all(stage.seconds > 0 for stage in report.stages)
+    assert [record.name for record in report.passes] == ["canonicalize", "fold", "cse", "dce"]
+    assert all(record.exact for record in report.passes)
+
+
+def test_nodes_by_phase(report):
+    assert [count.phase for count in report.nodes] == list(Phase)
+    assert sum(count.captured for count in report.nodes) == report.passes[0].nodes_before
+    assert sum(count.after_passes for count in report.nodes) == report.passes[-1].nodes_after
+    assert all(0 < count.in_place < count.after_passes < count.captured for count in report.nodes)
+
+
+def test_memory(report):
+    parameters = 4 * (4 * 8 + 8 + 8 + 8 + 8 * 2 + 2)
+    assert report.memory.parameters == parameters
+    assert report.memory.buffers == 4 * (8 + 8) + 8
+    assert report.memory.slots == 2 * parameters + 6 * 4
+    assert report.memory.constants == 2 * 4
+    assert report.memory.inputs == 4 * 3 * (4 + 2)
+    assert report.memory.total == 3 * parameters + 6 * 4 + 72 + 8 + 72
+
+
+def test_guards(report):
+    guards = {guard.name: guard.value for guard in report.guards}
+    assert guards["model.scale"] == "0.5"
+    assert guards["model.norm.eps"] == "1e-05"
+    assert guards["model.drop.training"] == "True"
+    assert guards["optimizer.0.param_groups.0.amsgrad"] == "False"
+    assert "optimizer.0.param_groups.0.lr" not in guards
+    assert "optimizer.0.param_groups.0.lr" in report.moving
+
+
+def test_branches(report):
+    (branch,) = report.branches
+    assert branch.condition == "optimizer.0.param_groups.0.weight_decay != 0.0"
+    assert (branch.taken, branch.count) == ("True", 6)
+
+
+def test_branches_of_an_optimizer_that_decides_by_step():
+    graph = trainer(torch.optim.RAdam)
+    graph(*batch())
+    (branch,) = [one for one in graph.report().branches if one.condition.endswith("> 5.0")]
+    assert "optimizer.0.state.*.step + 1" in branch.condition
+    assert (branch.taken, branch.count) == ("False", 6)
+
+
+def test_baked_numbers_name_the_line(report):
+    numbers = {(b.name, b.value): b for b in report.baked if b.kind is Kind.NUMBER}
+    scale = numbers["other", "0.5"]
+    assert scale.line is not None
+    assert "self.scale" in scale.line.text
+    assert scale.ops == ("mul",)
+    assert scale.count == 2  # forward and backward
+    assert numbers["p", "0.75"].ops == ("bernoulli", "div")
+    assert numbers["eps", "1e-05"].ops == ("native_batch_norm", "native_batch_norm_backward")
+    assert ("momentum", "0.1") in numbers
+    assert not any("optim" in (b.line.filename if b.line else "") for b in numbers.values())
+
+
+def test_baked_arguments_and_constants(report):
+    (argument,) = [b for b in report.baked if b.kind is Kind.ARGUMENT]
+    assert (argument.name, argument.value) == ("args[2]", "2.0")
+    (constant,) = [b for b in report.baked if b.kind is Kind.CONSTANT]
+    assert (constant.value, constant.nbytes, constant.ops) == ("f32[2]", 8, ("add",))
+    assert constant.line is not None
+    assert "torch.tensor([0.5, 0.25])" in constant.line.text
+
+
+class _Halving(torch.optim.Optimizer):
+    def __init__(self, params) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(p.grad * 0.125)
+
+
+def test_baked_numbers_of_a_users_optimizer():
+    graph = trainer(_Halving)
+    graph(*batch())
+    (entry,) = [b for b in graph.report().baked if b.value == "0.125"]
+    assert entry.line is not None
+    assert "p.grad * 0.125" in entry.line.text
+    assert entry.count == 6
+
+
+def test_programs_in_the_cache():
+    graph = trainer()
+    graph(*batch(3))
+    graph(*batch(3))
+    graph(*batch(5))
+    graph.model.eval()
+    graph(*batch(5))
+    programs = graph.report().programs
+    assert (programs.hits, programs.captures, programs.size) == (1, 3, 8)
+    assert [held.signature for held in programs.held] == [
+        "args[0]: float32[3, 4], args[1]: float32[3, 2]",
+        "args[0]: float32[5, 4], args[1]: float32[5, 2]",
+        "args[0]: float32[5, 4], args[1]: float32[5, 2]",
+    ]
+    assert [held.runs for held in programs.held] == [2, 1, 1]
+    assert [held.reported for held in programs.held] == [False, False, True]
+    assert programs.reasons == ("model.norm.training changed",)
+
+
+def test_a_program_that_creates_state():
+    graph = trainer(torch.optim.SGD, lr=0.1, momentum=0.9)
+    graph(*batch())
+    first = graph.report()
+    assert first.serves_once
+    assert first.memory.slots == first.memory.parameters
+    assert "creates optimizer state" in str(first)
+    graph(*batch())
+    assert not graph.report().serves_once
+
+
+def test_evaluation():
+    graph = Evaluate(Net().eval())
+    graph(batch()[0])
+    report = graph.report()
+    assert [count.after_passes > 0 for count in report.nodes] == [True, False, False]
+    assert (report.branches, report.moving, report.memory.slots) == ((), (), 0)
+    assert "Branches" not in str(report)
+
+
+def test_text(report):
+    text = str(report)
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("Passes", "canonicalize", "update", "optimizer slots", "weight_decay", "0.75"):
+        assert part in text
+    assert "test_report.py" not in text  # numbers come from the model's file
+    assert "models.py:" in text
+
+
+def test_rich(report):
+    screen = Console(width=80, force_terminal=True, color_system="standard")
+    with screen.capture() as capture:
+        screen.print(report)
+    assert "\x1b" in capture.get()
+    assert "canonicalize" in capture.get()

@@ -1,0 +1,183 @@
+"""Re-inplacing: what is written in place, what is refused, and that nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import support
+from tests.passes.test_random_programs import Line, contents, interpret, lines, results
+from torchgraph.config import Options
+from torchgraph.lower.executable import Executable, lower
+from torchgraph.lower.reinplace import in_place_form, reinplace
+from torchgraph.passes import pipeline, run
+from torchgraph.program import OutputKind, Program
+
+aten = torch.ops.aten
+
+
+def run_lowered(executable: Executable, *examples: Any) -> tuple[Sequence[Any], list[Any]]:
+    """(results, the examples as the run left them)."""
+    live = [value.clone() if isinstance(value, torch.Tensor) else value for value in examples]
+    for value, example in zip(live, examples, strict=True):
+        if isinstance(value, torch.Tensor):
+            assert value.stride() == example.stride()
+    with torch.no_grad():
+        return executable.function(live), live
+
+
+def assert_same(program: Program, *examples: Any) -> Executable:
+    """The lowered program returns what the functional one does, and writes its updates."""
+    executable = lower(program, "test")
+    torch.manual_seed(0)
+    expected = program.gm(*examples)
+    torch.manual_seed(0)
+    got, live = run_lowered(executable, *examples)
+    names = [spec.fqn for spec in program.signature.inputs]
+    returned = iter(got)
+    written = set()
+    for out, value in zip(program.signature.outputs, expected, strict=True):
+        if out.kind is OutputKind.UPDATE and isinstance(value, torch.Tensor):
+            written.add(out.target)
+            state = live[names.index(out.target)]  # keeps its strides, whatever the value's are
+            assert support.same_bits(value.contiguous(), state.contiguous()), out.target
+        else:
+            assert support.same_bits(value, next(returned)), out
+    for name, before, after in zip(names, examples, live, strict=True):
+        if name not in written and isinstance(before, torch.Tensor):
+            assert support.same_bits(before, after), f"{name} was overwritten"
+    return executable
+
+
+def mutating(program: Program) -> list[str]:
+    return [
+        name for name in support.targets(reinplace(program)) if name.split(".")[0].endswith("_")
+    ]
+
+
+def test_an_update_writes_the_state_without_a_copy() -> None:
+    def step(weight: Any, gradient: Any) -> Sequence[Any]:
+        decayed = aten.mul.Tensor(weight, 0.9)
+        return [aten.add.Tensor(decayed, gradient, alpha=-0.1)]
+
+    examples = (torch.randn(3), torch.randn(3))
+    program = support.build(step, *examples, updates=("weight",))
+    assert mutating(program) == ["mul_.Tensor", "add_.Tensor"]
+    assert_same(program, *examples)
+
+
+def test_an_input_that_is_no_state_is_never_written() -> None:
+    def step(x: Any) -> Sequence[Any]:
+        return [aten.add.Tensor(aten.mul.Tensor(x, 2.0), 1.0)]
+
+    program = support.build(step, torch.randn(3))
+    assert mutating(program) == ["add_.Tensor"]  # on the temporary alone
+    assert_same(program, torch.randn(3))
+
+
+def test_an_old_value_that_is_read_later_is_kept() -> None:
+    def step(weight: Any) -> Sequence[Any]:
+        new = aten.mul.Tensor(weight, 2.0)
+        return [aten.sin.default(weight), new]
+
+    program = support.build(step, torch.randn(3), updates=("weight",))
+    assert "mul_.Tensor" not in mutating(program)
+    assert_same(program, torch.randn(3))
+
+
+def test_a_view_that_is_read_later_keeps_the_memory() -> None:
+    def step(weight: Any) -> Sequence[Any]:
+        view = aten.t.default(weight)
+        new = aten.mul.Tensor(weight, 2.0)
+        return [aten.clone.default(view), new]
+
+    program = support.build(step, torch.randn(3, 4), updates=("weight",))
+    assert "mul_.Tensor" not in mutating(program)
+    assert_same(program, torch.randn(3, 4))
+
+
+def test_a_result_of_another_layout_is_copied() -> None:
+    def step(weight: Any, gradient: Any) -> Sequence[Any]:
+        return [aten.add.Tensor(gradient, weight)]
+
+    examples = (torch.randn(3, 4), torch.randn(4, 3).t())
+    program = support.build(step, *examples, updates=("weight",))
+    assert mutating(program) == ["copy_"]
+    assert_same(program, *examples)
+
+
+def test_states_that_trade_places() -> None:
+    def step(left: Any, right: Any) -> Sequence[Any]:
+        return [aten.neg.default(right), aten.neg.default(left)]
+
+    examples = (torch.randn(3), torch.randn(3))
+    assert_same(support.build(step, *examples, updates=("left", "right")), *examples)
+
+
+def test_states_that_exchange_values_as_they_are() -> None:
+    def step(left: Any, right: Any) -> Sequence[Any]:
+        return [right, left]
+
+    examples = (torch.randn(3), torch.randn(3))
+    assert_same(support.build(step, *examples, updates=("left", "right")), *examples)
+
+
+def test_an_expanded_temporary_is_not_written() -> None:
+    def step(x: Any) -> Sequence[Any]:
+        wide = aten.expand.default(aten.mul.Tensor(x, 2.0), [4, 3])
+        return [aten.add.Tensor(wide, 1.0)]
+
+    program = support.build(step, torch.randn(3))
+    assert mutating(program) == []
+    assert_same(program, torch.randn(3))
+
+
+def test_random_and_unknown_ops_have_no_in_place_form() -> None:
+    assert in_place_form(aten.bernoulli.p) is None
+    assert in_place_form(aten.mm.default) is None
+    assert in_place_form(aten.add.Tensor) is aten.add_.Tensor
+    assert in_place_form(aten.add_.Tensor) is None
+
+
+def test_values_die_after_their_last_use() -> None:
+    def step(x: Any) -> Sequence[Any]:
+        return [aten.sin.default(aten.mm.default(x, x))]
+
+    executable = lower(support.build(step, torch.randn(3, 3)), "test")
+    assert "del mm" in executable.source
+
+
+def test_lines_lead_to_nodes() -> None:
+    def step(x: Any, index: Any) -> Sequence[Any]:
+        return [aten.index_select.default(aten.sin.default(x), 0, index)]
+
+    executable = lower(support.build(step, torch.randn(3), torch.tensor([0])), "test")
+    try:
+        executable.function([torch.randn(3), torch.tensor([7])])
+    except (IndexError, RuntimeError) as error:
+        line, node = executable.node_at(error)
+        assert "index_select" in str(node)
+        assert executable.lines[line - 1] is node
+        assert str(executable.line_of(node)).startswith("model.py:2")
+    else:
+        raise AssertionError("an index out of range must raise")
+
+
+@settings(max_examples=80, deadline=None, database=None)
+@given(code=lines, returned=results, strided=st.booleans(), optimized=st.booleans())
+def test_any_program_lowers_exactly(
+    code: list[Line], returned: list[int], strided: bool, optimized: bool
+) -> None:
+    examples = (contents(strided), contents(not strided))
+
+    def step(weight: Any, x: Any) -> Sequence[Any]:
+        return interpret(code, returned, weight, x)
+
+    program = support.build(step, *examples, updates=("weight",))
+    if optimized:
+        program = run(program, pipeline(Options()), support.STRICT)
+    assert_same(program, *examples)

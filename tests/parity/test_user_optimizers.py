@@ -1,0 +1,371 @@
+"""Optimizers that users write: what ``step`` does with tensors and numbers, as eager does."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.parity.models import ConvNet, Mlp, batches, cross_entropy, setup
+from torchgraph.errors import UnsupportedOptimizer
+from torchgraph.testing import Setup, assert_parity, counters
+
+
+class CountsInPython(torch.optim.Optimizer):
+    """A Python int in the state, math.sqrt of a bias correction: an Adam as many write it."""
+
+    def __init__(self, params, lr=0.05, betas=(0.9, 0.99)):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": 1e-8})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = 0
+                    state["mean"] = torch.zeros_like(parameter)
+                    state["square"] = torch.zeros_like(parameter)
+                state["step"] += 1
+                state["mean"].mul_(first).add_(parameter.grad, alpha=1 - first)
+                state["square"].mul_(second).addcmul_(
+                    parameter.grad, parameter.grad, value=1 - second
+                )
+                correction = math.sqrt(1 - second ** state["step"]) / (1 - first ** state["step"])
+                root = state["square"].sqrt().add_(group["eps"])
+                parameter.addcdiv_(state["mean"], root, value=-group["lr"] * correction)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Slow weights that the fast ones fall back to every k steps."""
+
+    def __init__(self, params, lr=0.1, every=3):
+        super().__init__(params, {"lr": lr, "every": every, "alpha": 0.5})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if "slow" not in state:
+                    state["slow"] = parameter.detach().clone()
+                    state["count"] = 0
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+                state["count"] += 1
+                if state["count"] % group["every"] == 0:
+                    state["slow"].lerp_(parameter, group["alpha"])
+                    parameter.copy_(state["slow"])
+
+
+class StateInGroups(torch.optim.Optimizer):
+    """What moves from step to step lies in the param group, not in the state."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr, "decay": 0.9, "total": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["total"] = group["decay"] * group["total"] + 1.0
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"] / group["total"])
+
+
+class Replaces(torch.optim.Optimizer):
+    """Puts a new tensor into its state instead of writing the old one."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                old = state.get("velocity", torch.zeros_like(parameter))
+                state["velocity"] = 0.9 * old + parameter.grad
+                parameter.sub_(group["lr"] * state["velocity"])
+
+
+class Sign(torch.optim.Optimizer):
+    """Lion: a sign, two interpolations, decoupled decay."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr, "betas": (0.9, 0.99), "weight_decay": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["mean"] = torch.zeros_like(parameter)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                update = state["mean"].lerp(parameter.grad, 1 - first).sign_()
+                parameter.add_(update, alpha=-group["lr"])
+                state["mean"].lerp_(parameter.grad, 1 - second)
+
+
+class Noisy(torch.optim.Optimizer):
+    """Langevin dynamics: draws random numbers in the step."""
+
+    def __init__(self, params, lr=0.01):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                noise = torch.randn_like(parameter)
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+                parameter.add_(noise, alpha=math.sqrt(2 * group["lr"]) * 0.01)
+
+
+class Warmup(torch.optim.Optimizer):
+    """A branch on a counter in a tensor, and ``min`` of a number that moves."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                state["step"] += 1
+                scale = min(1.0, state["step"].item() / 4)
+                rate = group["lr"] * scale
+                if state["step"].item() > 3:
+                    parameter.mul_(0.99)
+                parameter.add_(parameter.grad, alpha=-rate)
+
+
+class SharedCounter(torch.optim.Optimizer):
+    """State under a string key, as some optimizers keep what belongs to no parameter."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+        self.state["all"] = {"step": 0}
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.state["all"]["step"] += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"] / self.state["all"]["step"])
+
+
+class LateSharedCounter(torch.optim.Optimizer):
+    """The same, made by the first step: a number and a tensor."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        shared = self.state["all"]
+        if not shared:
+            shared["step"] = 0
+            shared["norm"] = torch.zeros(())
+        shared["step"] += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                shared["norm"].add_(parameter.grad.norm())
+                parameter.add_(parameter.grad, alpha=-group["lr"] / shared["step"])
+
+
+ALL = [
+    CountsInPython,
+    LateSharedCounter,
+    Lookahead,
+    Noisy,
+    Replaces,
+    SharedCounter,
+    Sign,
+    StateInGroups,
+    Warmup,
+]
+
+
+@pytest.mark.parametrize("model", [Mlp, ConvNet])
+@pytest.mark.parametrize("make", ALL)
+def test_ten_steps_are_bitwise_eager(make, model):
+    assert_parity(setup(model, make), batches(model, 10))
+
+
+@pytest.mark.parametrize(
+    ("make", "captures"),
+    [
+        (CountsInPython, 2),  # the Python int is created by the first step
+        (StateInGroups, 1),
+        (Sign, 1),
+        (Noisy, 1),
+        (Warmup, 2),  # one each side of the branch
+        (SharedCounter, 1),
+    ],
+)
+def test_programs_that_ten_steps_need(make, captures):
+    with counters.expect(captures=captures):
+        assert_parity(setup(Mlp, make), batches(Mlp, 10))
+
+
+def test_two_optimizers_each_with_its_parameters():
+    def make():
+        model = Mlp()
+        adam = torch.optim.AdamW(model.first.parameters(), lr=0.05)
+        sgd = torch.optim.SGD(model.second.parameters(), lr=0.1, momentum=0.9)
+        return model, adam, sgd
+
+    torch.manual_seed(0)
+    model, *optimizers = make()
+    torch.manual_seed(0)
+    graphed, *others = make()
+    torch.manual_seed(3)
+    expected = []
+    for batch in batches(Mlp, 6):
+        loss = cross_entropy(model, *batch)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        expected.append(loss.item())
+
+    class Step(tg.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = graphed
+            for optimizer in others:
+                self.add_optimizer(optimizer)
+
+        def build(self, x, y):
+            loss = cross_entropy(self.model, x, y)
+            loss.backward()
+            return loss
+
+    step = Step()
+    torch.manual_seed(3)
+
+    assert [step(*batch).item() for batch in batches(Mlp, 6)] == expected
+    for left, right in zip(model.parameters(), graphed.parameters(), strict=True):
+        assert torch.equal(left, right)
+    for left, right in zip(optimizers, others, strict=True):
+        assert str(left.state_dict()) == str(right.state_dict())
+
+
+def test_hooks_of_an_optimizer_are_in_the_program():
+    calls = []
+
+    def halve(optimizer, args, kwargs):
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad.mul_(0.5)
+
+    def make():
+        made = setup(Mlp, lambda p: torch.optim.SGD(p, lr=0.1))()
+        made.optimizer.register_step_pre_hook(halve)
+        made.optimizer.register_step_post_hook(lambda *_: calls.append(1))
+        return made
+
+    assert_parity(make, batches(Mlp, 4))
+
+    assert calls
+
+
+class NeedsClosure(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    def step(self, closure):
+        closure()
+
+
+class CreatesList(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["history"] = [torch.zeros_like(parameter), torch.zeros_like(parameter)]
+            state["history"][0].copy_(state["history"][1])
+            state["history"][1].copy_(parameter.grad)
+            parameter.add_(state["history"][0], alpha=-0.1)
+
+
+def test_an_optimizer_that_needs_a_closure_refuses():
+    model = Mlp()
+    with pytest.raises(UnsupportedOptimizer, match="closure"):
+        tg.train_step(model, nn.CrossEntropyLoss(), NeedsClosure(model.parameters()))
+
+
+def test_nested_state_is_refused_when_created_and_works_when_it_exists():
+    model = Mlp()
+    optimizer = CreatesList(model.parameters())
+    step = tg.train_step(model, nn.CrossEntropyLoss(), optimizer)
+    batch = batches(Mlp, 1)[0]
+
+    with pytest.raises(UnsupportedOptimizer, match="history"):
+        step(*batch)
+    assert not optimizer.state
+
+    def make():
+        made = setup(Mlp, CreatesList)()
+        made.loss(made.model, *batch).backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+        return made
+
+    assert_parity(make, batches(Mlp, 4))
+
+
+def test_data_dependent_python_in_a_step_is_refused_or_right():
+    """Python cannot know a gradient's norm while it traces; the value must not be baked in."""
+
+    class Branches(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                if parameter.grad.norm() > 0.1:
+                    parameter.add_(parameter.grad, alpha=-0.1)
+
+    made = setup(Mlp, Branches)()
+    step = tg.train_step(made.model, nn.CrossEntropyLoss(), made.optimizer)
+    before = [p.detach().clone() for p in made.model.parameters()]
+
+    with pytest.raises(tg.errors.DataDependent, match=r"test_user_optimizers\.py"):
+        step(*batches(Mlp, 1)[0])
+    assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+
+
+def test_a_number_that_the_gradient_gives_may_scale_the_step():
+    """``.item()`` without a branch: the program carries the number, no value is baked in."""
+
+    class Normed(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                norm = parameter.grad.norm().item()
+                parameter.add_(parameter.grad, alpha=-0.1 / (1.0 + norm))
+
+    assert_parity(setup(Mlp, Normed), batches(Mlp, 5))
+
+
+def test_a_setup_without_an_optimizer_only_evaluates():
+    def make():
+        return Setup(Mlp(), None, cross_entropy)
+
+    assert_parity(make, batches(Mlp, 3))

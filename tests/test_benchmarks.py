@@ -1,0 +1,161 @@
+"""The benchmarks run and write what they measured. What they measured is not looked at."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import call, capture, memory, record, step
+from benchmarks.cases import CASES, DEFAULT
+from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
+from benchmarks.timing import Clock, Spread, alternate
+
+CPU = torch.device("cpu")
+
+
+def written(directory: Path) -> dict[str, Any]:
+    """The one file there, with what every result holds checked."""
+    (path,) = directory.iterdir()
+    result = json.loads(path.read_text(encoding="utf-8"))
+    assert set(result["machine"]) >= {"cpu", "cores", "threads", "load"}
+    assert set(result["versions"]) == {"python", "torch", "cuda", "torchgraph"}
+    assert result["settings"]["quick"] is True
+    return result
+
+
+def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    returned = step.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result == returned
+    assert result["benchmark"] == "step"
+    (model,) = result["models"]
+    assert model["name"] == "mlp"
+    entries = {entry["name"]: entry for entry in model["contenders"]}
+    assert list(entries) == [EAGER, "eager fused", TORCHGRAPH]
+    assert model["skipped"]["compile fused"] == "--quick"
+    for entry in entries.values():
+        assert len(entry["seconds_per_step"]["rounds"]) == 2
+        assert entry["seconds_per_step"]["median"] > 0
+        assert entry["first_step_seconds"] > 0
+    assert entries[EAGER]["speed_against_eager"] == 1
+    assert entries[TORCHGRAPH]["capture_seconds"] > 0
+    assert entries[TORCHGRAPH]["first_loss"] == entries[EAGER]["first_loss"]
+    lines = capsys.readouterr().out.splitlines()
+    assert any(TORCHGRAPH in line for line in lines)
+    assert all(len(line) <= 100 for line in lines if "written to" not in line)
+
+
+def test_call(tmp_path: Path):
+    call.main(["--quick", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "call"
+    assert result["settings"]["modules"] == 10
+    assert result["settings"]["parameters"] == 20
+    assert len(result["adds"]["sample"]) == 10
+    assert "guards" in result["parts"]
+
+
+def test_capture(tmp_path: Path):
+    capture.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "capture"
+    two, three = result["families"]["mlp"]
+    assert two["nodes"]["captured"] < three["nodes"]["captured"]
+    assert set(result["fits"]["mlp"]) == {"start", "per_node", "exponent"}
+
+
+def test_memory(capsys: pytest.CaptureFixture[str]):
+    found = memory.main(["--model", "mlp", "--contender", TORCHGRAPH, "--steps", "2"])
+
+    assert json.loads(capsys.readouterr().out) == found
+    assert found["method"]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_case_is_made_the_same_each_time(name: str):
+    one, other = CASES[name].on(CPU), CASES[name].on(CPU)
+
+    assert torch.equal(one.x, other.x)
+    for left, right in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(left, right)
+    assert one.loss_fn(one.model(one.x), one.y).ndim == 0
+
+
+def test_defaults_are_the_promised_models():
+    assert DEFAULT == ("mlp", "conv6", "mobilenet_v2", "gpt")
+    assert sum(isinstance(m, torch.nn.Linear) for m in CASES["mlp"].on(CPU).model.modules()) == 3
+    assert sum(isinstance(m, torch.nn.Conv2d) for m in CASES["conv6"].on(CPU).model.modules()) == 6
+
+
+def test_an_unknown_model_is_refused(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        step.main(["--models", "resnet"])
+    assert "no such model: resnet" in capsys.readouterr().err
+
+
+def test_a_contender_that_fails_is_skipped_with_its_reason():
+    started: list[step.Started] = []
+    broken = step.Contender("broken", lambda work: (_ for _ in ()).throw(ValueError("why\nmore")))
+
+    assert step._begin(broken, CASES["mlp"], CPU, started) == "ValueError: why"
+    assert not started
+
+
+def test_contenders_take_turns():
+    order: list[str] = []
+    calls = [lambda name=name: order.append(name) for name in "ab"]
+
+    spreads = alternate(Clock(CPU), calls, rounds=3, least_seconds=1e-9)
+
+    runs = "".join(order)
+    turns = [one for index, one in enumerate(runs) if not index or runs[index - 1] != one]
+    assert "".join(turns) == "ababab"  # warm-up, ab, ba, ab
+    assert [len(spread.rounds) for spread in spreads] == [3, 3]
+
+
+def test_spread():
+    spread = Spread((3.0, 1.0, 2.0))
+
+    assert spread.median == 2.0
+    assert spread.iqr == 1.0
+    assert spread.as_json()["rounds"] == [3.0, 1.0, 2.0]
+
+
+def test_a_fit_of_a_line_is_linear():
+    rows = [
+        {"nodes": {"captured": n}, "seconds": {"median": 0.1 + 0.002 * n}} for n in (10, 100, 1000)
+    ]
+
+    found = capture.fit(rows)
+
+    assert found.start == pytest.approx(0.1)
+    assert found.per_node == pytest.approx(0.002)
+    assert 0.7 < found.exponent < capture.LINEAR
+
+
+def test_a_fit_of_a_square_is_not():
+    rows = [
+        {"nodes": {"captured": n}, "seconds": {"median": 1e-6 * n * n}} for n in (10, 100, 1000)
+    ]
+
+    assert capture.fit(rows).exponent > 1.5
+
+
+def test_results_are_never_overwritten(tmp_path: Path):
+    first, second = (record.save({"number": n}, tmp_path, "cpu") for n in (1, 2))
+
+    assert first != second
+    assert json.loads(first.read_text())["number"] == 1
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_every_contender_that_needs_no_gpu_takes_a_step():
+    for contender in CONTENDERS.values():
+        if not (contender.cuda_only or contender.compiles):
+            take, _ = contender.make(CASES["mlp"].on(CPU))
+            assert take().ndim == 0

@@ -1,0 +1,223 @@
+"""The functional form of a recording, written node by node where no view is in the way.
+
+Almost every in-place op of a training step changes a whole tensor whose views nobody reads
+afterwards: it is its functional op, and readers take the result. Where a view of the changed memory
+is read later, the general way (`functionalize`) traces the graph again.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import FakeTensorMode, HigherOrderOperator, OpOverload, known_values, storage_id
+from ..program import provenance
+from ..values import evaluate, neutral, same_layout, with_values
+
+aten = torch.ops.aten
+_Tensor = tuple[int, Any]
+"""One tensor: its storage, and its place in it."""
+_OTHER_NAMES = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.pow_.Scalar: aten.pow.Tensor_Scalar,
+    aten.pow_.Tensor: aten.pow.Tensor_Tensor,
+}
+_BATCH_NORM = {
+    aten._native_batch_norm_legit.default: (
+        aten._native_batch_norm_legit_functional.default,
+        {3: 3, 4: 4},
+    ),
+}
+
+
+class _NeedsRetrace(Exception):
+    """A view is read after the memory that it shows changed, or an op has no functional form."""
+
+
+def functional_form(graph: fx.Graph, mode: FakeTensorMode) -> fx.Graph | None:
+    """A functional copy of a recorded graph, each written placeholder closed by ``copy_``.
+
+    None when a view is in the way.
+    """
+    try:
+        with neutral():
+            return _Copy(graph, mode).run()
+    except _NeedsRetrace:
+        return None
+
+
+class _Copy:
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode) -> None:
+        self._graph = graph
+        self._mode = mode
+        self._new = fx.Graph()
+        self._made: dict[fx.Node, fx.Node] = {}
+        self._current: dict[_Tensor, fx.Node] = {}
+        """Changed tensor -> the node that holds its value now."""
+        self._renewed: set[fx.Node] = set()
+        """New nodes whose fake value is not the recorded one."""
+        self._last_use: dict[fx.Node, int] = {}
+        self._shown: dict[int, list[fx.Node]] = {}
+        """Storage -> recorded nodes that are tensors in it."""
+        self._order: dict[fx.Node, int] = {}
+        for position, node in enumerate(graph.nodes):
+            self._order[node] = position
+            for used in node.all_input_nodes:
+                self._last_use[used] = position
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                self._shown.setdefault(storage_id(value), []).append(node)
+
+    def run(self) -> fx.Graph:
+        for node in self._graph.nodes:
+            if node.op == "placeholder":  # a tensor found in mid-trace is an input like any other
+                self._copy(node)
+        for node in self._graph.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                self._close(node)
+            elif node.op != "placeholder":
+                self._copy(node)
+        return self._new
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        new = self._made[node] = self._new.node_copy(node, self._argument)
+        value = node.meta.get("val")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            new.meta["val"] = value.detach()
+        elif self._shows_renewed(node):
+            new.meta["val"] = self._value(new)
+            self._renewed.add(new)
+        return new
+
+    def _value(self, new: fx.Node) -> Any:
+        args, kwargs = known_values(with_values((new.args, dict(new.kwargs))))
+        return evaluate(self._mode, new.target, args, kwargs)
+
+    def _argument(self, node: fx.Node) -> fx.Node:
+        """The new node that holds the value of a recorded one at this point."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            return self._current.get(_tensor(value), self._made[node])
+        return self._made[node]
+
+    def _shows_renewed(self, node: fx.Node) -> bool:
+        """True for a view, or a part, of something that has another fake value now."""
+        own = set(_storages(node))
+        return any(
+            self._argument(arg) in self._renewed and not own.isdisjoint(_storages(arg))
+            for arg in node.all_input_nodes
+        )
+
+    def _call(self, node: fx.Node) -> None:
+        if isinstance(node.target, HigherOrderOperator):
+            raise _NeedsRetrace
+        if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
+            self._copy(node)
+        elif node.target in _BATCH_NORM:
+            op, written = _BATCH_NORM[node.target]
+            new = self._functional(node, op)
+            self._made[node] = new
+            self._write_parts(node, new, {out: node.args[arg] for out, arg in written.items()})
+        else:
+            self._in_place(node)
+
+    def _in_place(self, node: fx.Node) -> None:
+        first = node.args[0] if node.args else None
+        new = self._functional(node, _functional_op(node.target))
+        if isinstance(first, (list, tuple)):
+            self._made[node] = new
+            self._write_parts(node, new, dict(enumerate(first)))
+        else:
+            self._made[node] = new
+            self._write(node, first, new)
+
+    def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
+        args = fx.map_arg((*node.args, *_defaults(node, op)), self._argument)
+        kwargs = fx.map_arg(node.kwargs, self._argument)
+        new = self._new.call_function(op, args, kwargs)
+        new.meta["provenance"] = provenance(node)
+        new.meta["val"] = self._value(new)
+        self._renewed.add(new)
+        return new
+
+    def _write_parts(self, node: fx.Node, new: fx.Node, parts: dict[int, Any]) -> None:
+        for index, written in parts.items():
+            part = self._new.call_function(operator.getitem, (new, index))
+            part.meta.update(val=new.meta["val"][index], provenance=provenance(node))
+            self._renewed.add(part)
+            self._write(node, written, part)
+
+    def _write(self, at: fx.Node, written: Any, value: fx.Node) -> None:
+        """From here on, readers of ``written`` read ``value``."""
+        if not isinstance(written, fx.Node) or written.meta.get("val") is None:
+            raise _NeedsRetrace
+        before = written.meta["val"]
+        if not same_layout(before, value.meta["val"]):
+            raise _NeedsRetrace
+        tensor = _tensor(before)
+        for other in self._shown[tensor[0]]:
+            made_before = self._order[other] < self._order[at]
+            read_later = self._last_use.get(other, -1) > self._order[at]
+            partial = _tensor(other.meta["val"]) != tensor
+            if made_before and partial and (read_later or other.op == "placeholder"):
+                raise _NeedsRetrace
+        self._current[tensor] = value
+
+    def _close(self, output: fx.Node) -> None:
+        for node in self._graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "placeholder" and isinstance(value, torch.Tensor):
+                new = self._argument(node)
+                if new is not self._made[node]:
+                    copy = self._new.call_function(aten.copy_.default, (self._made[node], new))
+                    copy.meta.update(val=value, provenance=provenance(new))
+        self._new.node_copy(output, self._argument)
+
+
+def _tensor(value: torch.Tensor) -> _Tensor:
+    place = (value.storage_offset(), tuple(value.shape), value.stride(), value.dtype)
+    return storage_id(value), place
+
+
+def _storages(node: fx.Node) -> list[int]:
+    value = node.meta.get("val")
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return [storage_id(item) for item in items if isinstance(item, torch.Tensor)]
+
+
+def _functional_op(op: Any) -> OpOverload:
+    """``aten.add.Tensor`` for ``aten.add_.Tensor``."""
+    if op in _OTHER_NAMES:
+        return _OTHER_NAMES[op]
+    name = op._schema.name
+    if not (name.startswith("aten::") and name.endswith("_")):
+        raise _NeedsRetrace
+    packet = getattr(aten, name.removeprefix("aten::").removesuffix("_"), None)
+    found = getattr(packet, op._overloadname, None) if packet is not None else None
+    if not isinstance(found, OpOverload) or found._schema.is_mutable:
+        raise _NeedsRetrace
+    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
+    mine, other = op._schema.arguments, found._schema.arguments
+    if [_form(a) for a in mine] != [_form(a) for a in other] or written != [mine[0].name]:
+        raise _NeedsRetrace
+    return found
+
+
+def _defaults(node: fx.Node, op: OpOverload) -> list[Any]:
+    """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
+    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
+    pairs = list(zip(mine, other, strict=False))[len(node.args) :]
+    return [
+        old.default_value
+        for old, new in pairs
+        if not new.kwarg_only and not new.has_default_value() and old.name not in node.kwargs
+    ]
+
+
+def _form(argument: Any) -> tuple[str, str]:
+    return argument.name, str(argument.type)

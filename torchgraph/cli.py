@@ -1,0 +1,179 @@
+"""``torchgraph doctor``: what is on this machine, and whether torchgraph works on it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from . import __version__, _torch
+from .testing import Setup, assert_parity
+
+_MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
+_STEPS = 3
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's."""
+
+    what: str
+    found: str
+    good: bool | None = True
+    """None for something optional that is not there; False makes the exit status 1."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="torchgraph", description="OneFlow's nn.Graph for PyTorch."
+    )
+    parser.add_argument("--version", action="version", version=f"torchgraph {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser(
+        "doctor", help="versions, devices and tools, and a self-test of two seconds"
+    )
+    parser.parse_args(arguments)
+    return doctor(Console())
+
+
+def doctor(console: Console) -> int:
+    """Print what is found; 0 when nothing that torchgraph needs is wrong, else 1."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    failed = 0
+    for finding in findings():
+        mark, style = _MARKS[finding.good]
+        table.add_row(finding.what, Text(mark, style), Text(finding.found))
+        failed += finding.good is False
+    console.print(table)
+    verdict = f"{failed} problems" if failed > 1 else "1 problem"
+    console.print(Text(verdict, "bold red") if failed else Text("All well.", "bold green"))
+    return int(failed > 0)
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that the doctor looks at, in the order of the lines."""
+    yield Finding("torchgraph", f"{__version__} in {os.path.dirname(_torch.__file__)}")
+    yield Finding("python", f"{platform.python_version()} on {platform.system()}")
+    yield _torch_version(torch.__version__)
+    threads = torch.get_num_threads()
+    isa = torch.backends.cpu.get_cpu_capability()
+    yield Finding("cpu", f"{os.cpu_count()} cores, torch uses {threads} threads and {isa}")
+    yield _cuda()
+    yield _tool("C++ compiler", "c++", "g++", "clang++")
+    yield _tool("nvcc", "nvcc")
+    yield _package("triton")
+    yield _private_names()
+    yield _tested("self-test", _self_test)
+
+
+def _torch_version(version: str) -> Finding:
+    major, minor = (int(part) for part in version.split(".")[:2])
+    good = (major, minor) >= (2, 11)
+    return Finding("torch", version if good else f"{version}; torchgraph needs 2.11 or later", good)
+
+
+def _cuda() -> Finding:
+    built = torch.version.cuda
+    if built is None:
+        return Finding("cuda", "this torch is built without it", None)
+    if not torch.cuda.is_available():
+        return Finding("cuda", f"torch is built for {built}, but there is no device", None)
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Finding("cuda", f"{built} on {', '.join(names)}")
+
+
+def _tool(what: str, *commands: str) -> Finding:
+    path = next(filter(None, map(shutil.which, commands)), None)
+    return Finding(what, path or "not found", True if path else None)
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "not installed", None)
+
+
+def _private_names() -> Finding:
+    names = sorted(private_names())
+    missing = [name for name in names if not resolves(name)]
+    found = f"{len(names)} in use, all there"
+    if missing:
+        found = f"this torch lacks {', '.join(missing)}"
+    return Finding("private torch names", found, not missing)
+
+
+def private_names() -> set[str]:
+    """The dotted private torch names that torchgraph imports or reads, from its source."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(Path(_torch.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch."):
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if name.startswith("torch.") and "._" in name and name.replace(".", "").isidentifier():
+                found.add(name)
+    return found
+
+
+def resolves(name: str) -> bool:
+    """True when the dotted name leads somewhere, importing modules on the way."""
+    parts = name.split(".")
+    value: Any = importlib.import_module(parts[0])
+    for end, part in enumerate(parts[1:], start=2):
+        inner = getattr(value, part, _MISSING)
+        if inner is _MISSING:
+            try:
+                inner = importlib.import_module(".".join(parts[:end]))
+            except ImportError:
+                return False
+        value = inner
+    return True
+
+
+def _tested(what: str, test: Callable[[], str]) -> Finding:
+    start = time.perf_counter()
+    try:
+        found = test()
+    except Exception as error:  # whatever is wrong with this machine is what we want to say
+        return Finding(what, f"{type(error).__name__}: {error}", False)
+    return Finding(what, f"{found} ({time.perf_counter() - start:.1f} s)")
+
+
+def _self_test() -> str:
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=generator)
+    batches = [(draw(8, 16), draw(8, 4)) for _ in range(_STEPS)]
+    with torch.random.fork_rng(devices=[]):
+        assert_parity(_setup, batches)
+    return f"{_STEPS} training steps are bitwise equal to eager"
+
+
+def _setup() -> Setup:
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+    return Setup(model, torch.optim.AdamW(model.parameters()), _loss)
+
+
+def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.mse_loss(model(x), y)

@@ -1,0 +1,136 @@
+"""One eager step: `build` and the optimizers run for real, are looked at, and are undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .._torch import TorchDispatchMode
+from ..capture.inputs import Call, map_leaves, paths
+from ..capture.step import Leaf, Step
+from ..capture.update import step as optimizer_step
+from ..program import Role
+from . import bits
+from .ops import base_name
+from .snapshot import Snapshot
+
+GENERATOR = "torch's random generator"
+Key = tuple[str, int, torch.Size, torch.dtype]
+"""Op, number of the result, shape and dtype."""
+
+
+class Place(NamedTuple):
+    """A result in an eager run."""
+
+    position: int
+    """Ops before it."""
+    result: int
+
+
+class Journal(TorchDispatchMode):
+    """The results of all ops of a run by fingerprint, or the value of one of them."""
+
+    def __init__(self, wanted: Place | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it so
+        self.by_key: dict[Key, list[tuple[Place, bytes]]] = {}
+        self.by_value: dict[tuple[torch.Size, torch.dtype, bytes], int] = {}
+        """Where a value was met first."""
+        self.value: torch.Tensor | None = None
+        """That at the wanted place."""
+        self.arguments: list[Any] = []
+        """What the op at the wanted place was given, tensors copied."""
+        self._wanted = wanted
+        self._position = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if self._wanted is not None and self._position == self._wanted.position:
+            self.arguments = [copied(argument) for argument in args]
+        out = func(*args, **(kwargs or {}))
+        for index, tensor in results(out):
+            place = Place(self._position, index)
+            if self._wanted is None:
+                self._note((base_name(func), index, tensor.shape, tensor.dtype), place, tensor)
+            elif place == self._wanted:
+                self.value = copied(tensor)
+        self._position += 1
+        return out
+
+    def _note(self, key: Key, place: Place, tensor: torch.Tensor) -> None:
+        mark = bits.fingerprint(tensor)
+        self.by_key.setdefault(key, []).append((place, mark))
+        self.by_value.setdefault((tensor.shape, tensor.dtype, mark), place.position)
+
+
+def results(value: Any) -> Iterator[tuple[int, torch.Tensor]]:
+    """The tensors that an op returned, by position."""
+    items = value if isinstance(value, (list, tuple)) else (value,)
+    return ((i, item) for i, item in enumerate(items) if isinstance(item, torch.Tensor))
+
+
+class Eager:
+    """Runs the eager side of one call, as often as needed, from the same state."""
+
+    def __init__(
+        self,
+        build: Callable[..., Any],
+        call: Call,
+        modules: Mapping[str, nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        leaves: Sequence[Leaf],
+        graph: Any,
+    ) -> None:
+        self._build = build
+        self._call = call
+        self._modules = modules
+        self._optimizers = optimizers
+        self._outside = [leaf for leaf in leaves if leaf.role is Role.FREE]
+        below = [child for module in modules.values() for child in module.modules()]
+        tensors = [*call.tensors, *(leaf.value for leaf in leaves if leaf.role is not Role.INPUT)]
+        self._snapshot = Snapshot([graph, *below, *optimizers], tensors)
+
+    def run(self, journal: Journal | None = None) -> dict[str, Any]:
+        """One step. What it returned and every state after it, by name; the user's things stay."""
+        watch = nullcontext() if journal is None else journal
+        with self._snapshot.kept(), torch.autograd.set_multithreading_enabled(False):
+            with watch:
+                returned = self._build(*self._call.args, **self._call.kwargs)
+            ends = _outputs(returned)
+            with watch:
+                for optimizer in self._optimizers:
+                    optimizer_step(optimizer)
+            ends.update(self._states())
+            ends[GENERATOR] = torch.get_rng_state()
+        return ends
+
+    def journal_at(self, place: Place) -> Journal:
+        """A result of an op and the op's arguments, from another run."""
+        journal = Journal(place)
+        self.run(journal)
+        return journal
+
+    def _states(self) -> dict[str, Any]:
+        step = Step.scan(self._modules, self._optimizers)
+        found = {static.fqn: static.value for static in step.statics}
+        found.update((leaf.fqn, copied(leaf.value)) for leaf in (*step.leaves, *self._outside))
+        names = paths(self._call.args, self._call.kwargs)
+        found.update(zip(names, map(copied, self._call.tensors), strict=True))
+        return found
+
+
+def _outputs(returned: Any) -> dict[str, Any]:
+    """By path: ``output``, ``output[0]``, ``output['loss']``."""
+    found: list[torch.Tensor] = []
+    map_leaves(returned, torch.Tensor, lambda tensor: found.append(copied(tensor)))
+    names = (f"output{path.removeprefix('args[0]')}" for path in paths((returned,), {}))
+    return dict(zip(names, found, strict=True))
+
+
+def copied(value: Any) -> Any:
+    """A tensor of its own with the same strides; other values as they are."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value

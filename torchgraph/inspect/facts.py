@@ -1,0 +1,213 @@
+"""The facts that a report is made of, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from .. import effects
+from ..errors import SourceLine
+from ..guards import ValueGuard
+from ..program import OutputKind, OutputSpec, Phase, Program, Role, Signature, provenance
+from ..replay.replay import Replay
+from .baked import Baked
+from .ops import base_name
+
+_SIGNS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "div": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "and_": "and",
+    "or_": "or",
+}
+_TRANSPARENT = frozenset({"_local_scalar_dense", "lift_fresh_copy", "detach"})
+"""The same number, read from a tensor or put into one."""
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the compilation and how long it took; parts follow the stage that they are in."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PhaseCount:
+    """The op nodes of a phase: as captured, after all passes, and those that write in place."""
+
+    phase: Phase
+    captured: int
+    after_passes: int
+    in_place: int
+    """Nodes of the lowered program that write into one of their arguments."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A value that must stay as it is for the program to serve a call."""
+
+    name: str
+    """``model.bn.eps`` or ``optimizer.0.param_groups.0.amsgrad``."""
+    value: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch that Python took on an optimizer's numbers; the other one needs a new program."""
+
+    condition: str
+    """Over names of states; ``*`` stands for any parameter."""
+    taken: str
+    """The value of the condition at capture."""
+    count: int
+    """How many parameters it was decided for."""
+    line: SourceLine | None = None
+    """The user's line, in an optimizer that the user wrote."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A program in the cache."""
+
+    signature: str
+    """The inputs of the calls that it serves."""
+    nodes: int
+    runs: int
+    reported: bool
+    """True for the program that the report is about."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The cache: what it holds, how often it served, and why it did not."""
+
+    held: tuple[Held, ...]
+    size: int
+    """How many it may hold."""
+    hits: int
+    captures: int
+    reasons: tuple[str, ...]
+    """Why programs were captured although others had the same signature, latest last."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of what a program reads, by kind. Temporaries are not counted yet."""
+
+    parameters: int
+    buffers: int
+    slots: int
+    """Optimizer state, that which the first step creates included."""
+    constants: int
+    inputs: int
+    """Arguments of one call, and tensors from outside build."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.parameters + self.buffers + self.slots + self.constants + self.inputs
+
+
+def nodes(captured: Program, program: Program, lowered: Program) -> tuple[PhaseCount, ...]:
+    """The node counts of each phase."""
+    written = [
+        provenance(node).phase
+        for node in lowered.nodes
+        if node.op == "call_function" and effects.of(node).mutates
+    ]
+    return tuple(
+        PhaseCount(phase, captured.count(phase), program.count(phase), written.count(phase))
+        for phase in Phase
+    )
+
+
+def branches(guard: ValueGuard | None) -> tuple[Branch, ...]:
+    """The branches of a value guard, those of the same form once."""
+    if guard is None:
+        return ()
+    found: dict[tuple[str, str, SourceLine | None], int] = {}
+    inputs = [node for node in guard.gm.graph.nodes if node.op == "placeholder"]
+    names = dict(zip(inputs, map(_general, guard.fqns), strict=True))
+    output = next(iter(reversed(guard.gm.graph.nodes)))
+    for node, value in zip(output.args[0], guard.expected, strict=True):
+        key = (_shortened(_formula(node, names)), repr(value), provenance(node).line)
+        found[key] = found.get(key, 0) + 1
+    return tuple(Branch(text, taken, n, line) for (text, taken, line), n in found.items())
+
+
+def _general(fqn: str) -> str:
+    """``optimizer.0.state.*.step``: the same for every parameter."""
+    head, state, rest = fqn.partition(".state.")
+    return f"{head}{state}*.{rest.rpartition('.')[2]}" if state else fqn
+
+
+def _formula(value: Any, names: dict[fx.Node, str]) -> str:
+    """A node as a Python expression over its inputs."""
+    if not isinstance(value, fx.Node):
+        return repr(value)
+    if value in names:
+        return names[value]
+    parts = [_formula(arg, names) for arg in value.args]
+    name = base_name(value.target)
+    if name in _TRANSPARENT:
+        return parts[0]
+    if name in _SIGNS and len(parts) == 2:
+        left, right = (f"({part})" if " " in part else part for part in parts)
+        return f"{left} {_SIGNS[name]} {right}"
+    return f"{name}({', '.join(parts)})"
+
+
+def _shortened(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+def held(replay: Replay, reported: Replay) -> Held:
+    """What the cache holds in ``replay``."""
+    inputs = ", ".join(_inputs(replay.program.signature)) or "no tensors"
+    return Held(inputs, replay.program.count(), replay.runs, replay is reported)
+
+
+def _inputs(signature: Signature) -> Iterator[str]:
+    for spec in signature.roles(Role.INPUT):
+        if spec.meta is not None:
+            dtype = str(spec.meta.dtype).removeprefix("torch.")
+            yield f"{spec.fqn}: {dtype}{list(spec.meta.shape)}"
+
+
+def memory(program: Program, baked: tuple[Baked, ...]) -> Memory:
+    """The bytes of the program's inputs and constants."""
+    sizes = dict.fromkeys(Role, 0)
+    for spec in program.signature.inputs:
+        if spec.meta is not None and spec.alias_of is None:
+            sizes[spec.role] += spec.meta.nbytes
+    created = zip(program.signature.outputs, program.results, strict=True)
+    return Memory(
+        sizes[Role.PARAMETER],
+        sizes[Role.BUFFER],
+        sizes[Role.SLOT] + sum(_created(out, value) for out, value in created),
+        sum(entry.nbytes for entry in baked),
+        sizes[Role.INPUT] + sizes[Role.FREE],
+    )
+
+
+def _created(out: OutputSpec, value: Any) -> int:
+    if out.kind is not OutputKind.CREATE or not isinstance(value, fx.Node):
+        return 0
+    return int(value.meta["val"].nbytes)

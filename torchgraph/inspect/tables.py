@@ -1,0 +1,223 @@
+"""The tables of a report. Each fits 80 columns and is empty when it has nothing to say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import SourceLine
+from ..program import PassRecord
+from .baked import Baked, Kind
+from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SHOWN = 20
+"""Rows of a table before the rest is only counted."""
+
+_Justify = Literal["left", "right"]
+
+
+def head(
+    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount]
+) -> RenderableType:
+    """The title line."""
+    line = Text(f"{sum(c.after_passes for c in counts)} nodes, backend {backend}", "dim")
+    if serves_once:
+        line.append("; creates optimizer state, so the second call captures another", "dim")
+    return Group(Rule(Text(name, "bold green"), style="dim"), line)
+
+
+def stages(rows: Sequence[Stage]) -> RenderableType:
+    """Seconds by stage."""
+    table = _table("Compilation", ("stage", "left"), ("seconds", "right"))
+    whole = "\n"
+    for stage in rows:
+        part = stage.name.startswith(whole)
+        whole = whole if part else stage.name
+        table.add_row(f"  {stage.name}" if part else stage.name, f"{stage.seconds:.3f}")
+    return _block(table)
+
+
+def passes(rows: Sequence[PassRecord]) -> RenderableType:
+    """Edits and time by pass."""
+    table = _table(
+        "Passes",
+        ("pass", "left"),
+        ("edits", "right"),
+        ("nodes before", "right"),
+        ("after", "right"),
+        ("ms", "right"),
+        ("bitwise", "left"),
+    )
+    for row in rows:
+        before, after = str(row.nodes_before), str(row.nodes_after)
+        exact = Text("yes", "green") if row.exact else Text("no", "yellow")
+        time = f"{1000 * row.seconds:.1f}"
+        table.add_row(row.name, str(row.edits), before, after, time, exact)
+    return _block(table)
+
+
+def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
+    """Op nodes by phase."""
+    table = _table(
+        "Nodes",
+        ("phase", "left"),
+        ("captured", "right"),
+        ("after passes", "right"),
+        ("in place", "right"),
+    )
+    for row in rows:
+        table.add_row(row.phase.value, str(row.captured), str(row.after_passes), str(row.in_place))
+    table.add_section()
+    columns = ("captured", "after_passes", "in_place")
+    totals = (str(sum(getattr(row, column) for row in rows)) for column in columns)
+    table.add_row("all", *totals, style="bold")
+    return _block(table)
+
+
+def memory(sizes: Memory) -> RenderableType:
+    """Bytes by kind."""
+    table = _table("Memory", ("held by", "left"), ("bytes", "right"))
+    for kind in ("parameters", "buffers", "slots", "constants", "inputs"):
+        table.add_row("optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
+    table.add_section()
+    table.add_row("all", size(sizes.total), style="bold")
+    return _block(table)
+
+
+def programs(cache: Programs) -> RenderableType:
+    """The cache."""
+    title = (
+        f"Programs: {len(cache.held)} of at most {cache.size} held, {cache.captures} captured, "
+        f"{_times(cache.hits)} served from the cache"
+    )
+    table = _table(title, ("serves", "left"), ("nodes", "right"), ("runs", "right"), ("", "left"))
+    for held in cache.held:
+        mark = Text("reported" if held.reported else "", "dim")
+        table.add_row(held.signature, str(held.nodes), str(held.runs), mark)
+    reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
+    return _block(table, *reasons)
+
+
+def guards(rows: Sequence[Guard], moving: Sequence[str]) -> RenderableType:
+    """Guarded attributes, those of one name and value in one row."""
+    table = _table(
+        "Guards: a change needs another program",
+        ("value", "left"),
+        ("of", "left"),
+    )
+    groups: dict[str, list[str]] = {}
+    for guard in rows:
+        owner, _, name = guard.name.rpartition(".")
+        groups.setdefault(f"{name} = {guard.value}", []).append(owner)
+    for value, owners in list(groups.items())[:_SHOWN]:
+        table.add_row(value, _names(owners))
+    notes = _more(len(groups))
+    notes += [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
+    if moving:
+        notes.append(Text(f"free to move: {', '.join(_moving(moving))}", "green"))
+    return _block(table, *notes)
+
+
+def branches(rows: Sequence[Branch]) -> RenderableType:
+    """Decisions on numbers of the optimizers."""
+    table = _table("Branches that the optimizers took", ("condition", "left"), ("was", "left"))
+    for row in rows[:_SHOWN]:
+        times = f"  ({_times(row.count)})" if row.count > 1 else ""
+        table.add_row(Text(row.condition).append(times, "dim"), row.taken)
+    return _block(table, *_more(len(rows)))
+
+
+def baked(rows: Sequence[Baked]) -> RenderableType:
+    """Values that are part of the program now."""
+    table = _table(
+        "Baked in: part of the program, no longer read",
+        ("value", "left"),
+        ("in", "left"),
+    )
+    table.expand = True
+    table.add_column("from", ratio=1, no_wrap=True, overflow="ellipsis")
+    for row in rows[:_SHOWN]:
+        times = f" x{row.count}" if row.count > 1 else ""
+        if row.kind is Kind.NUMBER:
+            cells = (f"{row.name}={row.value}", f"{_ops(row.ops)}{times}")
+        elif row.kind is Kind.CONSTANT:
+            cells = (f"{row.value}, {size(row.nbytes)}", _ops(row.ops))
+        else:
+            cells = (row.value, "the call")
+        table.add_row(*cells, row.name if row.kind is Kind.ARGUMENT else _where(row.line))
+    return _block(table, *_more(len(rows)))
+
+
+def size(count: int) -> str:
+    """``2.4 MiB``."""
+    scaled, unit = float(count), 0
+    while scaled >= 1024 and unit < len(_UNITS) - 1:
+        scaled, unit = scaled / 1024, unit + 1
+    return f"{scaled:.1f} {_UNITS[unit]}" if unit else f"{count} B"
+
+
+def _table(title: str, *columns: tuple[str, _Justify]) -> Table:
+    table = Table(
+        title=title,
+        title_style="bold cyan",
+        title_justify="left",
+        header_style="dim",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    for name, justify in columns:
+        table.add_column(name, justify=justify, overflow="fold")
+    return table
+
+
+def _block(table: Table, *notes: RenderableType) -> RenderableType:
+    if not table.row_count:
+        return Group()
+    return Padding(Group(table, *notes), (1, 0, 0, 0))
+
+
+def _more(count: int) -> list[RenderableType]:
+    return [Text(f"... and {count - _SHOWN} more", "dim")] if count > _SHOWN else []
+
+
+def _counted(reasons: Iterable[str]) -> list[str]:
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.pop(reason, 0) + 1
+    return [f"{reason} ({_times(n)})" if n > 1 else reason for reason, n in counts.items()]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _names(owners: Sequence[str]) -> Text:
+    names = Text(owners[0])
+    return names.append(f" and {len(owners) - 1} more", "dim") if len(owners) > 1 else names
+
+
+def _ops(names: Sequence[str]) -> str:
+    return f"{names[0]}, ..." if len(names) > 1 else "".join(names)
+
+
+def _moving(fqns: Iterable[str]) -> list[str]:
+    """The names of the hyper-parameters, each once: ``betas`` for betas.0 and betas.1."""
+    names = (fqn.partition(".param_groups.")[2].split(".")[1:2] for fqn in fqns)
+    found = dict.fromkeys(name for parts in names for name in parts)
+    return [*found, *(["step counts"] if any(".state." in fqn for fqn in fqns) else [])]
+
+
+def _where(line: SourceLine | None) -> Text:
+    if line is None:
+        return Text("")
+    place = Text(f"{os.path.basename(line.filename)}:{line.lineno}")
+    return place.append(f" {line.text}", "dim") if line.text else place
