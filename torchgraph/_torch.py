@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -49,6 +50,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TensorHooks",
     "TensorMatch",
     "TorchDispatchMode",
     "active_tracer",
@@ -72,6 +74,7 @@ __all__ = [
     "storage_id",
     "symbolic_branches",
     "symbolic_python_math",
+    "tensor_hooks",
     "trace_ops",
     "track",
     "unset_fake_temporarily",
@@ -326,6 +329,32 @@ def op_functions(name: str) -> list[Callable[..., Any]]:
 def below_autograd() -> contextlib.AbstractContextManager[None]:
     """Run ops below autograd's dispatch keys; version counters still move."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+_HOOKS_OF_TENSORS = (
+    torch.Tensor._backward_hooks.__get__,  # type: ignore[union-attr]  # C properties
+    torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined]
+)
+
+
+def tensor_hooks(tensors: Sequence[torch.Tensor]) -> list[dict[int, Any] | None]:
+    """The dicts of gradient hooks of each tensor; None where there never was one."""
+    return [hooks for read in _HOOKS_OF_TENSORS for hooks in map(read, tensors)]
+
+
+class TensorHooks:
+    """The gradient hooks of many tensors, by identity."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._dicts = tensor_hooks(tensors)
+        self._hooks = [(held, list(held.values())) for held in self._dicts if held is not None]
+
+    def hold(self) -> bool:
+        """True when no hook came or went."""
+        return all(map(operator.is_, tensor_hooks(self._tensors), self._dicts)) and all(
+            list(held.values()) == hooks for held, hooks in self._hooks
+        )
 
 
 class TensorMatch:

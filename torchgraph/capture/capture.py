@@ -13,7 +13,7 @@ from torch import fx
 from .._torch import storage_id
 from ..counters import counters
 from ..errors import SharedMemory
-from ..guards import Guards, ValueGuard
+from ..guards import Guards, Modules, ValueGuard
 from ..program import CallRecord, OutputKind, Program, Role
 from .functionalize import functionalize
 from .inputs import Call, hollow
@@ -70,7 +70,8 @@ def capture(
     leaves = [_without_batch(leaf) for leaf in recording.inputs]
     _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)
-    guards = Guards(step, recording.reads)
+    free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
+    guards = Guards(step, recording.reads, Modules(recording.outside, free))
     return Captured(
         program,
         leaves,

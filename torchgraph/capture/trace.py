@@ -65,6 +65,8 @@ class Recording:
     slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     reads: list[tuple[str, Any, str, Any]] = field(default_factory=list)
+    outside: list[nn.Module] = field(default_factory=list)
+    """Modules that `build` called although no attribute of the Graph holds them."""
     loss_path: str | None = None
 
 
@@ -104,6 +106,7 @@ class Tracer:
         self._leaves: list[Leaf] = [*step.leaves, *self._call_leaves()]
         self._fakes: list[Any] = []
         self._adopted: dict[int, torch.Tensor] = {}
+        self._outside: list[nn.Module] = []
         self._swapped: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._branches: list[tuple[Any, Any]] = []
         self._recorder: Recorder | None = None
@@ -227,6 +230,7 @@ class Tracer:
         recording.inputs = self._leaves
         recording.calls = self._calls.calls
         recording.reads = self._attributes.read_values()
+        recording.outside = self._outside
         recording.guard_values = [value for _, value in self._branches]
         recording.loss_path = self._loss_path(returned, names)
         assert self._recorder is not None
@@ -285,6 +289,7 @@ class Tracer:
     def _adopt_module(self, module: nn.Module) -> None:
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
+            self._outside.append(child)
         for holder, name, tensor in adopted_state(module):
             if not isinstance(tensor, FakeTensor):
                 self._swapped.append((holder, name, tensor))
