@@ -10,7 +10,7 @@ import torch
 
 from .._torch import clip_grad_norm
 from ..errors import UnsupportedOptimizer
-from ..optim.rules import check, ordinary_branch
+from ..optim.rules import check, eager_branch
 from .standins import StandIns
 from .step import Leaf, Step
 from .trail import Trail
@@ -61,7 +61,7 @@ class OptimizerTrace:
             for optimizer in self._step.optimizers:
                 check(optimizer)
                 self._clip(optimizer)
-                with ordinary_branch(optimizer), _scaled_lr(optimizer):
+                with eager_branch(optimizer), _scaled_lr(optimizer):
                     optimizer.step()
             self._keep_rebound_slots()
 

@@ -20,6 +20,7 @@ from .._torch import (
     fast_op,
     op_functions,
 )
+from ..optim import fused
 
 _PLAIN = (
     int,
@@ -60,6 +61,9 @@ class Calls:
         """A callable that takes the node's own args and kwargs."""
         op = node.target
         assert isinstance(op, OpOverload)
+        update = fused.kernel(op, fx.map_arg(node.args[0], _sample)) if node.args else None
+        if update is not None:
+            return update
         key = (op, _kind(node.args), _kind(node.kwargs))
         found = self._chosen.get(key)
         if found is None:

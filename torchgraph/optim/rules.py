@@ -19,6 +19,9 @@ _REFUSED: dict[type[Optimizer], str] = {
     torch.optim.SparseAdam: "it needs sparse gradients, whose number of rows changes from step to step.",
 }
 
+# The classes whose fused branch ends in kernels that `torchgraph.optim.fused` knows.
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
 
 def check(optimizer: Optimizer) -> None:
     """Raise UnsupportedOptimizer, with the reason, for an optimizer that no static program can hold."""
@@ -37,19 +40,19 @@ def check(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def ordinary_branch(optimizer: Optimizer) -> Iterator[None]:
-    """Let torch.optim take its one-tensor-at-a-time branch, the arithmetic that all others follow."""
-    switches = [
-        (group, name)
-        for group in optimizer.param_groups
-        for name in ("foreach", "fused")
-        if name in group
-    ]
-    before = [group[name] for group, name in switches]
-    for group, name in switches:
-        group[name] = False
+def eager_branch(optimizer: Optimizer) -> Iterator[None]:
+    """Let the step take the branch of torch.optim whose arithmetic an eager step has.
+
+    That is the fused one where the user asked for it, and else the one-tensor-at-a-time branch.
+    """
+    before = [dict(group) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        if "foreach" in group:
+            group["foreach"] = False
+        if "fused" in group:
+            group["fused"] = bool(group["fused"]) and isinstance(optimizer, _FUSED)
     try:
         yield
     finally:
-        for (group, name), value in zip(switches, before, strict=True):
-            group[name] = value
+        for group, values in zip(optimizer.param_groups, before, strict=True):
+            group.update((name, values[name]) for name in ("foreach", "fused") if name in values)
