@@ -307,11 +307,11 @@ def engine_watch(
         yield
 
 
-def fused_kernels_as(
-    replacements: Mapping[str, Callable[..., None]],
-) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterator[None]:
     """Let torch.optim call ``replacements`` for the names of `FUSED_KERNELS`."""
-    return mock.patch.multiple(torch, **replacements)
+    with mock.patch.dict(vars(torch), replacements):
+        yield
 
 
 def sequence_number() -> int:

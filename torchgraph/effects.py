@@ -81,21 +81,21 @@ def of(node: fx.Node) -> Effects:
 @functools.cache
 def written(op: OpOverload) -> tuple[int, ...]:
     """Positions of the arguments that an op writes, as its schema has it."""
-    arguments = enumerate(op._schema.arguments)
-    return tuple(i for i, arg in arguments if arg.alias_info is not None and arg.alias_info.is_write)
+    aliases = [argument.alias_info for argument in op._schema.arguments]
+    return tuple(i for i, alias in enumerate(aliases) if alias is not None and alias.is_write)
 
 
 def written_values(op: OpOverload, args: Sequence[Any]) -> list[Any]:
     """The tensors that a call writes; those of several lists one after the other."""
     found: list[Any] = []
-    for value in (args[position] for position in written(op)):
+    for value in (args[position] for position in written(op) if position < len(args)):
         found.extend(value if isinstance(value, (list, tuple)) else [value])
     return found
 
 
 @functools.cache
 def other_form(op: OpOverload) -> OpOverload | None:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor`` and the reverse: equal arguments, self written or not.
+    """``aten.add.Tensor`` for ``aten.add_.Tensor`` and the reverse: equal arguments, none else written.
 
     An in-place op of our own may write several lists; its functional form returns them as one list.
     """

@@ -15,7 +15,7 @@ from torch import fx
 
 from .. import effects
 from .._torch import FakeTensorMode, HigherOrderOperator, OpOverload, known_values, storage_id
-from ..program import provenance
+from ..program import IN_PLACE, provenance
 from ..values import evaluate, neutral, same_layout, with_values
 
 aten = torch.ops.aten
@@ -143,6 +143,7 @@ class _Copy:
         new = self._new.call_function(op, args, kwargs)  # type: ignore[arg-type]  # mapped arguments
         new.meta["provenance"] = provenance(node)
         new.meta["val"] = self._value(new)
+        new.meta[IN_PLACE] = True
         self._renewed.add(new)
         return new
 

@@ -61,7 +61,7 @@ class Calls:
         """A callable that takes the node's own args and kwargs."""
         op = node.target
         assert isinstance(op, OpOverload)
-        update = fused.kernel(op, fx.map_arg(node.args[0], _sample)) if node.args else None
+        update = fused.kernel(op, node)
         if update is not None:
             return update
         key = (op, _kind(node.args), _kind(node.kwargs))

@@ -8,7 +8,7 @@ is read off the fake tensors' storages, which also tell the truth about ops whos
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import fx
 
 from .. import effects
 from .._torch import OpOverload, storage_id
-from ..program import OutputKind, Program, provenance
+from ..program import IN_PLACE, OutputKind, Program, provenance
 
 aten = torch.ops.aten
 
@@ -24,6 +24,9 @@ aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
     {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
 )
+# On the CPU the in-place form rounds the number to the type of the tensors first.
+_ROUND_NUMBERS_IN_PLACE = frozenset({aten._foreach_mul.Scalar, aten._foreach_mul.ScalarList})
+_HALF = frozenset({torch.float16, torch.bfloat16})
 _BATCH_NORM = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
@@ -149,6 +152,8 @@ class _Reinplace:
 
     def _in_place_lists(self, node: fx.Node, op: OpOverload) -> None:
         items = effects.written_values(op, node.args)
+        if _rounds_otherwise(node, items):
+            return
         homes = [self._home(item) for item in items]
         results = [user for user in node.users if user.target is operator.getitem]
         if len(set(homes)) < len(homes) or len(results) < len(node.users):
@@ -247,6 +252,12 @@ def in_place_form(op: Any) -> OpOverload | None:
     if torch.Tag.nondeterministic_seeded in op.tags:
         return None
     return effects.other_form(op)
+
+
+def _rounds_otherwise(node: fx.Node, items: Sequence[fx.Node]) -> bool:
+    """True where writing in place would give other last bits than eager, which did not."""
+    half = any(item.meta["val"].dtype in _HALF for item in items)
+    return node.target in _ROUND_NUMBERS_IN_PLACE and half and not node.meta.get(IN_PLACE)
 
 
 def _storages(node: fx.Node) -> Iterator[int]:

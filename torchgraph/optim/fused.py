@@ -1,9 +1,9 @@
-"""torch's fused optimizer kernels as ops of our own, which a program can hold with a learning rate that moves.
+"""torch's fused optimizer kernels as ops of our own, for programs whose learning rate moves.
 
-The ATen ops take ``float`` hyper-parameters: a trace would turn a symbolic learning rate into a constant. Ours
-take ``Scalar`` and call the same kernels, so the last bit is that of an eager step with ``fused=True``. Each
-comes in two forms with equal arguments: ``torchgraph::_fused_adamw_`` writes, ``torchgraph::_fused_adamw``
-returns what the other would have written, all written lists one after the other.
+The ATen ops take ``float`` hyper-parameters: a trace would make a constant of a symbolic learning
+rate. Ours take ``Scalar`` and call the same kernels, so the last bit is that of an eager step with
+``fused=True``. Each has two forms with equal arguments: ``torchgraph::_fused_adamw_`` writes,
+``torchgraph::_fused_adamw`` returns what the other would have written, list after list.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import fx
 
 from .. import effects
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as
@@ -29,12 +30,13 @@ _ARGUMENTS = {
     "_fused_adam_": _ADAM,
     "_fused_adamw_": _ADAM,
     "_fused_sgd_": (
-        "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] momentum_buffer_list, *, Scalar weight_decay, "
-        "Scalar momentum, {lr} lr, Scalar dampening, bool nesterov, bool maximize, bool is_first_step"
+        "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] momentum_buffer_list, *, "
+        "Scalar weight_decay, Scalar momentum, {lr} lr, Scalar dampening, bool nesterov, "
+        "bool maximize, bool is_first_step"
     ),
     "_fused_adagrad_": (
-        "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] state_sums, Tensor[] state_steps, *, {lr} lr, "
-        "Scalar lr_decay, Scalar weight_decay, Scalar eps, bool maximize"
+        "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] state_sums, Tensor[] state_steps, *, "
+        "{lr} lr, Scalar lr_decay, Scalar weight_decay, Scalar eps, bool maximize"
     ),
 }
 _OVERLOADS = {"default": "Scalar", "tensor_lr": "Tensor"}
@@ -46,20 +48,23 @@ def recorded() -> AbstractContextManager[None]:
     return fused_kernels_as({name: _recorded(name) for name in FUSED_KERNELS})
 
 
-def kernel(op: OpOverload, parameters: Sequence[torch.Tensor]) -> Callable[..., None] | None:
-    """What a lowered program calls for an in-place op of this module: torch's kernel; None for other ops.
+def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
+    """torch's kernel, for a node of a lowered program that calls an in-place op of this module.
 
-    The kernels walk over raw memory. A convolution may lay a gradient out differently from what its
-    fake value says; ``parameters``, real or fake, tell which gradients need a look at each call.
+    The kernels walk over raw memory, and a convolution may lay out a gradient differently from its
+    fake value: gradients of more than two dimensions are looked at in each call.
     """
-    if op.namespace != "torchgraph" or not op._schema.is_mutable:
-        return None
     found = FUSED_KERNELS.get(op._schema.name.removeprefix("torchgraph::"))
-    doubtful = [i for i, parameter in enumerate(parameters) if parameter.ndim > 2]
-    return _in_place(found, doubtful) if found is not None and doubtful else found
+    if found is None:
+        return None
+    parameters: Any = node.args[0]
+    doubtful = [i for i, each in enumerate(parameters) if each.meta["val"].ndim > 2]
+    return _in_place(found, doubtful) if doubtful else found
 
 
-def _in_place(kernel: Callable[..., None], doubtful: Sequence[int] | None) -> Callable[..., None]:
+def _in_place(
+    kernel: Callable[..., None], doubtful: Sequence[int] | None = None
+) -> Callable[..., None]:
     def update(self: Any, grads: Any, *lists: Any, **options: Any) -> None:
         for i in range(len(self)) if doubtful is None else doubtful:
             if grads[i].stride() != self[i].stride():
@@ -90,7 +95,7 @@ def _define(name: str, overload: str) -> None:
     unwritten = re.sub(r"\(\w!\)", "", arguments)
     _LIBRARY.define(f"{returning}({unwritten}) -> Tensor[]")
     op = getattr(getattr(torch.ops.torchgraph, name), overload)
-    update = _in_place(FUSED_KERNELS[name], None)
+    update = _in_place(FUSED_KERNELS[name])
     _LIBRARY.impl(writing, update, "CompositeExplicitAutograd")
     _LIBRARY.impl(returning, _functional(op, update), "CompositeExplicitAutograd")
 

@@ -41,14 +41,14 @@ def check(optimizer: Optimizer) -> None:
 
 @contextmanager
 def eager_branch(optimizer: Optimizer) -> Iterator[None]:
-    """Let the step take the branch of torch.optim whose arithmetic an eager step has.
+    """Let the step take the branch of torch.optim that the user asked for; each has its own bits.
 
-    That is the fused one where the user asked for it, and else the one-tensor-at-a-time branch.
+    Where nobody asked, it is the one-tensor-at-a-time branch, on every device.
     """
     before = [dict(group) for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         if "foreach" in group:
-            group["foreach"] = False
+            group["foreach"] = bool(group["foreach"])
         if "fused" in group:
             group["fused"] = bool(group["fused"]) and isinstance(optimizer, _FUSED)
     try:
