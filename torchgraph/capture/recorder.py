@@ -63,7 +63,7 @@ class HostValues:
         outs = [item for item in _tensors(out) if item.ndim == 0 and item.device.type == "cpu"]
         followed = bool(outs) or func._schema.is_mutable
         if not followed or not self._all_known((args, kwargs)) or effects.of_target(func).random:
-            for fake in outs:
+            for fake in [*outs, *effects.written_values(func, args)]:
                 self._values.pop(id(fake), None)
             return
         with disable_modes(), torch.no_grad():
