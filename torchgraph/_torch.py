@@ -348,7 +348,7 @@ def below_autograd() -> contextlib.AbstractContextManager[None]:
 
 _HOOKS_OF_TENSORS = (
     torch.Tensor._backward_hooks.__get__,  # type: ignore[union-attr]  # C properties
-    torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined]
+    torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined,misc]
 )
 
 

@@ -95,7 +95,7 @@ def written_values(op: OpOverload, args: Sequence[Any]) -> list[Any]:
 
 @functools.cache
 def other_form(op: OpOverload) -> OpOverload | None:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor`` and the reverse: equal arguments, none else written.
+    """``aten.add.Tensor`` for ``aten.add_.Tensor`` and the reverse: equal arguments, one written.
 
     An in-place op of our own may write several lists; its functional form returns them as one list.
     """
