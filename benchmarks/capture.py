@@ -4,8 +4,8 @@
 
 Timed is what the first call does before its first step: both traces, the passes, the lowering. MLPs
 from 2 to 64 layers and MobileNetV2 cut after some of its blocks, with AdamW; medians over fresh
-Graphs. A line is fitted through seconds against recorded nodes, and a power: an exponent of 1 is
-linear.
+Graphs. A line is fitted through seconds against recorded nodes, and, through the larger half of the
+sizes, a power: an exponent of 1 is linear.
 """
 
 from __future__ import annotations
@@ -137,14 +137,16 @@ def _capture(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def fit(rows: Sequence[dict[str, Any]]) -> Fit:
-    """Least squares over the sizes of one family; the power is fitted over logarithms."""
+    """Least squares over the sizes of one family; the power over the larger half of them.
+
+    The small ones say nothing about growth: most of their seconds are what every capture costs.
+    """
     nodes = [float(row["nodes"]["captured"]) for row in rows]
     seconds = [row["seconds"]["median"] for row in rows]
     slope, start = statistics.linear_regression(nodes, seconds)
-    # A fixed cost would bend a power law downwards: take the smallest size's share of it away.
-    fixed = max(0.0, min(start, 0.9 * min(seconds)))
-    logs = [math.log(s - fixed) for s in seconds]
-    exponent, _ = statistics.linear_regression([math.log(n) for n in nodes], logs)
+    large = max(2, (len(rows) + 1) // 2)
+    logs = [[math.log(number) for number in sample[-large:]] for sample in (nodes, seconds)]
+    exponent, _ = statistics.linear_regression(*logs)
     return Fit(start, slope, exponent)
 
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -41,6 +41,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 __all__ = [
+    "FUSED_KERNELS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -62,6 +63,7 @@ __all__ = [
     "engine_watch",
     "fake_mode",
     "fast_op",
+    "fused_kernels_as",
     "graph_module",
     "has_numbers",
     "host_symbol",
@@ -81,6 +83,12 @@ __all__ = [
 ]
 
 disable_modes = _disable_current_modes
+
+FUSED_KERNELS: dict[str, Callable[..., None]] = {
+    name: getattr(torch, name)
+    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+}
+"""What torch.optim calls for ``fused=True``, as torch itself has it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,6 +311,13 @@ def engine_watch(
         yield
 
 
+@contextlib.contextmanager
+def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterator[None]:
+    """Let torch.optim call ``replacements`` for the names of `FUSED_KERNELS`."""
+    with mock.patch.dict(vars(torch), replacements):
+        yield
+
+
 def sequence_number() -> int:
     """The number of the autograd node made last in this thread."""
     return torch._C._autograd._get_sequence_nr() - 1
@@ -333,7 +348,7 @@ def below_autograd() -> contextlib.AbstractContextManager[None]:
 
 _HOOKS_OF_TENSORS = (
     torch.Tensor._backward_hooks.__get__,  # type: ignore[union-attr]  # C properties
-    torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined]
+    torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined,misc]
 )
 
 

@@ -8,6 +8,7 @@ working.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -16,6 +17,7 @@ from types import FrameType
 from typing import ClassVar, NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ENTRANCE = _PACKAGE + "graph.py"
 
 
 class SourceLine(NamedTuple):
@@ -35,22 +37,29 @@ class SourceLine(NamedTuple):
         return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
 
 
-def _is_library(filename: str, torch_root: str) -> bool:
-    return filename.startswith((_PACKAGE, torch_root, "<")) or "importlib" in filename
+@functools.cache
+def _torch_root() -> str:
+    return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
 
 
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
     """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
 
-    Innermost first. Empty when the stack holds library frames only.
+    Innermost first. Empty when there are none inside the call of the Graph: the line that calls it
+    says nothing about a node.
     """
-    torch_root = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
     frame = frame or sys._getframe(1)
     found: list[SourceLine] = []
     current: FrameType | None = frame
     while current is not None and len(found) < depth:
         code = current.f_code
-        if not _is_library(code.co_filename, torch_root):
+        if code.co_filename == _ENTRANCE:
+            break
+        if not _is_library(code.co_filename):
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
@@ -58,9 +67,8 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's innermost line, once per line as Python does."""
-    torch_root = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename, torch_root):
+    while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         warnings.warn(message, category, stacklevel=2)

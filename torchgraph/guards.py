@@ -45,8 +45,13 @@ class ValueGuard:
 class Modules:
     """Structure of some modules: children, tensors, hooks and patched forwards, by identity."""
 
-    def __init__(self, modules: Sequence[Any], more: Sequence[torch.Tensor] = ()) -> None:
-        self._children = _Members([m._modules for m in modules])
+    def __init__(
+        self,
+        modules: Sequence[Any],
+        more: Sequence[torch.Tensor] = (),
+        roots: dict[str, Any] | None = None,
+    ) -> None:
+        self._children = _Members([roots or {}, *(m._modules for m in modules)])
         self._tensors = _Members([held for m in modules for held in (m._parameters, m._buffers)])
         self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
         self._patched = _Patched(modules)
@@ -77,7 +82,7 @@ class Guards:
         self.reads = tuple(reads)
         self.outside = outside
         self._attributes = _Attributes(self.reads)
-        self._modules = Modules(list(step.modules.values()))
+        self._modules = Modules(list(step.modules.values()), roots=step.roots)
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
         self._gradient_hooks = TensorHooks(self._trainable if step.optimizers else [])
         self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]

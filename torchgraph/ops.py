@@ -1,7 +1,11 @@
-"""Ops of our own, for random draws that no functional ATen op makes as eager makes them in place.
+"""Ops of our own, where no ATen op is both functional and what eager runs.
 
-In which order a draw fills a tensor depends on its strides. ATen's functional forms draw into a new
-tensor, not always of the same strides, and then give other numbers from the same generator.
+``bernoulli``, ``normal``: in which order a draw fills a tensor depends on its strides. ATen's
+functional forms draw into a new tensor, not always of the same strides, and then give other numbers
+from the same generator.
+
+``grouped_mm``: ATen's op, whose fake kernel refuses the dtypes and mistakes the strides that its
+CPU kernel has.
 """
 
 from __future__ import annotations
@@ -24,13 +28,41 @@ def _normal(like: torch.Tensor, mean: float, std: float) -> torch.Tensor:
     return _as_strided_like(like).normal_(mean, std)
 
 
+def _grouped_mm_shape(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Two matrices: a product per group; one: a slice of it per group; none: a plain bmm."""
+    dtype = out_dtype or mat_a.dtype
+    columns = mat_b.shape[-1]
+    alignment = 1 if torch.version.hip else 16 // dtype.itemsize
+    row = -(-columns // alignment) * alignment
+    if (mat_a.ndim == 2) != (mat_b.ndim == 2):
+        return mat_a.new_empty_strided((mat_a.shape[-2], columns), (row, 1), dtype=dtype)
+    groups = mat_a.shape[0] if offs is None or mat_a.ndim == 3 else offs.shape[0]
+    rows = mat_a.shape[-2]
+    return mat_a.new_empty_strided((groups, rows, columns), (rows * row, row, 1), dtype=dtype)
+
+
 _LIBRARY.define("bernoulli(Tensor like, float p) -> Tensor", tags=_TAGS)
 _LIBRARY.impl("bernoulli", _bernoulli, "CompositeExplicitAutograd")
 _LIBRARY.define("normal(Tensor like, float mean, float std) -> Tensor", tags=_TAGS)
 _LIBRARY.impl("normal", _normal, "CompositeExplicitAutograd")
+_LIBRARY.define(
+    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, "
+    "ScalarType? out_dtype=None) -> Tensor"
+)
+_LIBRARY.impl("grouped_mm", torch.ops.aten._grouped_mm.default, "CPU")
+_LIBRARY.impl("grouped_mm", _grouped_mm_shape, "Meta")
 
 bernoulli = torch.ops.torchgraph.bernoulli.default
 """What ``empty_strided(like).bernoulli_(p)`` draws."""
 
 normal = torch.ops.torchgraph.normal.default
 """What ``empty_strided(like).normal_(mean, std)`` draws."""
+
+grouped_mm = torch.ops.torchgraph.grouped_mm.default
+"""``aten._grouped_mm`` on the CPU."""

@@ -1,4 +1,4 @@
-"""Ops that a functional trace would run by another formula, or draw in another order, than eager."""
+"""Ops that a functional trace would compute, or draw, otherwise than eager does."""
 
 from __future__ import annotations
 

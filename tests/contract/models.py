@@ -1,4 +1,4 @@
-"""What the contract tests share: a small model with every kind of state, a batch, a training Graph."""
+"""What the contract tests share: a small model with every kind of state, a batch, a Graph."""
 
 from __future__ import annotations
 

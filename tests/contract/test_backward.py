@@ -153,12 +153,12 @@ def test_no_grad_detach_and_inference_in_build():
 def test_an_autograd_function_of_the_user():
     class Clipped(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
+        def forward(ctx, x) -> torch.Tensor:
             ctx.save_for_backward(x)
             return x.clamp(min=0)
 
         @staticmethod
-        def backward(ctx, gradient):
+        def backward(ctx, gradient) -> torch.Tensor:
             (x,) = ctx.saved_tensors
             return gradient * (x > 0) * 0.5
 

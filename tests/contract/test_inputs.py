@@ -1,4 +1,4 @@
-"""Arguments of a call: any tree, bound by path, part of the signature, written back when mutated."""
+"""Arguments of a call: any tree, bound by path, part of the signature, written when mutated."""
 
 import collections
 import dataclasses
@@ -232,8 +232,7 @@ def test_one_warning_when_the_cache_thrashes():
     graph.config.set_cache_size(2)
     x = torch.ones(2)
     with pytest.warns(CacheThrashWarning) as found:
-        for number in range(12):
-            graph(x, number)
+        _ = [graph(x, number) for number in range(12)]
     assert len(found) == 1
     assert found[0].filename == __file__
 

@@ -1,4 +1,4 @@
-"""Modules in build: hooks, overrides, sharing, ties, unregistered ones, attributes read and written."""
+"""Modules in build: hooks, overrides, sharing, ties, strangers, attributes read and written."""
 
 import functools
 import warnings
@@ -582,7 +582,7 @@ def test_a_module_that_build_makes_is_no_unregistered_one():
 
 
 def test_a_model_on_several_graphs():
-    model, optimizer = made()
+    model, _ = made()
     graphs = [Eval(model.eval()) for _ in range(3)]
     outs = [graph(*data()) for graph in graphs]
     assert same(outs[0], outs[1])

@@ -55,7 +55,7 @@ def test_outputs_are_detached_and_need_no_gradient():
 
 
 def test_outputs_are_fresh():
-    model, optimizer = made()
+    model, _ = made()
     evaluate = Eval(model.eval())
     x, y = data(2)
     first = evaluate(x)

@@ -9,7 +9,7 @@ from tests.parity.models import ConvNet, Mlp, batches, cross_entropy
 from torchgraph.testing import Setup, assert_parity, counters
 
 
-def grouped(make, *settings):
+def grouped(make, *settings: dict):
     """One group per layer of Mlp, with the given settings."""
 
     def fresh():
@@ -38,7 +38,7 @@ def train(setup, batches, *, after_backward=lambda groups: None, before_call=lam
     return losses
 
 
-def both(make, count=6, **eager):
+def both(make, count=6, **eager: float):
     """The same training eager and through a Graph; asserts that all is bitwise equal."""
     torch.manual_seed(0)
     old = make()

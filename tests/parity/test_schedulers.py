@@ -56,10 +56,8 @@ def moving_momentum(optimizer):
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize(("make", "captures"), [(sgd, 2), (adam, 1)])
 def test_thirty_steps_are_bitwise_eager(name, make, captures):
-    if name == "CyclicLR" and make is adam:
-        schedule = moving_momentum  # moves betas, as OneCycleLR does
-    else:
-        schedule = SCHEDULERS[name]
+    # Adam's momentum is a beta.
+    schedule = moving_momentum if name == "CyclicLR" and make is adam else SCHEDULERS[name]
     with counters.expect(captures=captures, replays=STEPS):
         assert_parity(setup(Mlp, make, schedule), batches(Mlp, STEPS))
 

@@ -1,4 +1,4 @@
-"""Optimizers that users write: whatever ``step`` does with tensors and numbers, as eager does it."""
+"""Optimizers that users write: what ``step`` does with tensors and numbers, as eager does."""
 
 import math
 

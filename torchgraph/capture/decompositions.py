@@ -7,8 +7,8 @@ that tells the truth.
 ``binary_cross_entropy_with_logits`` has another formula under ``torch.func.functionalize``, a bit
 off eager's; it becomes the ops that its eager kernel calls.
 
-``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional forms
-do not keep.
+``bernoulli_`` and ``normal_`` draw in an order that depends on strides, which their functional
+forms do not keep. ``_grouped_mm`` has no fake kernel for most of what the CPU computes.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ def _normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any =
     return self.copy_(ops.normal(self, mean, std))
 
 
+def _grouped_mm(mat_a: Any, mat_b: Any, *rest: Any, **options: Any) -> Any:
+    if mat_a.device.type != "cpu":
+        return NotImplemented
+    return ops.grouped_mm(mat_a, mat_b, *rest, **options)
+
+
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
     """The decomposition table of the first trace."""
@@ -82,6 +88,7 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten.cudnn_batch_norm.default: _cudnn_batch_norm,
         aten.bernoulli_.float: _bernoulli_,
         aten.normal_.default: _normal_,
+        aten._grouped_mm.default: _grouped_mm,
         aten.binary_cross_entropy_with_logits.default: composite(
             aten.binary_cross_entropy_with_logits.default
         ),

@@ -53,8 +53,8 @@ class Inputs:
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-            key = (tuple(map(_tensor_key, args)), _sharing(args))
-            return Call(list(args), key, args, kwargs)
+            flat = (tuple(map(_tensor_key, args)), _sharing(args))
+            return Call(list(args), flat, args, kwargs)
         tensors: list[torch.Tensor] = []
         tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
         key = (tree, tuple(map(_tensor_key, tensors)), _sharing(tensors))
@@ -86,7 +86,7 @@ def _sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...
         pointer = tensor.untyped_storage().data_ptr()
         first = first_of.setdefault(pointer, position)
         if first != position and pointer:  # empty tensors have no memory
-            distance = tensor.storage_offset() - tensors[first].storage_offset()
+            distance = int(tensor.storage_offset() - tensors[first].storage_offset())
             found.append((first, position, distance))
     return tuple(found)
 

@@ -63,7 +63,7 @@ class HostValues:
         outs = [item for item in _tensors(out) if item.ndim == 0 and item.device.type == "cpu"]
         followed = bool(outs) or func._schema.is_mutable
         if not followed or not self._all_known((args, kwargs)) or effects.of_target(func).random:
-            for fake in outs:
+            for fake in [*outs, *effects.written_values(func, args)]:
                 self._values.pop(id(fake), None)
             return
         with disable_modes(), torch.no_grad():
@@ -198,7 +198,7 @@ class Recorder(TorchDispatchMode):
     def _check_random(self, func: Any, args: Any, kwargs: Any) -> None:
         if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
             raise RandomStateTouched(
-                f"{func} draws from a torch.Generator of its own; a program does not carry its state.",
+                f"{func} draws from a torch.Generator of its own, whose state no program has.",
                 where=self._trail.line,
                 fix="draw from torch's default generator, or outside of build, and pass it in.",
             )

@@ -69,6 +69,8 @@ class Step:
     modules: dict[str, nn.Module]
     """Every module below the Graph by path, shared ones once, under the first path."""
     optimizers: list[torch.optim.Optimizer]
+    roots: Mapping[str, nn.Module]
+    """The live attributes of the Graph that are modules."""
     leaves: list[Leaf] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     statics: list[Static] = field(default_factory=list)
@@ -91,7 +93,7 @@ class Step:
                 if id(module) not in seen:
                     seen.add(id(module))
                     modules[path] = module
-        step = cls(modules, list(optimizers))
+        step = cls(modules, list(optimizers), roots)
         for path, module in modules.items():
             step._scan_tensors(module._parameters, path, Role.PARAMETER)
             step._scan_tensors(module._buffers, path, Role.BUFFER)

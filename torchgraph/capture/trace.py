@@ -34,6 +34,7 @@ from ..errors import (
     OptimizerWithoutBackward,
     user_frames,
 )
+from ..optim import fused
 from ..program import CallRecord, OutputKind, OutputSpec, Role
 from .decompositions import table
 from .inputs import Call, map_leaves, paths
@@ -147,6 +148,7 @@ class Tracer:
             enter(self._border)
             enter(self._trail.watching_engine())
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
+            enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
             returned = self._run_build(standins)
             self._keep_rebound_buffers(values)

@@ -32,7 +32,14 @@ _PLAIN = frozenset(
 )
 # Bookkeeping of nn.Module itself: guarded by structure, or of no effect on what forward computes.
 _OWN = frozenset(
-    {"_is_full_backward_hook", "_is_hf_initialized", "_compiled_call_impl", "_version"}
+    {
+        "_is_full_backward_hook",
+        "_is_hf_initialized",
+        "_compiled_call_impl",
+        "_version",
+        "_flat_weights",
+        "_flat_weight_refs",
+    }
 )
 # The OrderedDicts are a module's hooks: one that build registered is taken off again.
 _CONTAINERS = frozenset({list, dict, set, OrderedDict})
@@ -137,7 +144,8 @@ class AttributeWatch:
         """Restore every watched object's attributes; with ``check``, judge what was written."""
         changed = []
         for key, (path, owner) in self._owners.items():
-            changed += [(key, path, name) for name in self._before[key].restore(vars(owner))]
+            names = self._before[key].restore(vars(owner))
+            changed += [(key, path, name) for name in names if name not in _OWN]
         if check and changed:
             for key, path, name in changed:
                 self._refuse_read(key, path, name)

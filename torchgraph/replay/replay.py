@@ -176,7 +176,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with torch.no_grad(), below_autograd():
+            with below_autograd():
                 return self.executable.function(values)
         except Exception as error:
             line, node = self.executable.node_at(error)
