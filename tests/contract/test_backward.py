@@ -237,9 +237,16 @@ def test_optimizer_without_backward():
     assert same(snapshot(model, optimizer), before)
 
 
-def test_backward_without_optimizer():
+@pytest.mark.parametrize("backward", [torch.Tensor.backward, torch.autograd.backward])
+def test_backward_without_optimizer(backward):
     model, _ = made()
-    graph = Function(lambda x: loss_of(model, x), model=model)
+
+    def function(x):
+        loss = model(x).square().mean()
+        backward(loss)
+        return loss
+
+    graph = Function(function, model=model)
     before = snapshot(model)
     with pytest.raises(BackwardWithoutOptimizer):
         graph(*data())

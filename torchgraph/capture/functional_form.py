@@ -185,6 +185,8 @@ class _Copy:
 
 
 def _tensor(value: torch.Tensor) -> _Tensor:
+    if any(isinstance(size, torch.SymInt) for size in value.shape):
+        raise _NeedsRetrace  # the shape depends on values, which cannot be told apart here
     place = (value.storage_offset(), tuple(value.shape), value.stride(), value.dtype)
     return storage_id(value), place
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -163,13 +164,16 @@ class Tracer:
         args, kwargs = map_leaves(
             (self._call.args, self._call.kwargs), torch.Tensor, lambda _: next(tensors)
         )
+        before = [getattr(standin, "grad", None) for standin in standins]
         with self._attributes.active(self._classes), self._calls.active():
             returned = self._build(*args, **kwargs)
         if self._step.optimizers and not self._trail.backward_runs:
             raise OptimizerWithoutBackward(
                 "The Graph has an optimizer, but its build never called backward()."
             )
-        if self._border.losses and not self._step.optimizers:
+        after = [getattr(standin, "grad", None) for standin in standins]
+        used = self._border.losses or any(map(operator.is_not, before, after))
+        if used and not self._step.optimizers:
             raise BackwardWithoutOptimizer(
                 "build calls backward(), but the Graph has no optimizer to use the gradients."
             )

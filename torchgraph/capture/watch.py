@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -240,13 +241,17 @@ class CallWatch:
     def active(self) -> Iterator[None]:
         """Watch every module call in the block."""
         original, make = nn.Module.__call__, nn.Module.__init__
+        here = threading.get_ident()  # modules that other threads run meanwhile are none of ours
 
         def __init__(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            self._made[id(module)] = module
+            if threading.get_ident() == here:
+                self._made[id(module)] = module
             make(module, *args, **kwargs)
 
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = self._paths.get(id(module))
+            if threading.get_ident() != here:
+                return original(module, *args, **kwargs)
             if path is None:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
