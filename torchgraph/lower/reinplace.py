@@ -122,6 +122,14 @@ class _Reinplace:
             return False
         return home in self._temporary or home in self._written_memory
 
+    def _may_stay(self, result: fx.Node | None, into: fx.Node) -> bool:
+        """False for an output in the memory of a state that ends with another value."""
+        if result is None or self._home(into) not in self._written_memory:
+            return True
+        escapes = self._last_use.get(self._home(result) or 0, -1) >= len(self._nodes) - 1
+        final = (s for s, value in self._states.items() if value is result)
+        return not escapes or self._home(into) in map(self._home, final)
+
     def _merge(self, result: fx.Node, into: fx.Node) -> None:
         home, target = self._home(result), self._home(into)
         assert home is not None and target is not None
@@ -163,13 +171,15 @@ class _Reinplace:
             self._free_after(item, node) and _same_layout(item.meta["val"], value)
             for item, value in zip(items, values, strict=True)
         )
+        parts = [(user, items[int(user.args[1])]) for user in results]  # type: ignore[arg-type]  # a constant index
+        fits = fits and all(self._may_stay(user, item) for user, item in parts)
         if not fits or any(self._home(other) in homes for other in _others(node, op)):
             return
         node.target = op
-        for user in results:
-            self._merge(user, items[int(user.args[1])])  # type: ignore[arg-type]  # a constant index
-            user.replace_all_uses_with(items[int(user.args[1])])  # type: ignore[arg-type]
-            self._replace_state(user, items[int(user.args[1])])  # type: ignore[arg-type]
+        for user, item in parts:
+            self._merge(user, item)
+            user.replace_all_uses_with(item)
+            self._replace_state(user, item)
             self._graph.erase_node(user)
 
     def _allowed(self, node: fx.Node, first: fx.Node, op: OpOverload) -> bool:
@@ -180,7 +190,7 @@ class _Reinplace:
         ):
             return False
         home = self._home(first)
-        return not any(
+        return self._may_stay(node, first) and not any(
             self._home(other) == home and self._tensor(other) is not self._tensor(first)
             for other in _others(node, op)
         )
@@ -193,6 +203,8 @@ class _Reinplace:
         }
         pairs = [(results.get(out), node.args[arg]) for out, arg in updated.items()]
         if not all(isinstance(arg, fx.Node) and self._free_after(arg, node) for _, arg in pairs):
+            return
+        if not all(self._may_stay(result, arg) for result, arg in pairs):
             return
         node.target = op
         for result, statistic in pairs:
