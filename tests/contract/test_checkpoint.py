@@ -122,7 +122,7 @@ def test_an_eval_graph_needs_no_train_entry():
     assert same(other.model.state_dict(), model.state_dict())
 
 
-def without(state, *path):
+def without(state, *path: str):
     state = copy.deepcopy(state)
     found = state
     for key in path[:-1]:
@@ -131,7 +131,7 @@ def without(state, *path):
     return state
 
 
-def replaced(state, value, *path):
+def replaced(state, value, *path: str):
     state = copy.deepcopy(state)
     found = state
     for key in path[:-1]:
