@@ -1,4 +1,4 @@
-"""Ops of our own: what they draw and compute, and that their schemas and fake kernels tell the truth."""
+"""Ops of our own: what they draw and compute, and that schemas and fake kernels tell the truth."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,46 @@ def of_target(target: Any) -> Effects:
 def of(node: fx.Node) -> Effects:
     """The effects of a node; placeholders, constants and the output have none."""
     return of_target(node.target) if node.op == "call_function" else _PURE
+
+
+@functools.cache
+def written(op: OpOverload) -> tuple[int, ...]:
+    """Positions of the arguments that an op writes, as its schema has it."""
+    aliases = [argument.alias_info for argument in op._schema.arguments]
+    return tuple(i for i, alias in enumerate(aliases) if alias is not None and alias.is_write)
+
+
+def written_values(op: OpOverload, args: Sequence[Any]) -> list[Any]:
+    """The tensors that a call writes; those of several lists one after the other."""
+    found: list[Any] = []
+    for value in (args[position] for position in written(op) if position < len(args)):
+        found.extend(value if isinstance(value, (list, tuple)) else [value])
+    return found
+
+
+@functools.cache
+def other_form(op: OpOverload) -> OpOverload | None:
+    """``aten.add.Tensor`` for ``aten.add_.Tensor`` and the reverse: equal arguments, one written.
+
+    An in-place op of our own may write several lists; its functional form returns them as one list.
+    """
+    space, _, name = op._schema.name.partition("::")
+    mutates = op._schema.is_mutable
+    if space not in ("aten", "torchgraph") or mutates != name.endswith("_"):
+        return None
+    other = name.removesuffix("_") if mutates else f"{name}_"
+    packet = getattr(getattr(torch.ops, space), other, None)
+    found = getattr(packet, op._overloadname, None) if packet is not None else None
+    if not isinstance(found, OpOverload) or found._schema.is_mutable == mutates:
+        return None
+    if _argument_types(op) != _argument_types(found):
+        return None
+    places = written(op if mutates else found)
+    return found if space == "torchgraph" or places == (0,) else None
+
+
+def _argument_types(op: OpOverload) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 
 
 def _is_symbolic(target: Any) -> bool:

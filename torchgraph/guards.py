@@ -6,18 +6,23 @@ is a comparison of plain Python lists made by C-level iterators, since it runs b
 
 from __future__ import annotations
 
+import enum
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.hooks import RemovableHandle
 
-from ._torch import TensorMatch
+from ._torch import TensorHooks, TensorMatch
 from .errors import GradPresent
-from .program import TensorMeta
+from .program import Role, TensorMeta
+
+Read = tuple[str, Any, str, Any]
+"""(path, object, attribute, value); the object is a class where the class holds the attribute."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _grad = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a C property
@@ -38,29 +43,26 @@ class ValueGuard:
             return tuple(self.gm(*values)) == self.expected
 
 
-class Guards:
-    """Structure, identities, flags and attributes of one Step, and its plain numbers' values."""
+class Modules:
+    """Structure of some modules: children, tensors, hooks and patched forwards, by identity."""
 
-    def __init__(self, step: Any, reads: Sequence[tuple[str, Any, str, Any]]) -> None:
-        modules = list(step.modules.values())
-        self.reads = tuple(reads)
-        self._attributes = _Attributes(self.reads)
-        self._children = _Members([step.roots, *(m._modules for m in modules)])
+    def __init__(
+        self,
+        modules: Sequence[Any],
+        more: Sequence[torch.Tensor] = (),
+        roots: dict[str, Any] | None = None,
+        hooked: Sequence[torch.Tensor] = (),
+    ) -> None:
+        self._children = _Members([roots or {}, *(m._modules for m in modules)])
         self._tensors = _Members([held for m in modules for held in (m._parameters, m._buffers)])
-        self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
+        self._hooks = _Hooks([getattr(m, name) for m in modules for name in _HOOKS], hooked)
         self._patched = _Patched(modules)
-        state = [v for v in self._tensors.expected if v is not None]
-        state = list({id(tensor): tensor for tensor in state}.values())
-        self._metadata = TensorMatch(state)
-        self._trainable = [tensor for tensor in state if tensor.is_leaf]
-        self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]
-        self._training = bool(step.optimizers)
-        self._statics = step.statics
+        state = [v for v in (*self._tensors.expected, *more) if v is not None]
+        self.tensors = list({id(tensor): tensor for tensor in state}.values())
+        self._metadata = TensorMatch(self.tensors)
 
     def broken(self) -> str:
-        """Why the program no longer fits, in words; empty when it does."""
-        if not self._attributes.hold():
-            return f"{self._attributes.which()} changed"
+        """What changed, in words; empty when nothing did."""
         if not self._children.hold():
             return "a sub-module was added, removed or replaced"
         if not self._tensors.hold():
@@ -69,11 +71,39 @@ class Guards:
             return "a hook or a patched forward changed"
         if not self._metadata.holds():
             return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
+        return ""
+
+
+class Guards:
+    """Structure, identities, flags and attributes of one Step, and the values of its numbers.
+
+    ``outside`` is what `build` used although no attribute of the Graph holds it.
+    """
+
+    def __init__(self, step: Any, reads: Sequence[Read], outside: Modules) -> None:
+        self.reads = tuple(reads)
+        self.outside = outside
+        self._attributes = _Attributes(self.reads)
+        parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
+        hooked = parameters if step.optimizers else []
+        self._modules = Modules(list(step.modules.values()), roots=step.roots, hooked=hooked)
+        self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
+        self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]
+        self._training = bool(step.optimizers)
+        self._statics = step.statics
+
+    def broken(self) -> str:
+        """Why the program no longer fits, in words; empty when it does."""
+        if not self._attributes.hold():
+            return f"{self._attributes.which()} changed"
+        reason = self._modules.broken()
+        if reason:
+            return reason
         for guard in self.optimizers:
             reason = guard.broken()
             if reason:
                 return reason
-        return ""
+        return self.outside.broken()
 
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
@@ -88,7 +118,11 @@ class Guards:
 
 
 def _described(value: Any) -> str:
-    return str(TensorMeta.of(value)) if isinstance(value, torch.Tensor) else repr(value)
+    if isinstance(value, torch.Tensor):
+        return str(TensorMeta.of(value))
+    if callable(value):  # its repr may hold an address
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return repr(value)
 
 
 def check_gradients(
@@ -107,7 +141,7 @@ def check_gradients(
 class _Members:
     """The values of many dicts, by identity: what they hold, nothing added, nothing gone."""
 
-    def __init__(self, holders: list[dict[str, Any]]) -> None:
+    def __init__(self, holders: list[dict[Any, Any]]) -> None:
         self._full = [held for held in holders if held]
         self._empty = [held for held in holders if not held]
         self.expected = list(chain.from_iterable(map(dict.values, self._full)))
@@ -130,41 +164,94 @@ def _numbers_moved(old: Any, new: Any) -> bool:
     return type(old) is type(new) and type(new) in (int, float)
 
 
-class _Attributes:
-    """Plain attributes that build read, compared by value; tensors among them by identity."""
+class _Hooks:
+    """Hooks of modules and gradients. Each comes with a RemovableHandle, and torch numbers those.
 
-    def __init__(self, reads: Sequence[tuple[str, Any, str, Any]]) -> None:
-        by_owner: dict[int, tuple[str, dict[str, Any], list[str], list[Any]]] = {}
-        self._tensors: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-        for path, owner, name, value in reads:
-            if isinstance(value, torch.Tensor):
-                self._tensors.append((vars(owner), name, value))
-                continue
-            entry = by_owner.setdefault(id(owner), (path, vars(owner), [], []))
-            entry[2].append(name)
-            entry[3].append(value)
-        self._owners = list(by_owner.values())
-        self._dicts = [held for _, held, _, _ in self._owners]
-        self._getters = [operator.itemgetter(*names) for _, _, names, _ in self._owners]
-        self._expected = [
-            values[0] if len(values) == 1 else tuple(values) for _, _, _, values in self._owners
+    Hooks that are there are looked at in each check, places for others when new ones were made.
+    """
+
+    def __init__(self, holders: list[dict[Any, Any]], tensors: Sequence[torch.Tensor]) -> None:
+        self._present = _Members([held for held in holders if held])
+        self._absent = [held for held in holders if not held]
+        self._of_tensors = TensorHooks(tensors)
+        self._handles = RemovableHandle.next_id
+
+    def hold(self) -> bool:
+        if RemovableHandle.next_id != self._handles:
+            if any(self._absent) or not self._of_tensors.none_came():
+                return False
+            self._handles = RemovableHandle.next_id
+        return self._present.hold() and self._of_tensors.hold()
+
+
+class _Absent:
+    """What a read finds where the object itself holds no such attribute."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+
+
+def same_attribute(attributes: Mapping[str, Any], name: str, value: Any) -> bool:
+    """True when an attribute is as it was read: by value and type if plain, else by identity."""
+    now = attributes.get(name, ABSENT)
+    return now is value or (_by_value(value) and _same(value, now))
+
+
+def _by_value(value: Any) -> bool:
+    return not (isinstance(value, (torch.Tensor, enum.Enum)) or callable(value))
+
+
+def _same(old: Any, new: Any) -> bool:
+    # 2 and 2.0 are equal, and so are 0.0 and -0.0, but they are not the same program.
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, (float, complex)):
+        return repr(old) == repr(new)
+    if isinstance(old, tuple):
+        return len(old) == len(new) and all(map(_same, old, new))
+    return bool(old == new)
+
+
+class _Attributes:
+    """Attributes that build read. Almost always they are the very objects that they were."""
+
+    def __init__(self, reads: Sequence[Read]) -> None:
+        self._reads = reads
+        by_owner: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
+        self._absent: list[tuple[Mapping[str, Any], str]] = []
+        expected: dict[int, list[Any]] = {}
+        for _, owner, name, value in reads:
+            if value is ABSENT:
+                self._absent.append((vars(owner), name))
+            else:
+                by_owner.setdefault(id(owner), (vars(owner), []))[1].append(name)
+                expected.setdefault(id(owner), []).append(value)
+        # One name twice: itemgetter then gives a tuple for a single name, too.
+        self._held = [
+            (operator.itemgetter(*names, names[0]), held) for held, names in by_owner.values()
         ]
+        self._expected = [value for values in expected.values() for value in (*values, values[0])]
 
     def hold(self) -> bool:
         try:
-            now = [get(held) for get, held in zip(self._getters, self._dicts, strict=True)]
+            now = list(chain.from_iterable([get(held) for get, held in self._held]))
         except KeyError:
             return False
-        if now != self._expected:
-            return False
-        return all(held.get(name) is value for held, name, value in self._tensors)
+        if not all(map(operator.is_, now, self._expected)):
+            if self.which():
+                return False
+            self._expected = now
+        return not any(name in held for held, name in self._absent)
 
     def which(self) -> str:
-        for path, held, names, values in self._owners:
-            for name, value in zip(names, values, strict=True):
-                if name not in held or held[name] != value:
-                    return f"{path}.{name}"
-        return "a tensor attribute of a module"
+        """The first attribute that changed; empty when none did."""
+        for path, owner, name, value in self._reads:
+            if not same_attribute(vars(owner), name, value):
+                return f"{path}.{name}"
+        return ""
 
 
 class _Patched:

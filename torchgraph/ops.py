@@ -1,11 +1,11 @@
 """Ops of our own, where no ATen op is both functional and what eager runs.
 
-``bernoulli``, ``normal``: in which order a draw fills a tensor depends on its strides. ATen's functional
-forms draw into a new tensor, not always of the same strides, and then give other numbers from the
-same generator.
+``bernoulli``, ``normal``: in which order a draw fills a tensor depends on its strides. ATen's
+functional forms draw into a new tensor, not always of the same strides, and then give other numbers
+from the same generator.
 
-``grouped_mm``: ATen's op, whose fake kernel refuses the dtypes and mistakes the strides that its CPU
-kernel has.
+``grouped_mm``: ATen's op, whose fake kernel refuses the dtypes and mistakes the strides that its
+CPU kernel has.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _grouped_mm_shape(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Two matrices give one product for each group, one matrix a slice for each, none a plain bmm."""
+    """Two matrices: a product per group; one: a slice of it per group; none: a plain bmm."""
     dtype = out_dtype or mat_a.dtype
     columns = mat_b.shape[-1]
     alignment = 1 if torch.version.hip else 16 // dtype.itemsize

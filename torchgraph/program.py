@@ -19,6 +19,9 @@ from torch import fx
 from ._torch import graph_module
 from .errors import SourceLine
 
+IN_PLACE = "in_place"
+"""Key in ``node.meta``: eager calls the in-place form of the node's op."""
+
 
 class Role(enum.Enum):
     """What an input of a program is to the user."""

@@ -120,6 +120,9 @@ def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Seq
     if not isinstance(train, Mapping) or any(key not in train for key in keys):
         yield f"{TRAIN}: needs the entries {', '.join(keys)}"
         return
+    if type(train["step"]) is not int:
+        yield f"{TRAIN}.step: is {train['step']!r}, not a number"
+    yield from _rng_problems(train["rng"])
     for what, own, saved in (
         ("optimizers", optimizers, train["optimizers"]),
         ("schedulers", schedulers, train["schedulers"]),
@@ -128,6 +131,20 @@ def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Seq
             yield f"{TRAIN}.{what}: has {len(saved)} entries, not {len(own)}"
     for number, (optimizer, saved) in enumerate(zip(optimizers, train["optimizers"], strict=False)):
         yield from _optimizer_problems(f"{TRAIN}.optimizers.{number}", optimizer, saved)
+    for number, (scheduler, saved) in enumerate(zip(schedulers, train["schedulers"], strict=False)):
+        if not isinstance(saved, Mapping) or _public(saved) != _public(scheduler.state_dict()):
+            yield f"{TRAIN}.schedulers.{number}: is no state of a {type(scheduler).__name__}"
+
+
+def _public(state: Mapping[str, Any]) -> set[str]:
+    return {key for key in state if not key.startswith("_")}
+
+
+def _rng_problems(rng: Any) -> Any:
+    own = torch.get_rng_state()
+    saved = rng.get("cpu") if isinstance(rng, Mapping) else None
+    if not isinstance(saved, torch.Tensor) or (saved.dtype, saved.shape) != (own.dtype, own.shape):
+        yield f"{TRAIN}.rng.cpu: is no state of torch's generator"
 
 
 def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Any:
@@ -140,12 +157,36 @@ def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Any:
     if sizes != wanted:
         yield f"{name}: has param groups of {sizes} parameters, not {wanted}"
         return
+    # A later torch adds flags, never a number that the arithmetic needs.
+    needed = [key for key, value in optimizer.defaults.items() if isinstance(value, (float, tuple))]
+    for number, group in enumerate(groups):
+        missing = [key for key in needed if key not in group]
+        if missing:
+            yield f"{name}.param_groups.{number}: has no {', '.join(missing)}"
     parameters = [p for group in own for p in group["params"]]
     indices = [index for group in groups for index in group["params"]]
+    for unknown in sorted({key for key in saved["state"] if isinstance(key, int)} - set(indices)):
+        yield f"{name}.state.{unknown}: belongs to no parameter"
     for index, parameter in zip(indices, parameters, strict=True):
-        for key, value in (saved["state"].get(index) or {}).items():
-            known = optimizer.state.get(parameter, {}).get(key)
-            expected = known.shape if isinstance(known, torch.Tensor) else None
-            if isinstance(value, torch.Tensor) and expected is not None and value.shape != expected:
-                shapes = f"has shape {tuple(value.shape)}, not {tuple(expected)}"
-                yield f"{name}.state.{index}.{key}: {shapes}"
+        slots = saved["state"].get(index) or {}
+        yield from _slot_problems(f"{name}.state.{index}", optimizer, parameter, slots)
+
+
+def _slot_problems(name: str, optimizer: Optimizer, parameter: torch.Tensor, slots: Any) -> Any:
+    for key, value in slots.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        known = optimizer.state.get(parameter, {}).get(key)
+        if isinstance(known, torch.Tensor):
+            if value.shape != known.shape:
+                yield f"{name}.{key}: has shape {tuple(value.shape)}, not {tuple(known.shape)}"
+        elif type(optimizer).__module__.startswith("torch.optim") and value.ndim:
+            # Slots of torch are shaped like the parameter, or reduced over some of its dimensions.
+            reduced = value.ndim == parameter.ndim and all(
+                size in (1, full) for size, full in zip(value.shape, parameter.shape, strict=True)
+            )
+            if not reduced:
+                yield (
+                    f"{name}.{key}: has shape {tuple(value.shape)}, which does not fit a parameter "
+                    f"of {tuple(parameter.shape)}"
+                )

@@ -27,13 +27,20 @@ from torchgraph.program import (
 aten = torch.ops.aten
 
 
+class LayerNorm(nn.LayerNorm):
+    """torch's, with a repr that is the same in every release."""
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
 class Net(nn.Module):
     """A linear layer and a norm, whose op has three outputs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(3, 4, bias=False)
-        self.norm = nn.LayerNorm(4)
+        self.norm = LayerNorm(4)
         self.register_buffer("scale", torch.ones(()))
 
 

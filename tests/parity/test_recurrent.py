@@ -1,4 +1,4 @@
-"""torch's recurrent modules: their kernels ask for the grad mode, and keep lists of their weights."""
+"""torch's recurrent modules: their kernels ask for the grad mode, they list their weights."""
 
 from __future__ import annotations
 

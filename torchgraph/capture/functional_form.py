@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from .. import effects
 from .._torch import FakeTensorMode, HigherOrderOperator, OpOverload, known_values, storage_id
-from ..program import provenance
+from ..program import IN_PLACE, provenance
 from ..values import evaluate, neutral, same_layout, with_values
 
 aten = torch.ops.aten
@@ -127,14 +128,17 @@ class _Copy:
             self._in_place(node)
 
     def _in_place(self, node: fx.Node) -> None:
-        first = node.args[0] if node.args else None
-        new = self._functional(node, _functional_op(node.target))
-        if isinstance(first, (list, tuple)):
-            self._made[node] = new
-            self._write_parts(node, new, dict(enumerate(first)))
+        op: Any = node.target
+        if len(node.args) <= max(effects.written(op)):
+            raise _NeedsRetrace
+        new = self._made[node] = self._functional(node, _functional_op(op))
+        written = effects.written_values(op, node.args)
+        if isinstance(new.meta["val"], (list, tuple)):
+            if len(set(written)) < len(written):
+                raise _NeedsRetrace
+            self._write_parts(node, new, dict(enumerate(written)))
         else:
-            self._made[node] = new
-            self._write(node, first, new)
+            self._write(node, written[0], new)
 
     def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
         args = fx.map_arg((*node.args, *_defaults(node, op)), self._argument)
@@ -142,6 +146,7 @@ class _Copy:
         new = self._new.call_function(op, args, kwargs)
         new.meta["provenance"] = provenance(node)
         new.meta["val"] = self._value(new)
+        new.meta[IN_PLACE] = True
         self._renewed.add(new)
         return new
 
@@ -180,6 +185,8 @@ class _Copy:
 
 
 def _tensor(value: torch.Tensor) -> _Tensor:
+    if any(isinstance(size, torch.SymInt) for size in value.shape):
+        raise _NeedsRetrace  # the shape depends on values, which cannot be told apart here
     place = (value.storage_offset(), tuple(value.shape), value.stride(), value.dtype)
     return storage_id(value), place
 
@@ -191,19 +198,11 @@ def _storages(node: fx.Node) -> list[int]:
 
 
 def _functional_op(op: Any) -> OpOverload:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``."""
+    """``aten.add.Tensor`` for ``aten.add_.Tensor``, and so for our own ops."""
     if op in _OTHER_NAMES:
         return _OTHER_NAMES[op]
-    name = op._schema.name
-    if not (name.startswith("aten::") and name.endswith("_")):
-        raise _NeedsRetrace
-    packet = getattr(aten, name.removeprefix("aten::").removesuffix("_"), None)
-    found = getattr(packet, op._overloadname, None) if packet is not None else None
-    if not isinstance(found, OpOverload) or found._schema.is_mutable:
-        raise _NeedsRetrace
-    written = [a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
-    mine, other = op._schema.arguments, found._schema.arguments
-    if [_form(a) for a in mine] != [_form(a) for a in other] or written != [mine[0].name]:
+    found = effects.other_form(op)
+    if found is None or not op._schema.is_mutable:
         raise _NeedsRetrace
     return found
 
@@ -217,7 +216,3 @@ def _defaults(node: fx.Node, op: OpOverload) -> list[Any]:
         for old, new in pairs
         if not new.kwarg_only and not new.has_default_value() and old.name not in node.kwargs
     ]
-
-
-def _form(argument: Any) -> tuple[str, str]:
-    return argument.name, str(argument.type)

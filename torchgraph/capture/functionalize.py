@@ -7,12 +7,14 @@ way, the graph is run again, node by node, under `torch.func.functionalize` and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from .. import effects
 from .._torch import (
     OpOverload,
     TorchDispatchMode,
@@ -24,9 +26,11 @@ from .._torch import (
     known_values,
     node_of,
     restore_numbers,
+    storage_id,
     trace_ops,
     track,
 )
+from ..errors import UnsupportedOptimizer
 from ..program import (
     InputSpec,
     OutputKind,
@@ -105,14 +109,32 @@ class _Replayer:
         kwargs = fx.map_arg(node.kwargs, values.__getitem__)
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
+        own = _writing_op_of_ours(node.target)
+        if own is not None:
+            return self._update(own, args, kwargs, stamp)
+        if isinstance(node.target, OpOverload) or not has_numbers((args, kwargs)):
+            return self._op(node.target, args, kwargs, stamp)
+        return self._number(node, args, kwargs, hint)
+
+    def _update(self, own: OpOverload, args: Any, kwargs: Any, stamp: Stamp) -> None:
+        """``copy_`` of what our op returns: functionalization knows no in-place ops but torch's."""
+        written = effects.written_values(own, args)
+        if len({id(tensor) for tensor in written}) < len(written):
+            raise UnsupportedOptimizer(
+                f"{own} is to update one tensor twice: a parameter is in its group more than once.",
+                fix="list each parameter once.",
+            )
+        results = self._op(effects.other_form(own), args, kwargs, stamp)
+        for tensor, new in zip(written, results, strict=True):
+            tensor.copy_(new)
+
+    def _op(self, op: Any, args: Any, kwargs: Any, stamp: Stamp) -> Any:
         if not has_numbers((args, kwargs)):
-            return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
-        if not isinstance(node.target, OpOverload):
-            return self._number(node, args, kwargs, hint)
+            return op(*args, **kwargs)
         # The fake kernels are quick on numbers that they know; the node gets its symbols back.
-        out = node.target(*known_values(args), **known_values(kwargs))
+        out = op(*known_values(args), **known_values(kwargs))
         for new in stamp.unstamped():
-            if _same_op(new.target, node.target):
+            if _same_op(new.target, op):
                 restore_numbers(new, args, kwargs, active_tracer())
         return out
 
@@ -123,6 +145,11 @@ class _Replayer:
         symbolic = (torch.SymInt, torch.SymFloat)
         nodes = tuple(node_of(arg, tracer) if isinstance(arg, symbolic) else arg for arg in args)
         return self._numbers.record(node.target, nodes, hint)
+
+
+def _writing_op_of_ours(target: Any) -> OpOverload | None:
+    own = isinstance(target, OpOverload) and target.namespace == "torchgraph"
+    return target if own and target._schema.is_mutable else None
 
 
 def _same_op(new: Any, recorded: OpOverload) -> bool:
@@ -194,11 +221,20 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
     _stamp_regenerated(graph)
     names = _name_placeholders(placeholders, recording.inputs)
     _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
+    owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf))
+        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf), _alias_of(leaf, owners))
         for name, leaf in zip(names, recording.inputs, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
+
+
+def _alias_of(leaf: Leaf, owners: dict[int, str]) -> str | None:
+    """The earlier input whose memory this one shares."""
+    if not isinstance(leaf.value, torch.Tensor) or not leaf.value.numel():
+        return None
+    owner = owners.setdefault(storage_id(leaf.value), leaf.fqn)
+    return None if owner == leaf.fqn else owner
 
 
 def _drop_absent(graph: fx.Graph) -> None:
@@ -260,6 +296,16 @@ def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
         found = provenance(node)
         if found.phase is not Phase.UPDATE:
             continue
-        module = next((owner[arg] for arg in node.all_input_nodes if arg in owner), "")
+        module = _module_of(node, owner)
         owner[node] = module
         node.meta["provenance"] = Provenance(module, found.phase, found.frames, found.made_by)
+
+
+def _module_of(node: fx.Node, owner: dict[fx.Node, str]) -> str:
+    """The module of the first argument that has one; of a list, the module that holds them all."""
+    first = node.args[0] if node.args else None
+    if not isinstance(first, (list, tuple)):
+        return next((owner[arg] for arg in node.all_input_nodes if arg in owner), "")
+    paths = [owner.get(item, "").split(".") for item in first if isinstance(item, fx.Node)]
+    levels = itertools.takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+    return ".".join(names[0] for names in levels)

@@ -63,7 +63,7 @@ class HostValues:
         outs = [item for item in _tensors(out) if item.ndim == 0 and item.device.type == "cpu"]
         followed = bool(outs) or func._schema.is_mutable
         if not followed or not self._all_known((args, kwargs)) or effects.of_target(func).random:
-            for fake in outs:
+            for fake in [*outs, *effects.written_values(func, args)]:
                 self._values.pop(id(fake), None)
             return
         with disable_modes(), torch.no_grad():
@@ -218,7 +218,7 @@ class Recorder(TorchDispatchMode):
 class PythonBorder(TorchFunctionMode):
     """Watches the torch functions through which `build` leaves the world of traced tensors."""
 
-    _LEAVING = frozenset({"numpy", "__array__", "tolist"})
+    _LEAVING = frozenset({"numpy", "__array__", "tolist", "__format__"})
 
     def __init__(self, trail: Trail) -> None:
         super().__init__()
@@ -237,13 +237,19 @@ class PythonBorder(TorchFunctionMode):
             args[0] if args else None, (torch.SymFloat, torch.SymInt)
         ):
             return _tensor_of_number(*args, **kwargs)
-        elif getattr(func, "__name__", "") in self._LEAVING and isinstance(args[0], FakeTensor):
+        elif self._leaves(func, args):
             raise DataDependent(
                 f"build calls .{func.__name__}() on a tensor of shape {tuple(args[0].shape)}, "
                 "whose values are only known when the program runs.",
                 where=self._trail.line,
             )
         return func(*args, **kwargs)
+
+    def _leaves(self, func: Any, args: tuple[Any, ...]) -> bool:
+        name = getattr(func, "__name__", "")
+        if name == "__format__" and args[1:] == ("",):
+            return False  # as str() does, it shows the stand-in
+        return name in self._LEAVING and isinstance(args[0], FakeTensor)
 
     def _check_loss(self, loss: torch.Tensor, gradient: Any = None, **kwargs: Any) -> None:
         if gradient is None and loss.numel() != 1:

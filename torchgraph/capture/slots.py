@@ -26,11 +26,18 @@ _READS_METADATA_ONLY = frozenset(
         aten.zeros_like.default,
         aten.ones_like.default,
         aten.full_like.default,
-        aten.empty_like.default,
         aten.new_zeros.default,
         aten.new_ones.default,
         aten.new_full.default,
+    }
+)
+_UNSET = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
         aten.new_empty.default,
+        aten.new_empty_strided.default,
     }
 )
 
@@ -66,6 +73,8 @@ class _FirstValues:
         """A fresh tensor. Raises NotKnownYet."""
         if node is None or node.op != "call_function" or not _allocates(node):
             raise NotKnownYet
+        if node.target in _UNSET:
+            raise NotKnownYet  # the step itself puts the first value there
         with torch.no_grad():
             value = self._evaluate(node)
         assert isinstance(value, torch.Tensor)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._torch import tensor_hooks
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..program import Role
 
@@ -124,7 +125,10 @@ class Step:
             tuple(tuple(map(self.parameter_fqn, group["params"])) for group in opt.param_groups)
             for opt in self.optimizers
         )
-        return modules, ties, statics, groups
+        parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
+        gradient_hooks = tensor_hooks(parameters)
+        hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
+        return modules, ties, statics, groups, hooked
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""

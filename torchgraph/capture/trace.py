@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ from ..errors import (
     OptimizerWithoutBackward,
     user_frames,
 )
+from ..optim import fused
 from ..program import CallRecord, OutputKind, OutputSpec, Role
 from .decompositions import table
 from .inputs import Call, map_leaves, paths
@@ -65,6 +67,8 @@ class Recording:
     slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     reads: list[tuple[str, Any, str, Any]] = field(default_factory=list)
+    outside: list[nn.Module] = field(default_factory=list)
+    """Modules that `build` called although no attribute of the Graph holds them."""
     loss_path: str | None = None
 
 
@@ -104,6 +108,7 @@ class Tracer:
         self._leaves: list[Leaf] = [*step.leaves, *self._call_leaves()]
         self._fakes: list[Any] = []
         self._adopted: dict[int, torch.Tensor] = {}
+        self._outside: list[nn.Module] = []
         self._swapped: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._branches: list[tuple[Any, Any]] = []
         self._recorder: Recorder | None = None
@@ -143,6 +148,7 @@ class Tracer:
             enter(self._border)
             enter(self._trail.watching_engine())
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
+            enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
             returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
@@ -158,13 +164,16 @@ class Tracer:
         args, kwargs = map_leaves(
             (self._call.args, self._call.kwargs), torch.Tensor, lambda _: next(tensors)
         )
+        before = [getattr(standin, "grad", None) for standin in standins]
         with self._attributes.active(self._classes), self._calls.active():
             returned = self._build(*args, **kwargs)
         if self._step.optimizers and not self._trail.backward_runs:
             raise OptimizerWithoutBackward(
                 "The Graph has an optimizer, but its build never called backward()."
             )
-        if self._border.losses and not self._step.optimizers:
+        after = [getattr(standin, "grad", None) for standin in standins]
+        used = self._border.losses or any(map(operator.is_not, before, after))
+        if used and not self._step.optimizers:
             raise BackwardWithoutOptimizer(
                 "build calls backward(), but the Graph has no optimizer to use the gradients."
             )
@@ -227,6 +236,7 @@ class Tracer:
         recording.inputs = self._leaves
         recording.calls = self._calls.calls
         recording.reads = self._attributes.read_values()
+        recording.outside = self._outside
         recording.guard_values = [value for _, value in self._branches]
         recording.loss_path = self._loss_path(returned, names)
         assert self._recorder is not None
@@ -285,6 +295,7 @@ class Tracer:
     def _adopt_module(self, module: nn.Module) -> None:
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
+            self._outside.append(child)
         for holder, name, tensor in adopted_state(module):
             if not isinstance(tensor, FakeTensor):
                 self._swapped.append((holder, name, tensor))

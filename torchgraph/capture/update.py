@@ -10,7 +10,7 @@ import torch
 
 from .._torch import clip_grad_norm
 from ..errors import UnsupportedOptimizer
-from ..optim.rules import check, ordinary_branch
+from ..optim.rules import check, eager_branch
 from .standins import StandIns
 from .step import Leaf, Step
 from .trail import Trail
@@ -60,7 +60,7 @@ class OptimizerTrace:
         with self._trail.update():
             for optimizer in self._step.optimizers:
                 check(optimizer)
-                with ordinary_branch(optimizer):
+                with eager_branch(optimizer):
                     step(optimizer)
             self._keep_rebound_slots()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,6 +14,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from .._torch import FakeTensor
 from ..errors import (
     AttributeReadAndWritten,
     AttributeWriteWarning,
@@ -20,6 +23,7 @@ from ..errors import (
     UnregisteredModuleWarning,
     warn,
 )
+from ..guards import ABSENT
 from ..program import CallRecord
 from .inputs import described
 from .trail import Trail
@@ -42,10 +46,20 @@ _OWN = frozenset(
 _CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
+_STATE = ("_parameters", "_buffers", "_modules")
+
+
 def is_plain(value: Any) -> bool:
     """True for immutable values that each call can compare: numbers, strings, tuples of them."""
     kind = type(value)
     return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
+
+
+def is_guarded(value: Any) -> bool:
+    """True for what a later call compares: plain values, and by identity tensors and callables."""
+    if isinstance(value, FakeTensor):
+        return False  # made by build itself
+    return is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value)
 
 
 class AttributeWatch:
@@ -56,6 +70,7 @@ class AttributeWatch:
         """id of an object -> (its path, the object). Others are not watched."""
         self._line = line
         self.reads: dict[tuple[int, str], Any] = {}
+        self._class_reads: dict[tuple[type, str], Any] = {}
         self._writes: dict[tuple[int, str], SourceLine | None] = {}
         self._before = {key: _Snapshot(vars(owner)) for key, (_, owner) in owners.items()}
 
@@ -76,28 +91,45 @@ class AttributeWatch:
 
     def read_values(self) -> list[tuple[str, Any, str, Any]]:
         """(path, object, attribute, value) of everything that was read."""
-        return [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
+        own = [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
+        return own + [
+            (f"class {holder.__qualname__}", holder, name, value)
+            for (holder, name), value in self._class_reads.items()
+        ]
 
     def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
         original = cls.__getattribute__
         reads, writes, owners = self.reads, self._writes, self._owners
 
         def __getattribute__(owner: Any, name: str) -> Any:
-            value = original(owner, name)
-            key = (id(owner), name)
-            watched = id(owner) in owners and key not in reads and name not in _OWN
-            # What build wrote before is its own value: no later call could find it changed.
-            if (
-                watched
-                and key not in writes
-                and (is_plain(value) or isinstance(value, torch.Tensor))
-            ):
-                own = original(owner, "__dict__")
-                if name in own and own[name] is value:
-                    reads[key] = value
+            try:
+                value = original(owner, name)
+            except AttributeError:
+                value = ABSENT
+                raise
+            finally:
+                key = (id(owner), name)
+                # What build wrote before is its own value: no later call could find it changed.
+                if key not in reads and key not in writes and id(owner) in owners:
+                    self._note(owner, name, value, original(owner, "__dict__"))
             return value
 
         return __getattribute__
+
+    def _note(self, owner: Any, name: str, value: Any, own: dict[str, Any]) -> None:
+        """Remember a read of what may change: a value of the object, of its class, or none."""
+        if name in _OWN or name.startswith("__"):
+            return
+        if name in own:
+            if own[name] is value and is_guarded(value):
+                self.reads[id(owner), name] = value
+        elif value is ABSENT or is_plain(value):
+            holder = next((c for c in type(owner).__mro__ if name in vars(c)), None)
+            if value is ABSENT and not any(name in own.get(held, ()) for held in _STATE):
+                self.reads[id(owner), name] = ABSENT
+            elif holder is not None and vars(holder)[name] is value:
+                self.reads[id(owner), name] = ABSENT
+                self._class_reads[holder, name] = value
 
     def _writer(self, cls: Any) -> Callable[[Any, str, Any], None]:
         original = cls.__setattr__
@@ -210,13 +242,17 @@ class CallWatch:
     def active(self) -> Iterator[None]:
         """Watch every module call in the block."""
         original, make = nn.Module.__call__, nn.Module.__init__
+        here = threading.get_ident()  # modules that other threads run meanwhile are none of ours
 
         def __init__(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            self._made[id(module)] = module
+            if threading.get_ident() == here:
+                self._made[id(module)] = module
             make(module, *args, **kwargs)
 
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = self._paths.get(id(module))
+            if threading.get_ident() != here:
+                return original(module, *args, **kwargs)
             if path is None:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)

@@ -21,6 +21,7 @@ from .._torch import (
     fast_op,
     op_functions,
 )
+from ..optim import fused
 
 _PLAIN = (
     int,
@@ -61,6 +62,9 @@ class Calls:
         """A callable that takes the node's own args and kwargs."""
         op = node.target
         assert isinstance(op, OpOverload)
+        update = fused.kernel(op, node)
+        if update is not None:
+            return update
         key = (op, _kind(node.args), _kind(node.kwargs))
         found = self._chosen.get(key)
         if found is None:

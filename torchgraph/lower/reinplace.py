@@ -9,14 +9,15 @@ schema hides an alias.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from .. import effects
 from .._torch import OpOverload, storage_id
-from ..program import OutputKind, Program, provenance
+from ..program import IN_PLACE, OutputKind, Program, provenance
 
 aten = torch.ops.aten
 
@@ -24,6 +25,9 @@ aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
     {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
 )
+# On the CPU the in-place form rounds the number to the type of the tensors first.
+_ROUND_NUMBERS_IN_PLACE = frozenset({aten._foreach_mul.Scalar, aten._foreach_mul.ScalarList})
+_HALF = frozenset({torch.float16, torch.bfloat16})
 _BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
@@ -164,17 +168,19 @@ class _Reinplace:
 
     def _in_place(self, node: fx.Node) -> None:
         op = in_place_form(node.target)
-        if op is None or not node.args:
+        if op is None or len(node.args) <= max(effects.written(op)):
             return
         first = node.args[0]
-        if isinstance(first, fx.Node):
-            if self._allowed(node, first):
-                node.target = op
-                self._merge(node, first)
-        elif isinstance(first, (list, tuple)):
-            self._in_place_list(node, list(first), op)
+        if isinstance(first, (list, tuple)):
+            self._in_place_lists(node, op)
+        elif isinstance(first, fx.Node) and self._allowed(node, first, op):
+            node.target = op
+            self._merge(node, first)
 
-    def _in_place_list(self, node: fx.Node, items: list[Any], op: Any) -> None:
+    def _in_place_lists(self, node: fx.Node, op: OpOverload) -> None:
+        items = effects.written_values(op, node.args)
+        if _rounds_otherwise(node, items):
+            return
         homes = [self._home(item) for item in items]
         results = [user for user in node.users if user.target is operator.getitem]
         if len(set(homes)) < len(homes) or len(results) < len(node.users):
@@ -186,7 +192,7 @@ class _Reinplace:
         )
         indices: list[Any] = [user.args[1] for user in results]
         fits = fits and all(map(self._may_stay, results, [homes[index] for index in indices]))
-        if not fits or any(self._home(other) in homes for other in _others(node)):
+        if not fits or any(self._home(other) in homes for other in _others(node, op)):
             return
         node.target = op
         for user in results:
@@ -196,7 +202,7 @@ class _Reinplace:
             self._replace_state(user, items[index])
             self._graph.erase_node(user)
 
-    def _allowed(self, node: fx.Node, first: fx.Node) -> bool:
+    def _allowed(self, node: fx.Node, first: fx.Node, op: OpOverload) -> bool:
         if not isinstance(first.meta.get("val"), torch.Tensor):
             return False
         if not _same_layout(first.meta["val"], node.meta["val"]) or not self._free_after(
@@ -206,7 +212,7 @@ class _Reinplace:
         home = self._home(first)
         return self._may_stay(node, home) and not any(
             self._home(other) == home and self._tensor(other) is not self._tensor(first)
-            for other in _others(node)
+            for other in _others(node, op)
         )
 
     def _batch_norm(self, node: fx.Node) -> None:
@@ -284,19 +290,17 @@ def in_place_form(op: Any) -> OpOverload | None:
         return None
     name = op._schema.name
     elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE
-    if not (elementwise or name.startswith("aten::_foreach_")):
+    if not (elementwise or name.startswith(("aten::_foreach_", "torchgraph::"))):
         return None
-    if torch.Tag.nondeterministic_seeded in op.tags or not name.startswith("aten::"):
+    if torch.Tag.nondeterministic_seeded in op.tags:
         return None
-    packet = getattr(aten, name.removeprefix("aten::") + "_", None)
-    found = getattr(packet, op._overloadname, None) if packet is not None else None
-    if not isinstance(found, OpOverload):
-        return None
-    mine, other = op._schema.arguments, found._schema.arguments
-    if [(a.name, str(a.type)) for a in mine] != [(a.name, str(a.type)) for a in other]:
-        return None
-    written = [a.name for a in other if a.alias_info is not None and a.alias_info.is_write]
-    return found if written == [other[0].name] else None
+    return effects.other_form(op)
+
+
+def _rounds_otherwise(node: fx.Node, items: Sequence[fx.Node]) -> bool:
+    """True where writing in place would give other last bits than eager, which did not."""
+    half = any(item.meta["val"].dtype in _HALF for item in items)
+    return node.target in _ROUND_NUMBERS_IN_PLACE and half and not node.meta.get(IN_PLACE)
 
 
 def _storages(node: fx.Node) -> Iterator[int]:
@@ -311,10 +315,11 @@ def _aliases_input(node: fx.Node) -> bool:
     return any(storage in own for arg in node.all_input_nodes for storage in _storages(arg))
 
 
-def _others(node: fx.Node) -> list[fx.Node]:
-    """The node's tensor arguments besides the first."""
+def _others(node: fx.Node, op: OpOverload) -> list[fx.Node]:
+    """The node's tensor arguments besides those that its in-place form writes."""
     found: list[fx.Node] = []
-    fx.map_arg((node.args[1:], node.kwargs), found.append)
+    read = [arg for i, arg in enumerate(node.args) if i not in effects.written(op)]
+    fx.map_arg((read, node.kwargs), found.append)
     return found
 
 

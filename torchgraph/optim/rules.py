@@ -21,6 +21,9 @@ _REFUSED: dict[type[Optimizer], str] = {
     ),
 }
 
+# The classes whose fused branch ends in kernels that `torchgraph.optim.fused` knows.
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
 
 def check(optimizer: Optimizer) -> None:
     """Raise UnsupportedOptimizer, with the reason, for what no static program can hold."""
@@ -40,19 +43,19 @@ def check(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def ordinary_branch(optimizer: Optimizer) -> Iterator[None]:
-    """Let torch.optim take its one-tensor-at-a-time branch, whose arithmetic all others follow."""
-    switches = [
-        (group, name)
-        for group in optimizer.param_groups
-        for name in ("foreach", "fused")
-        if name in group
-    ]
-    before = [group[name] for group, name in switches]
-    for group, name in switches:
-        group[name] = False
+def eager_branch(optimizer: Optimizer) -> Iterator[None]:
+    """Let the step take the branch of torch.optim that the user asked for; each has its own bits.
+
+    Where nobody asked, it is the one-tensor-at-a-time branch, on every device.
+    """
+    before = [dict(group) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        if "foreach" in group:
+            group["foreach"] = bool(group["foreach"])
+        if "fused" in group:
+            group["fused"] = bool(group["fused"]) and isinstance(optimizer, _FUSED)
     try:
         yield
     finally:
-        for (group, name), value in zip(switches, before, strict=True):
-            group[name] = value
+        for group, values in zip(optimizer.param_groups, before, strict=True):
+            group.update((name, values[name]) for name in ("foreach", "fused") if name in values)

@@ -20,7 +20,7 @@ from ..capture.trace import OutputSlot
 from ..counters import counters
 from ..debug.tree import TreeSource
 from ..errors import GraphBroken, SharedMemory, StepFailed
-from ..guards import Guards
+from ..guards import Guards, same_attribute
 from ..lower.executable import Executable
 from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 
@@ -84,12 +84,12 @@ class Replay:
         reads = []
         for path, owner, name, value in self.guards.reads:
             owner = step.modules.get(path, owner)
-            if not _same_attribute(vars(owner), name, value):
+            if not same_attribute(vars(owner), name, value):
                 return False
             reads.append((path, owner, name, value))
         if live or step.structure() != self.captured.structure:
             return False
-        self.guards = Guards(step, reads)
+        self.guards = Guards(step, reads, self.guards.outside)
         self._leaves = leaves
         self._bind()
         return True
@@ -227,13 +227,6 @@ def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
         # The meta of the capture: the leaf's own tensor may have changed since.
         return spec.meta == TensorMeta.of(found.value)
     return spec.meta is None and type(leaf.value) is type(found.value)
-
-
-def _same_attribute(attributes: dict[str, Any], name: str, value: Any) -> bool:
-    if name not in attributes:
-        return False
-    now = attributes[name]
-    return now is value if isinstance(value, torch.Tensor) else bool(now == value)
 
 
 def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:

@@ -1,0 +1,334 @@
+"""The Graph class: names, attributes, ways to make one, what it refuses."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.contract.models import Eval, Function, Net, Train, adam, data, eager, made, same
+from torchgraph import errors
+from torchgraph.config import GraphConfig
+
+
+def test_names_count_per_class():
+    class Named(tg.Graph):
+        pass
+
+    class Other(tg.Graph):
+        pass
+
+    assert [Named().name, Named().name, Other().name] == ["Named_0", "Named_1", "Other_0"]
+
+
+def test_is_compiled_and_training():
+    model, optimizer = made()
+    train, evaluate = Train(model, optimizer), Eval(model)
+    assert (train.is_compiled, train.training) == (False, True)
+    assert (evaluate.is_compiled, evaluate.training) == (False, False)
+    train(*data())
+    model.eval()
+    assert (train.is_compiled, train.training) == (True, True)
+    assert train.config.training is True
+
+
+def test_trace():
+    model = nn.Linear(4, 2)
+
+    @tg.Graph.trace
+    def double(x, *, scale=2.0):
+        return x * scale
+
+    assert isinstance(double, tg.Graph)
+    assert double.name.startswith("double_graph_")
+    assert torch.equal(double(torch.ones(2)), torch.full((2,), 2.0))
+    assert torch.equal(double(torch.ones(2), scale=3.0), torch.full((2,), 3.0))
+    for wrong in (model, "text", int):
+        with pytest.raises(errors.InvalidOption):
+            tg.Graph.trace(wrong)
+
+
+def test_train_step():
+    (model, optimizer), (twin, other) = made(), made()
+    schedule, expected = (torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (optimizer, other))
+
+    def loss_fn(out, target):
+        return (out - target).square().mean()
+
+    step = tg.train_step(model, loss_fn, optimizer, lr_sch=schedule)
+    target = torch.zeros(5, 2)
+    torch.manual_seed(1)
+    got = [step(x, target) for x in data(3)]
+    torch.manual_seed(1)
+    for x, value in zip(data(3), got, strict=True):
+        assert torch.equal(eager(twin, other, x), value)
+        expected.step()
+    assert same(model.state_dict(), twin.state_dict())
+    assert isinstance(step, tg.Graph)
+
+
+def test_train_step_with_a_loss_module_and_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x, y):
+            return self.linear(x + y)
+
+    model = Two()
+    step = tg.train_step(model, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0])), adam(model))
+    x, y = data(2)
+    target = torch.tensor([0, 1, 0, 1, 1])
+    expected = nn.functional.cross_entropy(model(x, y), target, torch.tensor([1.0, 2.0]))
+    assert torch.equal(step(x, y, target), expected.detach())
+
+
+def test_the_graph_is_one_class_under_two_names():
+    assert tg.nn.Graph is tg.Graph
+
+
+@pytest.mark.parametrize("name", [*GraphConfig._LATER])
+def test_options_that_come_later_say_so(name):
+    graph = Function(lambda x: x)
+    with pytest.raises(errors.NotAvailableYet, match=name):
+        getattr(graph.config, name)(True)
+    assert torch.equal(graph(torch.ones(1)), torch.ones(1))
+
+
+def test_other_things_that_come_later():
+    model, optimizer = made()
+    graph = Eval(model)
+    for call in (
+        lambda: graph.add_optimizer(optimizer, is_sparse=True),
+        lambda: graph.set_grad_scaler(torch.amp.GradScaler("cpu")),
+        lambda: graph.config.set_backend("inductor"),
+        lambda: graph.config.set_backend("auto"),
+        lambda: setattr(graph.model.to(tg.nn.graph.GraphModule), "activation_checkpointing", True),
+    ):
+        with pytest.raises(errors.NotAvailableYet):
+            call()
+    assert not graph.training
+
+
+@pytest.mark.parametrize("name", GraphConfig._NEVER)
+def test_the_auto_parallel_family_says_why_not(name):
+    with pytest.raises(errors.NotSupported, match=r"DTensor|DeviceMesh"):
+        getattr(Function(lambda x: x).config, name)(True)
+
+
+def test_backends_and_cache_sizes():
+    graph = Function(lambda x: x)
+    graph.config.set_backend("aten")
+    for wrong in ("xla", None, 3):
+        with pytest.raises(errors.InvalidOption):
+            graph.config.set_backend(wrong)
+    for wrong in (0, -1, 2.5, "8", None, True):
+        with pytest.raises(errors.InvalidOption):
+            graph.config.set_cache_size(wrong)
+    graph.config.set_cache_size(1)
+
+
+def test_a_misspelt_option_is_an_error():
+    with pytest.raises(AttributeError):
+        Function(lambda x: x).config.enable_ampp(True)
+
+
+def test_an_option_changed_after_the_first_call_takes_effect():
+    graph = Function(lambda x: x + 0)
+    x = torch.ones(2)
+    graph(x)
+    graph.config.passes.disable("canonicalize")
+    with tg.testing.counters.expect(captures=1):
+        assert torch.equal(graph(x), x)
+
+
+@pytest.mark.parametrize("wrong", [None, "adam", torch.optim.Adam, nn.Linear(1, 1)])
+def test_add_optimizer_takes_an_optimizer(wrong):
+    graph = Function(lambda x: x)
+    with pytest.raises(errors.NotAnOptimizer):
+        graph.add_optimizer(wrong)
+    assert not graph.training
+
+
+def test_an_optimizer_added_twice():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    with pytest.raises(errors.NotAnOptimizer, match="already"):
+        graph.add_optimizer(optimizer)
+    graph(*data())
+
+
+def test_a_parameter_outside_the_graph():
+    model, _ = made()
+    other = nn.Linear(3, 2)
+    graph = Train(model, adam(other))
+    with pytest.raises(errors.ParameterOutsideGraph, match=r"AdamW.*\(2, 3\)"):
+        graph(*data())
+
+
+def test_one_parameter_in_two_optimizers():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    graph.add_optimizer(torch.optim.SGD([model.first.bias], lr=0.1))
+    with pytest.raises(errors.ParameterInTwoOptimizers, match=r"model\.first\.bias"):
+        graph(*data())
+
+
+def test_an_optimizer_over_the_parameters_of_a_proxy():
+    """OneFlow's documentation: ``flow.optim.SGD(self.model.parameters())`` in ``__init__``."""
+
+    class Step(tg.Graph):
+        def __init__(self):
+            super().__init__()
+            self.model = made()[0]
+            self.add_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
+
+        def build(self, x):
+            loss = self.model(x).sum()
+            loss.backward()
+            return loss
+
+    step = Step()
+    before = step.model.first.weight.detach().clone()
+    step(*data())
+    assert not torch.equal(before, step.model.first.weight)
+
+
+def test_attributes_that_a_graph_refuses():
+    model, optimizer = made()
+    graph = Eval(model)
+    for name, value, error in (
+        ("optimizer", optimizer, errors.OptimizerAttribute),
+        ("scale", torch.ones(1), errors.TensorAttribute),
+        ("scale", nn.Parameter(torch.ones(1)), errors.TensorAttribute),
+        ("config", nn.Linear(1, 1), errors.ModuleNameTaken),
+        ("build", nn.Linear(1, 1), errors.ModuleNameTaken),
+        ("name", nn.Linear(1, 1), errors.ModuleNameTaken),
+        ("training", nn.Linear(1, 1), errors.ModuleNameTaken),
+        ("other", Eval(model), errors.NestedGraph),
+        ("a.b", nn.Linear(1, 1), errors.ModuleNameTaken),
+        ("", nn.Linear(1, 1), errors.ModuleNameTaken),
+    ):
+        with pytest.raises(error):
+            setattr(graph, name, value)
+    graph.number = 3
+    with pytest.raises(errors.ModuleNameTaken, match="number"):
+        graph.number = nn.Linear(1, 1)
+    assert graph.number == 3
+
+
+def test_a_module_reassigned_and_deleted():
+    model, _ = made()
+    graph = Eval(model.eval())
+    x = data()[0]
+    graph(x)
+    other = nn.Linear(4, 2)
+    graph.model = other
+    assert torch.equal(graph(x), other(x))
+    assert list(graph.state_dict()) == ["model", "_train"]
+    del graph.model
+    assert not hasattr(graph, "model")
+    with pytest.raises(AttributeError):
+        del graph.model
+
+
+def test_missing_attributes():
+    with pytest.raises(AttributeError, match="'Eval' object has no attribute 'nothing'"):
+        _ = Eval(nn.Linear(1, 1)).nothing
+
+
+def test_super_init_forgotten():
+    class Forgot(tg.Graph):
+        def __init__(self, model):
+            self.model = model
+
+    class Empty(tg.Graph):
+        def __init__(self):
+            pass
+
+    with pytest.raises(errors.GraphNotInitialized, match=r"super\(\).__init__"):
+        Forgot(nn.Linear(1, 1))
+    for use in (lambda g: g(torch.ones(1)), lambda g: g.model, lambda g: g.state_dict()):
+        with pytest.raises(errors.GraphNotInitialized):
+            use(Empty())
+
+
+def test_build_missing():
+    with pytest.raises(errors.BuildNotOverridden):
+        tg.Graph()(torch.ones(1))
+
+
+def test_a_graph_called_in_the_build_of_another():
+    inner = Function(lambda x: x + 1)
+    outer = Function(lambda x: inner(x))
+    with pytest.raises(errors.NestedGraph, match="Function_"):
+        outer(torch.ones(1))
+    assert torch.equal(inner(torch.ones(1)), torch.full((1,), 2.0))
+
+
+def test_copies_and_pickles_are_refused():
+    graph = Eval(nn.Linear(1, 1))
+    for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(errors.NotSupported, match="Graph"):
+            attempt(graph)
+
+
+def test_the_module_seen_from_outside_is_a_proxy_of_the_live_one():
+    model, _ = made()
+    graph = Eval(model)
+    assert graph.model.to(nn.Module) is model
+    assert isinstance(graph.model, Net)
+    assert graph.model.first.weight is model.first.weight
+    assert same(graph.model.state_dict(), model.state_dict())
+    graph.model.eval()
+    assert not model.training
+    assert torch.equal(graph.model(*data()), model(*data()))
+
+
+def test_sync_and_last_lr():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    assert graph.sync() is None
+    assert graph.last_lr == [0.05]
+    assert Eval(model).last_lr == []
+
+
+def test_set_grad_scaler_without_one():
+    with pytest.raises(errors.GraphError):
+        Eval(nn.Linear(1, 1)).set_grad_scaler(None)
+
+
+def test_a_class_with_its_own_init_arguments_and_methods():
+    class Rich(tg.Graph):
+        SCALE = 2.0
+
+        def __init__(self, model, *, bias):
+            super().__init__()
+            self.model = model
+            self.bias = bias
+
+        def head(self, x):
+            return self.model(x) * self.SCALE
+
+        @property
+        def shift(self):
+            return self.bias * 2
+
+        def build(self, x):
+            return self.head(x) + self.shift
+
+    model = nn.Linear(4, 2)
+    graph = Rich(model, bias=3)
+    assert torch.equal(graph(*data()), model(*data()) * 2.0 + 6)
+    graph.bias = 4
+    assert torch.equal(graph(*data()), model(*data()) * 2.0 + 8)
+    Rich.SCALE = 1.0
+    assert torch.equal(graph(*data()), model(*data()) + 8)
+
+
+def test_report_before_the_first_call():
+    with pytest.raises(errors.NotCompiled):
+        Eval(nn.Linear(1, 1)).report()

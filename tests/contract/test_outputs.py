@@ -1,0 +1,230 @@
+"""What a call returns: fresh, detached tensors in the structure that build returned."""
+
+import collections
+
+import torch
+from torch import nn
+
+from tests.contract.models import Eval, Function, Train, adam, data, made
+from tests.contract.test_inputs import Batch, Logits, Pair
+
+
+def test_any_structure_comes_back():
+    def function(x):
+        return {
+            "tensor": x + 1,
+            "list": [x * 2, None, 3, "text"],
+            "tuple": (x, (), []),
+            "pair": Pair(x - 1, {"k": x}),
+            "batch": Batch(x * 3, 2.0, [x]),
+            "ordered": collections.OrderedDict(b=x, a=x * 4),
+            "output": Logits(loss=x.sum(), logits=x),
+            "dtype": x.dtype,
+            "shape": x.shape,
+            "object": collections,
+        }
+
+    graph = Function(function)
+    for x in (torch.ones(2), torch.full((2,), 5.0)):
+        got, expected = graph(x), function(x)
+        assert list(got) == list(expected)
+        for key, value in expected.items():
+            assert type(got[key]) is type(value), key
+            assert str(got[key]) == str(value), key
+    assert got["output"].loss is got["output"]["loss"]
+    assert got["object"] is collections
+
+
+def test_single_values():
+    x = torch.ones(2)
+    for returned in (None, 3, "text", (), [], {}, (None,)):
+        graph = Function(lambda x, returned=returned: returned)
+        assert graph(x) == returned
+        assert type(graph(x)) is type(returned)
+
+
+def test_outputs_are_detached_and_need_no_gradient():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    evaluate = Eval(model)
+    for got in (graph(*data()), evaluate(*data()), evaluate(*data())):
+        assert got.grad_fn is None
+        assert not got.requires_grad
+        assert type(got) is torch.Tensor
+        assert not got.is_inference()
+
+
+def test_outputs_are_fresh():
+    model, _ = made()
+    evaluate = Eval(model.eval())
+    x, y = data(2)
+    first = evaluate(x)
+    kept = first.clone()
+    second = evaluate(y)
+
+    assert first.data_ptr() != second.data_ptr()
+    assert torch.equal(first, kept)
+    first.zero_()
+    second.zero_()
+    assert torch.equal(evaluate(x), kept)
+
+
+def test_a_parameter_returned_is_a_copy_of_its_value_before_the_update():
+    model, optimizer = made()
+
+    def function(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return model.first.weight, model.first.weight.view(-1), loss
+
+    graph = Function(function, optimizer, model=model)
+    for x in data(3):
+        before = model.first.weight.detach().clone()
+        weight, flat, _ = graph(x)
+        assert torch.equal(weight, before)
+        assert torch.equal(flat, before.view(-1))
+        assert not torch.equal(weight, model.first.weight)
+        weight.zero_()
+        assert model.first.weight.abs().sum() > 0
+
+
+def test_a_buffer_returned_is_a_copy():
+    model, _ = made()
+    graph = Function(lambda x: (model(x), model.norm.running_mean)[1], model=model)
+    got = graph(*data())
+
+    assert torch.equal(got, model.norm.running_mean)  # after the forward pass wrote it
+    got.add_(1)
+    assert not torch.equal(got, model.norm.running_mean)
+
+
+def test_an_input_returned_is_a_copy():
+    graph = Function(lambda x: (x, x.t(), x[0]))
+    for _ in range(2):
+        x = torch.arange(4.0).view(2, 2)
+        same, turned, row = graph(x)
+        assert torch.equal(same, x)
+        assert torch.equal(turned, x.t())
+        assert torch.equal(row, x[0])
+        same.zero_()
+        turned.zero_()
+        row.zero_()
+        assert torch.equal(x, torch.arange(4.0).view(2, 2))
+
+
+def test_a_mutated_input_returned():
+    graph = Function(lambda x: x.add_(1))
+    x = torch.zeros(2)
+    got = graph(x)
+    assert torch.equal(x, torch.ones(2))
+    assert torch.equal(got, torch.ones(2))
+    got.zero_()
+    assert torch.equal(x, torch.ones(2))
+
+
+def test_the_same_tensor_returned_twice():
+    def function(x):
+        y = x * 2
+        return y, y, [y.view(-1)]
+
+    graph = Function(function)
+    for _ in range(2):
+        one, two, (flat,) = graph(torch.ones(2, 2))
+        assert torch.equal(one, two)
+        assert torch.equal(flat, one.view(-1))
+
+
+def test_a_constant_and_an_outside_tensor_returned():
+    outside = torch.ones(2)
+    graph = Function(lambda: (torch.tensor([1.0, 2.0]), torch.zeros(2), outside, outside[0]))
+    for _ in range(2):
+        constant, zeros, own, first = graph()
+        assert torch.equal(constant, torch.tensor([1.0, 2.0]))
+        assert torch.equal(zeros, torch.zeros(2))
+        assert torch.equal(own, outside)
+        assert torch.equal(first, outside[0])
+        for tensor in (constant, zeros, own, first):
+            tensor.add_(7)  # must reach neither the program's constants nor the user's tensor
+    assert torch.equal(outside, torch.ones(2))
+
+
+def test_the_gradient_returned():
+    model, optimizer = made()
+    model.eval()
+
+    def function(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return model.second.weight.grad, model.second.bias.grad
+
+    graph = Function(function, optimizer, model=model)
+    for x in data(2):
+        model(x).square().mean().backward()
+        expected = [model.second.weight.grad, model.second.bias.grad]
+        optimizer.zero_grad(set_to_none=True)
+        got = graph(x)
+        assert all(map(torch.equal, got, expected))
+        assert model.second.weight.grad is None
+
+
+def test_gradients_of_activations_and_retain_grad():
+    model, optimizer = made()
+    model.eval()
+
+    def function(x):
+        hidden = model.first(x)
+        hidden.retain_grad()
+        loss = hidden.square().mean()
+        loss.backward()
+        return hidden.grad, hidden
+
+    graph = Function(function, optimizer, model=model)
+    x = data()[0]
+    hidden = model.first(x)
+    hidden.retain_grad()
+    hidden.square().mean().backward()
+    expected = hidden.grad
+    optimizer.zero_grad(set_to_none=True)
+
+    assert torch.equal(graph(x)[0], expected)
+
+
+def test_strides_and_dtypes_of_outputs_are_eagers():
+    def function(x):
+        y = x * 2
+        wide = y.expand(3, 2, 2)
+        return x.t(), y.t(), wide, x.to(torch.float16), x > 0, x.long(), torch.view_as_complex(y)
+
+    graph = Function(function)
+    x = torch.randn(2, 2)
+    for got, expected in zip(graph(x), function(x), strict=True):
+        assert torch.equal(got, expected)
+        assert (got.dtype, got.stride()) == (expected.dtype, expected.stride())
+
+
+def test_a_parameter_is_returned_as_a_plain_tensor():
+    model = nn.Linear(2, 2)
+    graph = Function(lambda: model.weight, model=model)
+    assert type(graph()) is torch.Tensor
+
+
+def test_a_view_of_a_parameter_returned_does_not_move_with_the_next_step():
+    model, optimizer = made()
+
+    def function(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return model.first.weight[0], loss
+
+    graph = Function(function, optimizer, model=model)
+    first = graph(*data())[0]
+    kept = first.clone()
+    graph(*data())
+    assert torch.equal(first, kept)
+
+
+def test_slots_cannot_be_reached_through_outputs():
+    model = nn.Linear(4, 2)
+    graph = Train(model, adam(model))
+    got = [graph(x) for x in data(3)]
+    assert len({value.item() for value in got}) == 3

@@ -1,0 +1,156 @@
+"""Random draws: the same numbers in the same order as eager, whatever else happens."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contract.models import Eval, Function, Train, data, eager, made, same
+from torchgraph.errors import RandomStateTouched
+
+
+def test_dropout_equals_eager_and_two_calls_differ():
+    model = nn.Dropout(0.5)
+    graph = Eval(model)
+    x = torch.ones(100)
+    torch.manual_seed(1)
+    expected = [model(x) for _ in range(3)]
+    torch.manual_seed(1)
+    got = [graph(x) for _ in range(3)]
+
+    assert same(got, expected)
+    assert not torch.equal(got[0], got[1])
+
+
+def test_the_generator_is_where_eager_leaves_it():
+    model, optimizer = made()
+    twin, other = made()
+    graph = Train(model, optimizer)
+    torch.manual_seed(1)
+    eager(twin, other, *data())
+    after = torch.rand(3)
+    for _ in range(2):
+        torch.manual_seed(1)
+        graph(*data())
+        assert torch.equal(torch.rand(3), after)
+
+
+def test_capture_draws_nothing():
+    graph = Function(lambda x: x + 1)
+    torch.manual_seed(1)
+    graph(torch.ones(2))
+    drawn = torch.rand(2)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(2), drawn)
+
+
+def test_many_kinds_of_draws_in_order():
+    def function(x):
+        a = torch.rand(3)
+        b = torch.randn_like(x)
+        c = torch.randint(10, (3,))
+        d = torch.bernoulli(torch.full((3,), 0.5))
+        e = torch.randperm(5)
+        f = torch.empty(3).uniform_(-1, 1)
+        g = torch.empty(3).normal_(0, 2)
+        h = torch.multinomial(torch.ones(4), 2)
+        i = torch.empty(3).exponential_()
+        j = nn.functional.dropout(x, 0.3)
+        return a, b, c, d, e, f, g, h, i, j
+
+    graph = Function(function)
+    torch.manual_seed(1)
+    expected = [function(torch.ones(3)) for _ in range(2)]
+    torch.manual_seed(1)
+    assert same([graph(torch.ones(3)) for _ in range(2)], expected)
+
+
+def test_a_draw_whose_value_nobody_uses_is_still_drawn():
+    def function(x):
+        torch.rand(7)
+        return torch.rand(3)
+
+    graph = Function(function)
+    torch.manual_seed(1)
+    expected = function(None)
+    torch.manual_seed(1)
+    assert torch.equal(graph(torch.ones(1)), expected)
+
+
+def test_equal_draws_are_not_merged():
+    graph = Function(lambda: (torch.rand(3), torch.rand(3)))
+    one, two = graph()
+    assert not torch.equal(one, two)
+
+
+def test_a_build_that_seeds_is_refused():
+    def function(x):
+        torch.manual_seed(0)
+        return torch.rand(2)
+
+    state = torch.get_rng_state()
+    with pytest.raises(RandomStateTouched):
+        Function(function)(torch.ones(1))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy", "generator"])
+def test_draws_that_a_program_cannot_repeat_are_refused(kind):
+    numpy = pytest.importorskip("numpy")
+    generator = torch.Generator().manual_seed(0)
+
+    def function(x):
+        if kind == "python":
+            return x * random.random()
+        if kind == "numpy":
+            return x * float(numpy.random.rand())
+        return torch.rand(2, generator=generator)
+
+    python, state = random.getstate(), generator.get_state()
+    with pytest.raises(RandomStateTouched):
+        Function(function)(torch.ones(2))
+    assert random.getstate() == python
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_dropout_in_a_checkpointed_region_is_refused_or_right():
+    model, optimizer = made()
+    twin, other = made()
+
+    def function(m, x):
+        hidden = torch.utils.checkpoint.checkpoint(
+            lambda x: m.drop(m.first(x)), x, use_reentrant=False
+        )
+        loss = hidden.square().mean()
+        loss.backward()
+        return loss
+
+    graph = Function(lambda x: function(model, x), optimizer, model=model)
+    torch.manual_seed(1)
+    try:
+        got = [graph(x) for x in data(2)]
+    except RandomStateTouched:
+        return
+    torch.manual_seed(1)
+    expected = []
+    for x in data(2):
+        expected.append(function(twin, x).detach())
+        other.step()
+        other.zero_grad()
+    assert same(got, expected)
+    assert same(model.state_dict(), twin.state_dict())
+
+
+def test_a_build_that_raised_leaves_the_generators_alone():
+    def function(x):
+        torch.rand(3)
+        random_state.append(torch.get_rng_state())
+        raise ValueError("mine")
+
+    random_state: list = []
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="mine"):
+        Function(function)(torch.ones(1))
+    assert torch.equal(torch.get_rng_state(), before)

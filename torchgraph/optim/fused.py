@@ -1,0 +1,137 @@
+"""torch's fused optimizer kernels as ops of our own, for programs whose learning rate moves.
+
+The ATen ops take ``float`` hyper-parameters: a trace would make a constant of a symbolic learning
+rate. Ours take ``Scalar`` and call the same kernels, so the last bit is that of an eager step with
+``fused=True``. Each has two forms with equal arguments: ``torchgraph::_fused_adamw_`` writes,
+``torchgraph::_fused_adamw`` returns what the other would have written, list after list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import effects
+from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as
+from ..errors import UnsupportedOptimizer
+
+_ADAM = (
+    "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, "
+    "Tensor(d!)[] max_exp_avg_sqs, Tensor[] state_steps, *, {lr} lr, Scalar beta1, Scalar beta2, "
+    "Scalar weight_decay, Scalar eps, bool amsgrad, bool maximize"
+)
+# Without a grad_scale no kernel writes the gradients, and none ever writes the step counters.
+_ARGUMENTS = {
+    "_fused_adam_": _ADAM,
+    "_fused_adamw_": _ADAM,
+    "_fused_sgd_": (
+        "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] momentum_buffer_list, *, "
+        "Scalar weight_decay, Scalar momentum, {lr} lr, Scalar dampening, bool nesterov, "
+        "bool maximize, bool is_first_step"
+    ),
+    "_fused_adagrad_": (
+        "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] state_sums, Tensor[] state_steps, *, "
+        "{lr} lr, Scalar lr_decay, Scalar weight_decay, Scalar eps, bool maximize"
+    ),
+}
+_OVERLOADS = {"default": "Scalar", "tensor_lr": "Tensor"}
+_LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
+
+
+def recorded() -> AbstractContextManager[None]:
+    """Let ``torch._fused_adam_`` and kin call our ops, for the length of a trace."""
+    return fused_kernels_as({name: _recorded(name) for name in FUSED_KERNELS})
+
+
+def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
+    """torch's kernel, for a node of a lowered program that calls an in-place op of this module.
+
+    The kernels walk over raw memory, and a convolution may lay out a gradient differently from its
+    fake value: gradients of more than two dimensions are looked at in each call.
+    """
+    found = FUSED_KERNELS.get(op._schema.name.removeprefix("torchgraph::"))
+    if found is None:
+        return None
+    parameters: Any = node.args[0]
+    doubtful = [i for i, each in enumerate(parameters) if each.meta["val"].ndim > 2]
+    return _in_place(found, doubtful) if doubtful else found
+
+
+def _in_place(
+    kernel: Callable[..., None], doubtful: Sequence[int] | None = None
+) -> Callable[..., None]:
+    def update(self: Any, grads: Any, *lists: Any, **options: Any) -> None:
+        for i in range(len(self)) if doubtful is None else doubtful:
+            if grads[i].stride() != self[i].stride():
+                grads = list(grads)
+                # What autograd does to a gradient before it becomes ``.grad``.
+                grads[i] = torch.empty_like(self[i], dtype=grads[i].dtype).copy_(grads[i])
+        kernel(self, grads, *lists, **options)
+
+    return update
+
+
+def _functional(op: OpOverload, compute: Callable[..., None]) -> Callable[..., list[Any]]:
+    def update(*lists: Any, **options: Any) -> list[Any]:
+        fresh = list(lists)
+        for position in effects.written(op):
+            fresh[position] = [tensor.clone() for tensor in lists[position]]
+        compute(*fresh, **options)
+        return effects.written_values(op, fresh)
+
+    return update
+
+
+def _define(name: str, overload: str) -> None:
+    arguments = _ARGUMENTS[name].format(lr=_OVERLOADS[overload])
+    suffix = "" if overload == "default" else f".{overload}"
+    writing, returning = f"{name}{suffix}", f"{name.removesuffix('_')}{suffix}"
+    _LIBRARY.define(f"{writing}({arguments}) -> ()")
+    unwritten = re.sub(r"\(\w!\)", "", arguments)
+    _LIBRARY.define(f"{returning}({unwritten}) -> Tensor[]")
+    op = getattr(getattr(torch.ops.torchgraph, name), overload)
+    update = _in_place(FUSED_KERNELS[name])
+    _LIBRARY.impl(writing, update, "CompositeExplicitAutograd")
+    _LIBRARY.impl(returning, _functional(op, update), "CompositeExplicitAutograd")
+
+    def fake(*lists: Any, **options: Any) -> None:
+        return None
+
+    def fake_results(*lists: Any, **options: Any) -> list[torch.Tensor]:
+        return [torch.empty_like(tensor) for tensor in effects.written_values(op, lists)]
+
+    torch.library.register_fake(f"torchgraph::{writing}", fake, lib=_LIBRARY)
+    torch.library.register_fake(f"torchgraph::{returning}", fake_results, lib=_LIBRARY)
+
+
+def _recorded(name: str) -> Callable[..., None]:
+    packet = getattr(torch.ops.torchgraph, name)
+
+    def update(
+        *lists: Any, lr: Any, grad_scale: Any = None, found_inf: Any = None, **options: Any
+    ) -> None:
+        if grad_scale is not None or found_inf is not None:
+            raise UnsupportedOptimizer(
+                f"torch.{name} with a grad_scale or a found_inf cannot be part of a Graph yet.",
+                fix="leave fused=True out, or unscale the gradients before the step.",
+            )
+        # torch's binding reads betas in tensors; only the learning rate has an overload of its own.
+        numbers = {key: _number(value) for key, value in options.items()}
+        op = packet.tensor_lr if isinstance(lr, torch.Tensor) else packet.default
+        op(*lists, lr=lr, **numbers)
+
+    return update
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+for _name in FUSED_KERNELS:
+    for _overload in _OVERLOADS:
+        _define(_name, _overload)
