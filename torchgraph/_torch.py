@@ -16,73 +16,59 @@ from unittest import mock
 import torch
 from torch import fx
 from torch._guards import GuardSource, Source
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._ops import (
+    HigherOrderOperator as HigherOrderOperator,
+)
+from torch._ops import (
+    OpOverload as OpOverload,
+)
+from torch._ops import (
+    OpOverloadPacket as OpOverloadPacket,
+)
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    unset_fake_temporarily,
+    DataDependentOutputException as DataDependentOutputException,
+)
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException as DynamicOutputShapeException,
+)
+from torch._subclasses.fake_tensor import (
+    FakeTensor as FakeTensor,
+)
+from torch._subclasses.fake_tensor import (
+    FakeTensorMode as FakeTensorMode,
+)
+from torch._subclasses.fake_tensor import (
+    unset_fake_temporarily as unset_fake_temporarily,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     get_proxy_mode,
     get_proxy_slot,
-    make_fx,
     track_tensor_tree,
+)
+from torch.fx.experimental.proxy_tensor import (
+    make_fx as make_fx,
 )
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    GuardOnDataDependentSymNode,
-    ShapeEnv,
 )
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-
-__all__ = [
-    "FUSED_KERNELS",
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "GuardOnDataDependentSymNode",
-    "HigherOrderOperator",
-    "OpOverload",
-    "OpOverloadPacket",
-    "ShapeEnv",
-    "TensorHooks",
-    "TensorMatch",
-    "TorchDispatchMode",
-    "active_tracer",
-    "below_autograd",
-    "clip_grad_norm",
-    "composite",
-    "constant_of",
-    "disable_modes",
-    "engine_watch",
-    "fake_mode",
-    "fast_op",
-    "fused_kernels_as",
-    "graph_module",
-    "has_numbers",
-    "host_symbol",
-    "known_values",
-    "mark_step_called",
-    "node_of",
-    "op_functions",
-    "pytree",
-    "restore_numbers",
-    "storage_id",
-    "symbolic_branches",
-    "symbolic_python_math",
-    "tensor_hooks",
-    "trace_ops",
-    "track",
-    "unset_fake_temporarily",
-]
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode as GuardOnDataDependentSymNode,
+)
+from torch.fx.experimental.symbolic_shapes import (
+    ShapeEnv as ShapeEnv,
+)
+from torch.utils import _pytree
+from torch.utils._python_dispatch import (
+    TorchDispatchMode as TorchDispatchMode,
+)
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+)
 
 disable_modes = _disable_current_modes
+pytree = _pytree
 
 FUSED_KERNELS: dict[str, Callable[..., None]] = {
     name: getattr(torch, name)
@@ -365,11 +351,13 @@ class TensorHooks:
         self._dicts = tensor_hooks(tensors)
         self._hooks = [(held, list(held.values())) for held in self._dicts if held is not None]
 
+    def none_came(self) -> bool:
+        """True when no tensor has its first hook now."""
+        return all(map(operator.is_, tensor_hooks(self._tensors), self._dicts))
+
     def hold(self) -> bool:
-        """True when no hook came or went."""
-        return all(map(operator.is_, tensor_hooks(self._tensors), self._dicts)) and all(
-            list(held.values()) == hooks for held, hooks in self._hooks
-        )
+        """True when the hooks that there were are still there, and no others beside them."""
+        return all(list(held.values()) == hooks for held, hooks in self._hooks)
 
 
 class TensorMatch:

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.hooks import RemovableHandle
 
 from ._torch import TensorHooks, TensorMatch
 from .errors import GradPresent
-from .program import TensorMeta
+from .program import Role, TensorMeta
 
 Read = tuple[str, Any, str, Any]
 """(path, object, attribute, value); the object is a class where the class holds the attribute."""
@@ -50,10 +51,11 @@ class Modules:
         modules: Sequence[Any],
         more: Sequence[torch.Tensor] = (),
         roots: dict[str, Any] | None = None,
+        hooked: Sequence[torch.Tensor] = (),
     ) -> None:
         self._children = _Members([roots or {}, *(m._modules for m in modules)])
         self._tensors = _Members([held for m in modules for held in (m._parameters, m._buffers)])
-        self._hooks = _Members([getattr(m, name) for m in modules for name in _HOOKS])
+        self._hooks = _Hooks([getattr(m, name) for m in modules for name in _HOOKS], hooked)
         self._patched = _Patched(modules)
         state = [v for v in (*self._tensors.expected, *more) if v is not None]
         self.tensors = list({id(tensor): tensor for tensor in state}.values())
@@ -82,9 +84,10 @@ class Guards:
         self.reads = tuple(reads)
         self.outside = outside
         self._attributes = _Attributes(self.reads)
-        self._modules = Modules(list(step.modules.values()), roots=step.roots)
+        parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
+        hooked = parameters if step.optimizers else []
+        self._modules = Modules(list(step.modules.values()), roots=step.roots, hooked=hooked)
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
-        self._gradient_hooks = TensorHooks(self._trainable if step.optimizers else [])
         self.optimizers = [_OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)
         self._statics = step.statics
@@ -94,8 +97,6 @@ class Guards:
         if not self._attributes.hold():
             return f"{self._attributes.which()} changed"
         reason = self._modules.broken()
-        if not reason and not self._gradient_hooks.hold():
-            reason = "a hook of a parameter changed"
         if reason:
             return reason
         for guard in self.optimizers:
@@ -140,7 +141,7 @@ def check_gradients(
 class _Members:
     """The values of many dicts, by identity: what they hold, nothing added, nothing gone."""
 
-    def __init__(self, holders: list[dict[str, Any]]) -> None:
+    def __init__(self, holders: list[dict[Any, Any]]) -> None:
         self._full = [held for held in holders if held]
         self._empty = [held for held in holders if not held]
         self.expected = list(chain.from_iterable(map(dict.values, self._full)))
@@ -161,6 +162,26 @@ class _Members:
 
 def _numbers_moved(old: Any, new: Any) -> bool:
     return type(old) is type(new) and type(new) in (int, float)
+
+
+class _Hooks:
+    """Hooks of modules and gradients. Each comes with a RemovableHandle, and torch numbers those.
+
+    Hooks that are there are looked at in each check, places for others when new ones were made.
+    """
+
+    def __init__(self, holders: list[dict[Any, Any]], tensors: Sequence[torch.Tensor]) -> None:
+        self._present = _Members([held for held in holders if held])
+        self._absent = [held for held in holders if not held]
+        self._of_tensors = TensorHooks(tensors)
+        self._handles = RemovableHandle.next_id
+
+    def hold(self) -> bool:
+        if RemovableHandle.next_id != self._handles:
+            if any(self._absent) or not self._of_tensors.none_came():
+                return False
+            self._handles = RemovableHandle.next_id
+        return self._present.hold() and self._of_tensors.hold()
 
 
 class _Absent:
