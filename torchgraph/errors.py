@@ -338,7 +338,3 @@ class AttributeWriteWarning(GraphWarning):
 
 class CacheThrashWarning(GraphWarning):
     """Programs are captured and evicted again and again: inputs or values change too often."""
-
-
-class ProgramSwitchWarning(GraphWarning):
-    """A Python value in the optimizer changes at each step and forces a new capture each time."""

@@ -143,9 +143,10 @@ def test_a_wrong_backward_and_update():
     assert "output" not in found.reaches
 
 
-def test_a_state_that_no_node_accounts_for():
-    graph = trainer(torch.optim.AdamW, foreach=True)  # eager has other ops than the program here
-    graph.config.passes.insert(Swap(aten.sqrt.default, aten.neg.default, phase=Phase.UPDATE))
+def test_a_wrong_update_of_many_tensors_at_once():
+    graph = trainer(torch.optim.AdamW, foreach=True)
+    old, new = aten._foreach_sqrt.default, aten._foreach_neg.default
+    graph.config.passes.insert(Swap(old, new, phase=Phase.UPDATE))
     found = graph.check(*batch())
     assert found is not None
     assert found.phase is Phase.UPDATE

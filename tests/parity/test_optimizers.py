@@ -122,20 +122,6 @@ def test_the_branch_that_the_user_asked_for_is_bitwise_eagers(flags):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda p: optim.Adam(p, lr=0.05, fused=True),
-        lambda p: optim.AdamW(p, lr=0.05, fused=True),
-        lambda p: optim.SGD(p, lr=0.05, momentum=0.9, fused=True),
-        lambda p: optim.Adagrad(p, lr=0.05, fused=True),
-    ],
-)
-@pytest.mark.parametrize("model", [Mlp, ConvNet])
-def test_fused_is_bitwise_eagers_fused(make, model):
-    assert_parity(setup(model, make), batches(model, 6))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
         lambda p: optim.Adam(p, lr=torch.tensor(0.05)),
         lambda p: optim.SGD(p, lr=torch.tensor(0.05)),
         lambda p: optim.AdamW(p, lr=torch.tensor(0.05), foreach=False),

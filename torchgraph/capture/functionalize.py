@@ -26,6 +26,7 @@ from .._torch import (
     known_values,
     node_of,
     restore_numbers,
+    storage_id,
     trace_ops,
     track,
 )
@@ -220,11 +221,20 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
     _stamp_regenerated(graph)
     names = _name_placeholders(placeholders, recording.inputs)
     _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
+    owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf))
+        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf), _alias_of(leaf, owners))
         for name, leaf in zip(names, recording.inputs, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
+
+
+def _alias_of(leaf: Leaf, owners: dict[int, str]) -> str | None:
+    """The earlier input whose memory this one shares."""
+    if not isinstance(leaf.value, torch.Tensor) or not leaf.value.numel():
+        return None
+    owner = owners.setdefault(storage_id(leaf.value), leaf.fqn)
+    return None if owner == leaf.fqn else owner
 
 
 def _drop_absent(graph: fx.Graph) -> None:
