@@ -335,7 +335,7 @@ def _no_steps(trail: Trail) -> Iterator[None]:
 
     def refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         raise OptimizerStepInBuild(
-            f"build calls {type(optimizer).__name__}.step(); the Graph steps its optimizers itself.",
+            f"build calls {type(optimizer).__name__}.step(), which is the Graph's to do.",
             where=trail.line,
         )
 
