@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from torchgraph.errors import AttributeWriteWarning, UnregisteredModuleWarning
+from torchgraph.errors import AttributeWriteWarning, CaptureError, UnregisteredModuleWarning
 from torchgraph.testing import counters
 
 
@@ -107,3 +107,28 @@ def test_a_foreign_module_with_tensors_is_worth_a_warning():
     graph = _Evaluate(Calls())
     with pytest.warns(UnregisteredModuleWarning, match="Linear"):
         graph(torch.ones(2))
+
+
+class _Converts(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear = self.linear.to(self.dtype)
+        out: torch.Tensor = self.linear(x.to(self.dtype))
+        return out
+
+
+def test_a_conversion_of_a_module_that_changes_nothing_is_nothing():
+    model = _Converts(torch.float32)
+    x = torch.ones(2)
+    assert torch.equal(_Evaluate(model)(x), model(x))
+
+
+def test_a_conversion_of_a_module_in_build_is_refused():
+    model = _Converts(torch.bfloat16)
+    with pytest.raises(CaptureError, match=r"model\.linear"):
+        _Evaluate(model)(torch.ones(2))
+    assert model.linear.weight.dtype is torch.float32

@@ -18,6 +18,7 @@ from .._torch import FakeTensor
 from ..errors import (
     AttributeReadAndWritten,
     AttributeWriteWarning,
+    CaptureError,
     SourceLine,
     UnregisteredModuleWarning,
     warn,
@@ -261,8 +262,28 @@ class CallWatch:
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
-        with mock.patch.multiple(nn.Module, __call__=__call__, __init__=__init__):
+        patches = {"__call__": __call__, "__init__": __init__, "_apply": self._converter()}
+        with mock.patch.multiple(nn.Module, **patches):
             yield
+
+    def _converter(self) -> Callable[..., nn.Module]:
+        """``module.to(dtype)`` in `build`: nothing to do is done, a real conversion is refused."""
+        convert = nn.Module._apply
+
+        def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+            if id(module) not in self._paths:
+                return convert(module, fn, recurse)
+            tensors = chain(module.parameters(recurse), module.buffers(recurse))
+            with torch.no_grad():
+                if all(fn(tensor) is tensor for tensor in tensors):
+                    return module
+            raise CaptureError(
+                f"build converts the module {self._paths[id(module)]} to another dtype or device.",
+                where=self._trail.line,
+                fix="convert the module before the Graph is called, or convert what goes in and out.",
+            )
+
+        return _apply
 
     def _meet(self, module: nn.Module) -> str:
         """A module that no attribute of the Graph holds: take its tensors by reference."""

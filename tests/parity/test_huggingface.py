@@ -1,0 +1,126 @@
+"""Hugging Face architectures train bitwise as in eager; those that cannot be captured say why."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchgraph import errors
+from torchgraph.testing import Setup, assert_parity
+
+from .huggingface import Architecture, tokens
+from .huggingface_models import ARCHITECTURES
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+CAPTURED = [a for a in ARCHITECTURES if not a.refused]
+REFUSED = [a for a in ARCHITECTURES if a.refused]
+DOCS = Path(__file__).parents[2] / "docs" / "architectures.md"
+
+
+def _name(architecture: Architecture) -> str:
+    return architecture.name
+
+
+def _loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    loss: torch.Tensor = model(**batch).loss
+    return loss
+
+
+def _check(model: str, config: Any, batches: list[dict[str, Any]], atol: float = 0.0) -> None:
+    def make() -> Setup:
+        net = getattr(transformers, model)(config).train()
+        return Setup(net, torch.optim.AdamW(net.parameters(), lr=1e-2), _loss)
+
+    assert_parity(make, [(batch,) for batch in batches], atol=atol)
+
+
+def _config(architecture: Architecture) -> Any:
+    return getattr(transformers, architecture.config)(**architecture.settings)
+
+
+def _explained(architecture: Architecture) -> AbstractContextManager[Any]:
+    if not architecture.writes:
+        return nullcontext()
+    return pytest.warns(errors.AttributeWriteWarning, match=architecture.writes)
+
+
+@pytest.mark.parametrize("architecture", CAPTURED, ids=_name)
+def test_three_steps_are_eagers(architecture):
+    config = _config(architecture)
+    batches = [architecture.feed(config) for _ in range(3)]
+    with _explained(architecture):
+        _check(architecture.model, config, batches)
+
+
+@pytest.mark.parametrize("architecture", REFUSED, ids=_name)
+def test_what_cannot_be_captured_says_so(architecture):
+    config = _config(architecture)
+    error = getattr(errors, architecture.refused)
+    with pytest.raises(error) as caught:
+        _check(architecture.model, config, [architecture.feed(config)])
+    assert issubclass(error, errors.CaptureError)
+    assert "Fix: " in str(caught.value)
+
+
+def test_the_documentation_lists_every_architecture():
+    rows = re.findall(
+        r"^\| `([^`]+)` \| `\w+` \| (yes|no)(?:: `(\w+)`)? \|", DOCS.read_text(), re.MULTILINE
+    )
+    expected = [(a.name, "no" if a.refused else "yes", a.refused) for a in ARCHITECTURES]
+    assert sorted(rows) == sorted(expected)
+
+
+# transformers asks `mask.all()` of a mask that is no fake tensor and then leaves it out: eager runs
+# the causal kernel, the Graph the one with a mask. One would expect the same bits here too.
+def test_a_mask_that_masks_nothing_is_eagers_within_rounding():
+    llama = next(a for a in ARCHITECTURES if a.name == "llama")
+    config = transformers.LlamaConfig(**{**llama.settings, "attention_dropout": 0.0})
+    batch = tokens(config)
+    mask = torch.ones_like(batch["input_ids"])
+    _check("LlamaForCausalLM", config, [batch])
+    _check("LlamaForCausalLM", config, [{**batch, "attention_mask": mask}], atol=1e-3)
+
+
+def _text(vocabulary: int) -> dict[str, Any]:
+    ids = torch.randint(5, vocabulary, (1, 16))
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_gpt2_at_full_size():
+    _check("GPT2LMHeadModel", transformers.GPT2Config(), [_text(50257)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_bert_at_full_size():
+    _check("BertForMaskedLM", transformers.BertConfig(), [_text(30522)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_llama_at_the_width_of_1b():
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=2,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        attention_dropout=0.1,
+    )
+    _check("LlamaForCausalLM", config, [_text(32000)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_resnet50_at_full_size():
+    batch = {"pixel_values": torch.randn(1, 3, 224, 224), "labels": torch.tensor([1])}
+    _check("ResNetForImageClassification", transformers.ResNetConfig(), [batch])
