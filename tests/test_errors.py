@@ -1,4 +1,4 @@
-"""The catalogue: each error is raised by its docstring's example, and says what, where, what to do."""
+"""The catalogue: each error is raised by its docstring's example; it says what, where, what to do."""
 
 import inspect
 import re
@@ -315,7 +315,7 @@ def test_an_error_says_what_where_and_what_to_do(name):
         assert re.search(r"test_errors\.py:\d+ in .*# HERE", text)
     if cls.fix:
         assert f"\n  Fix: {error.way_out}" in text
-    assert pytest.raises(RuntimeError, lambda: (_ for _ in ()).throw(error))
+    assert isinstance(error, RuntimeError)
 
 
 def test_every_error_has_a_way_out_or_the_message_is_one():
