@@ -188,7 +188,7 @@ def test_an_attribute_read_and_written_is_an_error_with_the_line():
 
     model = Counts()
     graph = Eval(model)
-    with pytest.raises(AttributeReadAndWritten, match=r"(?s)model\.calls.*test_modules.*# here"):
+    with pytest.raises(AttributeReadAndWritten, match=r"(?s)model\.calls.*test_attributes.*# here"):
         graph(*data())
     assert model.calls == 0
 

@@ -284,7 +284,7 @@ class CallWatch:
             raise CaptureError(
                 f"build converts the module {self._paths[id(module)]} to another dtype or device.",
                 where=self._trail.line,
-                fix="convert the module before the Graph is called, or convert its inputs and outputs.",
+                fix="convert the module before the Graph is called, or convert inputs and outputs.",
             )
 
         return _apply
