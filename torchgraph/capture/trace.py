@@ -335,11 +335,7 @@ def _no_steps(trail: Trail) -> Iterator[None]:
 
     def refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         raise OptimizerStepInBuild(
-<<<<<<< HEAD
-            f"build calls {type(optimizer).__name__}.step(); a Graph steps its optimizers itself.",
-=======
             f"build calls {type(optimizer).__name__}.step(), which is the Graph's to do.",
->>>>>>> wt-f
             where=trail.line,
         )
 
