@@ -247,6 +247,12 @@ class AttributeReadAndWritten(CaptureError):
     fix = "keep the state in a buffer (register_buffer) and update it in place."
 
 
+class OptimizerStepInBuild(CaptureError):
+    """``optimizer.step()`` in ``build``."""
+
+    fix = "remove the call, and give the optimizer to add_optimizer."
+
+
 class RandomStateTouched(CaptureError):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rich.tree import Tree
@@ -344,9 +345,9 @@ class Graph(ModuleHolder):
             raise NotCompiled(f"{self._name} has not been called yet.")
         return self._shown
 
-    def _tree(self, path: str = "") -> TreeSource:
+    def _source(self, path: str = "") -> TreeSource:
         options = self._blocks.debug(path)
-        source = TreeSource(
+        return TreeSource(
             graph_name=self._name,
             class_name=type(self).__name__,
             config_repr=repr(self.config),
@@ -354,6 +355,9 @@ class Graph(ModuleHolder):
             locations=options.op_repr_with_py_stack,
             stack_depth=options.max_py_stack_depth,
         )
+
+    def _tree(self, path: str = "") -> TreeSource:
+        source = self._source(path)
         if self._shown is None:
             return source
         replay, _, inputs = self._shown
@@ -367,14 +371,8 @@ class Graph(ModuleHolder):
 
     def _say_modules(self, stages: Stages, captured: Captured, call: Call) -> None:
         if stages.level >= 1:
-            source = TreeSource(
-                self._name,
-                type(self).__name__,
-                repr(self.config),
-                self._modules,
-                calls=captured.calls,
-                inputs=described((call.args, call.kwargs)),
-            )
+            inputs = described((call.args, call.kwargs))
+            source = replace(self._source(), calls=captured.calls, inputs=inputs)
             for path, line in trace_lines(source):
                 if self._blocks.debug(path).level() >= 1:
                     stages.say(1, line)

@@ -2,6 +2,7 @@
 
 import copy
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_an_eval_graph_needs_no_train_entry():
     assert same(other.model.state_dict(), model.state_dict())
 
 
-def without(state, *path: str):
+def without(state, *path: Any):
     state = copy.deepcopy(state)
     found = state
     for key in path[:-1]:
@@ -131,7 +132,7 @@ def without(state, *path: str):
     return state
 
 
-def replaced(state, value, *path: str):
+def replaced(state, value, *path: Any):
     state = copy.deepcopy(state)
     found = state
     for key in path[:-1]:

@@ -205,9 +205,9 @@ def test_ten_steps_are_bitwise_eager(make, model):
     [
         (CountsInPython, 2),  # the Python int is created by the first step
         (StateInGroups, 1),
-        (Sign, 1),
+        (Sign, 2),  # its slots are made by the first step
         (Noisy, 1),
-        (Warmup, 2),  # one each side of the branch
+        (Warmup, 3),  # the first step, and one each side of the branch
         (SharedCounter, 1),
     ],
 )

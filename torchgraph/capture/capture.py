@@ -68,7 +68,7 @@ def capture(
     tracer = Tracer(step, build, call, watched=watched, graph_class=graph_class, depth=depth)
     with _collection_paused():
         recording = tracer.run()
-        made = make_slots(recording)
+        made = make_slots(recording, step.optimizers)
         program, guard_nodes = functionalize(recording)
     leaves = [_without_batch(leaf) for leaf in recording.inputs]
     _check_memory(program, recording.inputs)

@@ -3,17 +3,20 @@
 Adam fills its moments with zeros and then updates them; the fill depends on no gradient, so it is
 run now, the slot becomes an input, and the program serves every later step too. SGD's momentum
 starts as a clone of the first gradient; such a slot stays an output and the program serves that one
-step.
+step. So do the slots of an optimizer that is not torch's own: one trace cannot tell where its
+first values end and its updates begin.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from .. import effects
+from ..optim.rules import allocates_slots
 from ..program import OutputKind, Role
 from .standins import number_tensor
 from .step import Leaf
@@ -46,11 +49,15 @@ class NotKnownYet(Exception):
     """The first value depends on the data of the step."""
 
 
-def make_slots(recording: Recording) -> list[tuple[Created, torch.Tensor]]:
+def make_slots(
+    recording: Recording, optimizers: Sequence[torch.optim.Optimizer]
+) -> list[tuple[Created, torch.Tensor]]:
     """Make each created slot of known first value an input of the recording; returns the values."""
     made: list[tuple[Created, torch.Tensor]] = []
     first_values = _FirstValues(recording)
     for new in recording.creates:
+        if not allocates_slots(optimizers[new.optimizer]):
+            continue
         creator = _origin(recording.creators.get(id(new.value)))
         try:
             value = first_values.of(creator)

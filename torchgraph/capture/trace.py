@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._torch import (
     DataDependentOutputException,
@@ -31,6 +32,7 @@ from ..errors import (
     CaptureError,
     DataDependent,
     DeviceMismatch,
+    OptimizerStepInBuild,
     OptimizerWithoutBackward,
     user_frames,
 )
@@ -165,7 +167,8 @@ class Tracer:
             (self._call.args, self._call.kwargs), torch.Tensor, lambda _: next(tensors)
         )
         before = [getattr(standin, "grad", None) for standin in standins]
-        with self._attributes.active(self._classes), self._calls.active():
+        watches = (self._attributes.active(self._classes), self._calls.active())
+        with watches[0], watches[1], _no_steps(self._trail):
             returned = self._build(*args, **kwargs)
         if self._step.optimizers and not self._trail.backward_runs:
             raise OptimizerWithoutBackward(
@@ -324,6 +327,23 @@ class Tracer:
         }
         found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
         return list(found.values())
+
+
+@contextlib.contextmanager
+def _no_steps(trail: Trail) -> Iterator[None]:
+    """Refuse ``optimizer.step()`` in `build`: the Graph would step a second time."""
+
+    def refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        raise OptimizerStepInBuild(
+            f"build calls {type(optimizer).__name__}.step(), which is the Graph's to do.",
+            where=trail.line,
+        )
+
+    handle = register_optimizer_step_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextlib.contextmanager

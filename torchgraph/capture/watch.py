@@ -262,10 +262,12 @@ class CallWatch:
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
-        with (
-            mock.patch.multiple(nn.Module, __call__=__call__, __init__=__init__),
-            mock.patch.object(nn.Module, "_apply", self._converter()),
-        ):
+        patches: dict[str, Any] = {
+            "__call__": __call__,
+            "__init__": __init__,
+            "_apply": self._converter(),
+        }
+        with mock.patch.multiple(nn.Module, **patches):
             yield
 
     def _converter(self) -> Callable[..., nn.Module]:
@@ -280,9 +282,9 @@ class CallWatch:
                 if all(fn(tensor) is tensor for tensor in tensors):
                     return module
             raise CaptureError(
-                f"build converts {self._paths[id(module)]} to another dtype or device.",
+                f"build converts the module {self._paths[id(module)]} to another dtype or device.",
                 where=self._trail.line,
-                fix="convert the module before the Graph is called.",
+                fix="convert the module before the Graph is called, or convert inputs and outputs.",
             )
 
         return _apply

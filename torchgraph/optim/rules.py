@@ -59,3 +59,10 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
     finally:
         for group, values in zip(optimizer.param_groups, before, strict=True):
             group.update((name, values[name]) for name in ("foreach", "fused") if name in values)
+
+
+def allocates_slots(optimizer: Optimizer) -> bool:
+    """True when a slot's first value is what its allocation gives: so for torch's own ``step``."""
+    steps = (getattr(type(optimizer), name, None) for name in ("step", "_init_group"))
+    known = [inspect.unwrap(step).__module__ for step in steps if step is not None]
+    return all(module.startswith("torch.optim.") for module in known)

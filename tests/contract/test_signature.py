@@ -1,0 +1,195 @@
+"""Which calls share a program: values, types, structures, and how many programs are kept."""
+
+import collections
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.contract.models import Eval, Function, data
+from tests.contract.test_inputs import tensors
+from torchgraph.errors import CacheThrashWarning
+from torchgraph.testing import counters
+
+
+def test_keywords_in_another_order():
+    """OneFlow binds by flat position and computes wrong numbers here."""
+    graph = Function(lambda a, b: a - 2 * b)
+    a, b = tensors(3.0, 5.0)
+    expected = graph(a=a, b=b)
+
+    with counters.expect(captures=0):
+        assert torch.equal(graph(b=b, a=a), expected)
+    assert torch.equal(graph(a, b=b), expected)
+    assert torch.equal(graph(a, b), expected)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_dict_keys_in_another_order(kind):
+    graph = Function(lambda d: d["a"] - 2 * d["b"])
+    a, b = tensors(3.0, 5.0)
+    expected = graph(kind(a=a, b=b))
+
+    assert torch.equal(graph(kind(b=b, a=a)), expected)
+
+
+def test_iteration_over_a_dict_follows_its_order():
+    def first(d):
+        return next(iter(d.values())) * 1
+
+    graph = Function(first)
+    a, b = tensors(3.0, 5.0)
+
+    assert torch.equal(graph({"a": a, "b": b}), a)
+    assert torch.equal(graph({"b": b, "a": a}), b)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [(2, 3), (2, 2.0), (1, True), (None, 0), ("a", "b"), (0.0, -0.0), ((1, 2), [1, 2])],
+)
+def test_another_value_is_another_program(one, two):
+    def function(x, value):
+        return x * 2 if repr(value) == repr(one) else x * 3
+
+    graph = Function(function)
+    x = torch.ones(2)
+
+    assert torch.equal(graph(x, one), x * 2)
+    assert torch.equal(graph(x, two), x * 3)
+    with counters.expect(captures=0):
+        assert torch.equal(graph(x, one), x * 2)
+
+
+def test_positional_and_keyword_are_one_signature():
+    class Named(tg.Graph):
+        def build(self, a, b, *, c=1):
+            return a - 2 * b * c
+
+    graph = Named()
+    a, b = tensors(3.0, 5.0)
+    with counters.expect(captures=1):
+        for args, kwargs in (((a, b), {}), ((a,), {"b": b}), ((), {"b": b, "a": a})):
+            assert torch.equal(graph(*args, **kwargs), a - 2 * b)
+    assert torch.equal(graph(a, b, c=3), a - 6 * b)
+
+
+def test_nan_as_an_argument_is_equal_to_itself():
+    graph = Function(lambda x, value: x + value)
+    with counters.expect(captures=1):
+        for _ in range(3):
+            assert graph(torch.ones(2), float("nan")).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.zeros(3),
+        torch.zeros(2, dtype=torch.float64),
+        torch.zeros(2, 1),
+        torch.zeros(4)[::2],
+        torch.zeros(2, requires_grad=True),
+    ],
+    ids=["shape", "dtype", "ndim", "strides", "requires_grad"],
+)
+def test_another_tensor_type_is_another_program(other):
+    graph = Function(lambda x: x + 1)
+    x = torch.zeros(2)
+    with counters.expect(captures=2):
+        for value in (x, other, x, other):
+            got = graph(value)
+            assert torch.equal(got, value + 1)
+            assert got.dtype is value.dtype
+            assert got.shape == value.shape
+
+
+def test_another_structure_is_another_program():
+    graph = Function(lambda t: sum(t["a"]))
+    a, b = tensors(1.0, 2.0)
+    assert torch.equal(graph({"a": [a]}), a)
+    assert torch.equal(graph({"a": [a, b]}), a + b)
+    assert torch.equal(graph({"a": (b,)}), b)
+
+
+def test_the_cache_drops_what_was_used_longest_ago():
+    graph = Function(lambda x: x * 2)
+    graph.config.set_cache_size(2)
+    one, two, three = (torch.ones(n) for n in (1, 2, 3))
+    with counters.expect(captures=3):
+        graph(one)
+        graph(two)
+        graph(one)
+        graph(three)  # drops the one for `two`
+        graph(one)
+    with counters.expect(captures=1):
+        graph(two)
+
+
+def test_the_default_cache_holds_eight():
+    graph = Function(lambda x: x * 2)
+    with counters.expect(captures=8):
+        for _ in range(2):
+            for size in range(1, 9):
+                graph(torch.ones(size))
+
+
+def test_one_warning_when_the_cache_thrashes():
+    graph = Function(lambda x, value: x * value)
+    graph.config.set_cache_size(2)
+    x = torch.ones(2)
+    with pytest.warns(CacheThrashWarning) as found:
+        _ = [graph(x, number) for number in range(12)]
+    assert len(found) == 1
+    assert found[0].filename == __file__
+
+
+def test_a_few_shapes_in_turn_are_no_thrash():
+    graph = Function(lambda x: x * 2)
+    graph.config.set_cache_size(2)
+    for number in range(12):
+        graph(torch.ones(1 + number % 2))
+
+
+def test_with_dynamic_input_shape():
+    class Sized(tg.Graph):
+        @tg.Graph.with_dynamic_input_shape(size=3)
+        def __init__(self, model, *, scale=1.0):
+            super().__init__()
+            self.model = model
+            self.scale = scale
+
+        def build(self, x):
+            return self.model(x) * self.scale
+
+    model = nn.Linear(4, 2)
+    graph = Sized(model, scale=2.0)
+    with counters.expect(captures=3):
+        for _ in range(2):
+            for rows in (2, 3, 4):
+                x = data(rows=rows)[0]
+                assert torch.equal(graph(x), model(x) * 2.0)
+    assert graph.config.options.cache_size == 3
+
+    default = tg.Graph.with_dynamic_input_shape()
+    made = type("Made", (Eval,), {"__init__": default(Eval.__init__)})(model)
+    assert made.config.options.cache_size == 10
+    with pytest.raises(tg.errors.NotSupported, match="enable_shared"):
+        tg.Graph.with_dynamic_input_shape(size=9, enable_shared=False)
+
+
+def test_an_object_is_compared_by_its_own_equality():
+    @dataclasses.dataclass(frozen=True)
+    class Opaque:
+        n: int
+
+        def __len__(self):
+            return self.n
+
+    graph = Function(lambda x, o: x * len(o))
+    x = torch.ones(2)
+    with counters.expect(captures=2):
+        assert torch.equal(graph(x, Opaque(2)), x * 2)
+        assert torch.equal(graph(x, Opaque(2)), x * 2)
+        assert torch.equal(graph(x, Opaque(3)), x * 3)

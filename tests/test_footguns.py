@@ -1,0 +1,271 @@
+"""Where a Graph differs from eager, or from what one would expect, which a comment says.
+
+Ranked: first what is silent, then what warns, then what is refused.
+"""
+
+import collections
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.contract.models import Eval, Function, Train, adam, data, made
+from torchgraph.errors import (
+    AttributeReadAndWritten,
+    AttributeWriteWarning,
+    DataDependent,
+    GradPresent,
+    OptimizerStepInBuild,
+    SharedMemory,
+    UnregisteredModuleWarning,
+    UnsupportedInput,
+)
+
+# --- silent --------------------------------------------------------------------------------------
+
+
+def test_python_in_build_runs_at_capture_only():
+    lines = []
+    graph = Function(lambda x: (lines.append("called"), x + 1)[1])
+    for _ in range(3):
+        graph(torch.ones(2))
+
+    assert lines == ["called"]  # eager: three times
+
+
+def test_hooks_run_at_capture_only():
+    calls = []
+    model = nn.Linear(4, 2)
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+    optimizer = adam(model)
+    optimizer.register_step_post_hook(lambda *_: calls.append("step"))
+    graph = Train(model, optimizer)
+    for x in data(3):
+        graph(x)
+
+    assert calls == ["forward", "step"]  # eager: three times each; their ops do run each time
+
+
+def test_a_global_number_is_baked():
+    scale = [2.0]
+    graph = Function(lambda x: x * scale[0])
+    graph(torch.ones(2))
+    scale[0] = 5.0
+
+    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]  # eager: 5.0; pass it in or let self hold it
+
+
+def test_what_lies_deeper_than_an_attribute_is_baked():
+    model = nn.Identity()
+    model.settings = {"scale": 2.0}
+    graph = Function(lambda x: x * model.settings["scale"], model=model)
+    graph(torch.ones(2))
+    model.settings["scale"] = 5.0
+
+    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]  # eager: 5.0
+
+
+def test_a_list_that_self_holds_is_baked():
+    model = nn.Identity()
+    model.sizes = [2]
+    graph = Function(lambda x: x * model.sizes[0], model=model)
+    graph(torch.ones(2))
+    model.sizes[0] = 5
+
+    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]  # eager: 5.0; a tuple would be noticed
+
+
+def test_parameters_have_no_grad_after_a_call():
+    model, optimizer = made()
+    Train(model, optimizer)(*data())
+
+    assert model.first.weight.grad is None  # a step without zero_grad() would leave it there
+
+
+def test_gradients_do_not_add_up_over_calls():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    graph = Function(
+        lambda x: (model(x).sum().backward(), model.weight.grad)[1],
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        model=model,
+    )
+    x = torch.ones(1, 1)
+
+    assert [graph(x).item() for _ in range(3)] == [1.0, 1.0, 1.0]  # without zero_grad(): 1, 2, 3
+
+
+def test_an_input_that_requires_grad_receives_none():
+    model, optimizer = made()
+    x = data()[0].requires_grad_()
+    Train(model, optimizer)(x)
+
+    assert x.grad is None  # eager: a gradient; return torch.autograd.grad(loss, x) from build
+
+
+def test_outputs_share_nothing():
+    x = torch.ones(2)
+    Function(lambda x: x)(x).zero_()
+
+    assert x.tolist() == [1.0, 1.0]  # eager: the input itself comes back, and is zero now
+
+
+def test_outputs_are_detached():
+    model, _ = made()
+    assert Eval(model)(*data()).grad_fn is None  # eager: a graph to call backward() on
+
+
+def test_a_parameter_returned_is_its_value_before_the_update():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    graph = Function(lambda x: (model(x).sum().backward(), model.weight)[1], optimizer, model=model)
+
+    assert graph(torch.ones(1, 1)).item() == 1.0  # returning the parameter in eager shows 0.5
+    assert model.weight.item() == 0.5
+
+
+def test_the_first_call_is_a_real_step():
+    model, optimizer = made()
+    before = model.first.weight.detach().clone()
+    Train(model, optimizer)(*data())
+
+    assert not torch.equal(model.first.weight, before)  # "compiling" alone would leave it
+
+
+def test_lr_scale_is_invisible_in_the_optimizer():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD([{"params": model.parameters(), "lr_scale": 0.5}], lr=1.0)
+    graph = Function(lambda x: model(x).sum().backward(), optimizer, model=model)
+    graph(torch.ones(1, 1))
+
+    assert model.weight.item() == 0.5  # eager steps ignore lr_scale: 0.0
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def test_a_tensor_made_from_a_literal_is_a_constant_but_a_fresh_one_each_time():
+    graph = Function(lambda: torch.tensor([1.0]))
+    graph().add_(1)
+
+    assert graph().item() == 1.0
+
+
+def test_defaultdict_and_ordered_dict_are_other_structures_than_dict():
+    graph = Function(lambda d: d["a"] * 2)
+    a = torch.ones(2)
+    with tg.testing.counters.expect(captures=3):
+        for kind in (dict, collections.OrderedDict, lambda **k: collections.defaultdict(int, k)):
+            graph(kind(a=a))  # eager: all the same
+
+
+# --- a warning -----------------------------------------------------------------------------------
+
+
+def test_an_attribute_written_is_put_back():
+    class Remembers(nn.Module):
+        def forward(self, x):
+            self.last = x
+            return x + 1
+
+    model = Remembers()
+    with pytest.warns(AttributeWriteWarning):
+        Eval(model)(*data())
+
+    assert not hasattr(model, "last")  # eager: the batch
+
+
+def test_an_unregistered_module_is_not_trained():
+    head, model = nn.Linear(2, 1), nn.Linear(4, 2)
+    graph = Function(
+        lambda x: head(model(x)).sum().backward(),
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        model=model,
+    )
+    before = head.weight.detach().clone()
+    with pytest.warns(UnregisteredModuleWarning):
+        graph(*data())
+
+    assert torch.equal(head.weight, before)
+    assert head.weight.grad is None  # eager: a gradient
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_a_gradient_left_behind_is_refused():
+    model, optimizer = made()
+    model(*data()).sum().backward()
+    with pytest.raises(GradPresent):  # eager: adds to it
+        Train(model, optimizer)(*data())
+
+
+def test_zeroed_gradients_are_refused_too():
+    model, optimizer = made()
+    model(*data()).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
+    with pytest.raises(GradPresent):  # eager: zeros, the same as none for most optimizers
+        Train(model, optimizer)(*data())
+
+
+def test_a_counter_in_python_is_refused():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.calls
+
+    with pytest.raises(AttributeReadAndWritten):  # eager: 1, 2, 3
+        Eval(Counts())(*data())
+
+
+def test_the_value_of_a_tensor_is_refused():
+    with pytest.raises(DataDependent):  # eager: runs
+        Function(lambda x: x if x.sum() > 0 else -x)(*data())
+
+
+def test_an_argument_with_a_graph_is_refused():
+    x = torch.ones(2, requires_grad=True) * 2
+    with pytest.raises(UnsupportedInput):  # eager: the gradient flows on
+        Function(lambda x: x + 1)(x)
+
+
+def test_an_argument_in_the_memory_of_a_state_is_refused():
+    model, optimizer = made()
+    graph = Function(lambda x, w: (model(x).sum() + w.sum()).backward(), optimizer, model=model)
+    with pytest.raises(SharedMemory):  # eager: runs; clone() it
+        graph(data()[0], model.first.weight.detach())
+
+
+def test_is_grad_enabled_and_modes_hold_at_the_call():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    with torch.no_grad(), pytest.raises(RuntimeError):  # a Graph that trains might set its own
+        graph(*data())
+
+
+def test_optimizer_step_in_build_is_refused():
+    model, optimizer = made()
+    other = torch.optim.SGD(model.parameters(), lr=1.0)
+    for own in (optimizer, other):
+
+        def function(x, own=own):
+            loss = model(x).sum()
+            loss.backward()
+            own.step()  # here
+            return loss
+
+        before = model.first.weight.detach().clone()
+        with pytest.raises(OptimizerStepInBuild, match="# here"):  # eager: what one writes
+            Function(function, optimizer, model=model)(*data())
+        assert torch.equal(model.first.weight, before)
+
+
+def test_a_generator_of_the_users_own_is_refused():
+    generator = torch.Generator().manual_seed(0)
+    with pytest.raises(tg.errors.RandomStateTouched):  # eager: draws from it
+        Function(lambda: torch.rand(2, generator=generator))()
