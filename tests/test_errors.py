@@ -1,4 +1,4 @@
-"""The catalogue: each error is raised by its docstring's example; it says what, where, what to do."""
+"""The catalogue: an error is raised by its docstring's example; says what, where, what to do."""
 
 import inspect
 import re
