@@ -1,4 +1,4 @@
-"""The catalogue: an error is raised by its docstring's example; says what, where, what to do."""
+"""Each error, by the example of its docstring: what, where in the user's code, the way out."""
 
 import inspect
 import re

@@ -44,6 +44,7 @@ LAYERS = {
     "optim": 4,
     "passes": 4,
     "lower": 5,
+    "artifact": 6,
     "cache": 6,
     "replay": 6,
     "schedule": 6,
@@ -206,7 +207,8 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "__version__", "errors", "nn", "passes", "testing", "train_step",
+        "Graph", "GraphConfig", "__version__", "errors", "load", "nn", "passes", "save", "testing",
+        "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",

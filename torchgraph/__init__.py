@@ -5,10 +5,22 @@ from . import errors as errors
 from . import nn as nn
 from . import passes as passes
 from . import testing as testing
+from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph
 from .train import train_step
 
-__all__ = ["Graph", "GraphConfig", "__version__", "errors", "nn", "passes", "testing", "train_step"]
+__all__ = [
+    "Graph",
+    "GraphConfig",
+    "__version__",
+    "errors",
+    "load",
+    "nn",
+    "passes",
+    "save",
+    "testing",
+    "train_step",
+]
 
 __version__ = "0.1.0"

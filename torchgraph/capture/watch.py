@@ -262,13 +262,17 @@ class CallWatch:
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
-        patches = {"__call__": __call__, "__init__": __init__, "_apply": self._converter()}
+        patches: dict[str, Any] = {
+            "__call__": __call__,
+            "__init__": __init__,
+            "_apply": self._converter(),
+        }
         with mock.patch.multiple(nn.Module, **patches):
             yield
 
     def _converter(self) -> Callable[..., nn.Module]:
         """``module.to(dtype)`` in `build`: nothing to do is done, a real conversion is refused."""
-        convert = nn.Module._apply
+        convert: Callable[..., nn.Module] = nn.Module._apply
 
         def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
             if id(module) not in self._paths:
@@ -280,7 +284,7 @@ class CallWatch:
             raise CaptureError(
                 f"build converts the module {self._paths[id(module)]} to another dtype or device.",
                 where=self._trail.line,
-                fix="convert the module before the Graph is called, or convert what goes in and out.",
+                fix="convert the module before the Graph is called, or convert inputs and outputs.",
             )
 
         return _apply
