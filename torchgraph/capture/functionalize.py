@@ -32,6 +32,7 @@ from .._torch import (
 )
 from ..errors import UnsupportedOptimizer
 from ..program import (
+    IN_PLACE,
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -101,6 +102,7 @@ class _Replayer:
                 values[node] = getattr(self._root, node.target)
             else:
                 values[node] = self._call(node, values, stamp)
+                _mark_in_place(node, stamp)
                 stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]  # a default has no type
         raise AssertionError("the recorded graph has no output")
 
@@ -150,6 +152,14 @@ class _Replayer:
 def _writing_op_of_ours(target: Any) -> OpOverload | None:
     own = isinstance(target, OpOverload) and target.namespace == "torchgraph"
     return target if own and target._schema.is_mutable else None
+
+
+def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
+    op = node.target
+    if isinstance(op, OpOverload) and op._schema.is_mutable:
+        for new in stamp.unstamped():
+            if _same_op(new.target, op):
+                new.meta[IN_PLACE] = True
 
 
 def _same_op(new: Any, recorded: OpOverload) -> bool:

@@ -9,7 +9,7 @@ schema hides an alias.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,8 +25,7 @@ aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
     {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
 )
-# On the CPU the in-place form rounds the number to the type of the tensors first.
-_ROUND_NUMBERS_IN_PLACE = frozenset({aten._foreach_mul.Scalar, aten._foreach_mul.ScalarList})
+# In half precision an op and its in-place form may round a number at different points.
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
     aten._native_batch_norm_legit_functional.default: (
@@ -173,13 +172,27 @@ class _Reinplace:
         first = node.args[0]
         if isinstance(first, (list, tuple)):
             self._in_place_lists(node, op)
-        elif isinstance(first, fx.Node) and self._allowed(node, first, op):
-            node.target = op
+        elif isinstance(first, fx.Node) and not _minds_form(node):
+            if self._allowed(node, first, op):
+                node.target = op
+                self._merge(node, first)
+        elif isinstance(first, fx.Node) and node.meta.get(IN_PLACE):
+            self._as_recorded(node, first, op)
+
+    def _as_recorded(self, node: fx.Node, first: fx.Node, op: OpOverload) -> None:
+        """The in-place form that eager ran, on a clone where the memory is not free."""
+        if self._allowed(node, first, op):
             self._merge(node, first)
+        elif _same_layout(first.meta["val"], node.meta["val"]):
+            with self._graph.inserting_before(node):
+                node.args = (self._clone(first), *node.args[1:])
+        else:
+            return
+        node.target = op
 
     def _in_place_lists(self, node: fx.Node, op: OpOverload) -> None:
         items = effects.written_values(op, node.args)
-        if _rounds_otherwise(node, items):
+        if _minds_form(node) and not node.meta.get(IN_PLACE):
             return
         homes = [self._home(item) for item in items]
         results = [user for user in node.users if user.target is operator.getitem]
@@ -297,10 +310,20 @@ def in_place_form(op: Any) -> OpOverload | None:
     return effects.other_form(op)
 
 
-def _rounds_otherwise(node: fx.Node, items: Sequence[fx.Node]) -> bool:
-    """True where writing in place would give other last bits than eager, which did not."""
-    half = any(item.meta["val"].dtype in _HALF for item in items)
-    return node.target in _ROUND_NUMBERS_IN_PLACE and half and not node.meta.get(IN_PLACE)
+def _minds_form(node: fx.Node) -> bool:
+    """True for an op of half precision that takes a number: its last bits depend on its form."""
+    value = node.meta["val"]
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    half = any(isinstance(item, torch.Tensor) and item.dtype in _HALF for item in items)
+    return half and any(map(_holds_number, (*node.args, *node.kwargs.values())))
+
+
+def _holds_number(argument: Any) -> bool:
+    if isinstance(argument, fx.Node):
+        return not isinstance(argument.meta.get("val"), (torch.Tensor, tuple, list))
+    if isinstance(argument, (tuple, list)):
+        return any(map(_holds_number, argument))
+    return isinstance(argument, (int, float)) and not isinstance(argument, bool)
 
 
 def _storages(node: fx.Node) -> Iterator[int]:

@@ -11,7 +11,7 @@ from torch import fx
 
 from .. import effects
 from ..aliasing import alias_sources, escaping, holds_memory
-from ..program import Program, provenance
+from ..program import IN_PLACE, Program, provenance
 from ..rewriter import Rewriter
 from .base import Pass
 
@@ -54,7 +54,13 @@ def _key(node: fx.Node) -> Hashable | None:
     if node.op != "call_function" or not effects.of(node).pure:
         return None
     try:
-        key = (node.target, _frozen(node.args), _frozen(node.kwargs), _region(node))
+        key = (
+            node.target,
+            _frozen(node.args),
+            _frozen(node.kwargs),
+            _region(node),
+            IN_PLACE in node.meta,
+        )
         hash(key)
     except TypeError:
         return None

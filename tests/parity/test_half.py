@@ -1,0 +1,37 @@
+"""Half precision: an op and its in-place form round numbers at different points; eager's is run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from torchgraph.testing import Setup, assert_parity
+
+
+class Mixed(nn.Module):
+    """Numbers in both forms, on memory that is free and memory that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = nn.functional.gelu(self.first(x)) * 0.3
+        kept = hidden * 1.7
+        hidden = hidden.clone().mul_(0.7).add_(kept, alpha=0.1)
+        return self.last(hidden / 1.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adamax"])
+def test_five_steps_are_bitwise_eager(name: str, dtype: torch.dtype) -> None:
+    def make() -> Setup:
+        model = Mixed().to(dtype)
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, weight_decay=0.1)
+        loss = nn.CrossEntropyLoss(label_smoothing=0.1)
+        return Setup(model, optimizer, lambda m, x, y: loss(m(x), y))
+
+    batches = [(torch.randn(6, 4).to(dtype), torch.randint(0, 5, (6,))) for _ in range(5)]
+    assert_parity(make, batches)
