@@ -236,8 +236,8 @@ class DataDependent(CaptureError):
     """``if loss.item() > 1:`` in ``build``: Python asks for the value of a tensor."""
 
     fix = (
-        "keep the value in a tensor (torch.where, torch.clamp, masks), use torch.cond for a "
-        "branch, or compute it outside of build and pass it in."
+        "keep the value in a tensor (torch.where, torch.clamp, masks), or compute it outside of "
+        "build and pass it in."
     )
 
 

@@ -22,7 +22,7 @@ from tests.contract.models import (
     same,
     snapshot,
 )
-from torchgraph.errors import DataDependent, GraphBroken, GraphError, StepFailed
+from torchgraph.errors import GraphBroken, GraphError, StepFailed
 
 ACTION: list = []
 
@@ -116,68 +116,6 @@ def test_a_bad_input_between_good_calls():
         graph(torch.ones(3, 7))
     assert same(snapshot(model, optimizer), before)
     graph(*data())
-
-
-@pytest.mark.parametrize(
-    "touch",
-    [
-        lambda loss: loss.item(),
-        lambda loss: bool(loss > 0),
-        lambda loss: float(loss),
-        lambda loss: int(loss),
-        lambda loss: loss.tolist(),
-        lambda loss: loss.detach().numpy(),
-        lambda loss: 1 if loss > 0 else 2,
-        lambda loss: [0, 1][loss.long()],
-        lambda loss: loss[loss > 0],
-        lambda loss: f"{loss:.3f}",
-        lambda loss: loss.cpu().detach().numpy().sum(),
-        lambda loss: range(loss.long()),
-        lambda loss: torch.allclose(loss, loss),
-        lambda loss: loss.equal(loss),
-        lambda loss: max([loss, loss * 2]),
-        lambda loss: [x for x in torch.arange(3) if x > 0],
-    ],
-    ids=[
-        "item", "bool", "float", "int", "tolist", "numpy", "if", "index", "mask", "format",
-        "cpu numpy", "range", "allclose", "equal", "max", "loop",
-    ],
-)  # fmt: skip
-def test_the_value_of_a_tensor_is_refused_with_the_line(touch):
-    model, optimizer = made()
-
-    def function(x):
-        loss = model(x).square().mean()
-        touch(loss)
-        loss.backward()
-        return loss
-
-    graph = Function(function, optimizer, model=model)
-    before = snapshot(model, optimizer)
-    with pytest.raises(DataDependent, match=r"test_failures\.py:\d+"):
-        graph(*data())
-    assert same(snapshot(model, optimizer), before)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [torch.nonzero, torch.unique, lambda x: x[x > 0].sum(), lambda x: x.masked_select(x > 0)],
-    ids=["nonzero", "unique", "mask", "masked_select"],
-)
-def test_a_shape_that_depends_on_values_is_refused_or_right(function):
-    graph = Function(function)
-    for values in ([0.0, 1.0, 1.0], [0.0, 0.0, 2.0], [1.0, 2.0, 3.0]):
-        x = torch.tensor(values)
-        try:
-            got = graph(x)
-        except DataDependent:
-            continue
-        assert torch.equal(got, function(x))
-
-
-def test_a_printed_tensor_does_no_harm():
-    graph = Function(lambda x: (repr(x), x + 1)[1])
-    assert torch.equal(graph(torch.ones(2)), torch.full((2,), 2.0))
 
 
 def test_an_op_that_fails_before_the_first_write_changes_nothing():

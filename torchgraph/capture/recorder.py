@@ -21,6 +21,7 @@ from .. import effects
 from .._torch import (
     FakeTensor,
     FakeTensorMode,
+    HigherOrderOperator,
     TorchDispatchMode,
     active_tracer,
     disable_modes,
@@ -31,7 +32,7 @@ from .._torch import (
     restore_numbers,
     track,
 )
-from ..errors import DataDependent, NonScalarBackward, RandomStateTouched
+from ..errors import CaptureError, DataDependent, NonScalarBackward, RandomStateTouched, SourceLine
 from ..program import Phase
 from .trail import Stamp, Trail
 
@@ -104,8 +105,19 @@ class HostValues:
         return value
 
 
+def higher_order(name: str, line: SourceLine | None) -> CaptureError:
+    """The refusal of an op that takes functions."""
+    return CaptureError(
+        f"build calls torch's {name}, which a Graph cannot hold yet.",
+        where=line,
+        fix="compute both sides and choose with torch.where, or branch outside of build.",
+    )
+
+
 class Recorder(TorchDispatchMode):
     """Sits on top of make_fx's own mode for the length of one `build`."""
+
+    supports_higher_order_operators = True  # so that they come here and are refused
 
     def __init__(
         self, trail: Trail, host: HostValues, adopt: Callable[[torch.Tensor], torch.Tensor]
@@ -124,6 +136,8 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            raise higher_order(func.name(), self._trail.line)
         if func is _ITEM and not kwargs:
             return self._item(args[0])
         if func is _LIFT and not isinstance(args[0], FakeTensor):
@@ -210,6 +224,12 @@ class Recorder(TorchDispatchMode):
             )
 
     def _note_creator(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            raise CaptureError(
+                f"build makes a tensor of layout {tensor.layout}; a program holds dense ones only.",
+                where=self._trail.line,
+                fix="use nn.Embedding(sparse=False), or to_dense().",
+            )
         if id(tensor) not in self.creators:
             self.creators[id(tensor)] = node_of(tensor, self._tracer)
             self._created.append(tensor)

@@ -6,8 +6,10 @@ import contextlib
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx, nn
@@ -40,7 +42,7 @@ from ..optim import fused
 from ..program import CallRecord, OutputKind, OutputSpec, Role
 from .decompositions import table
 from .inputs import Call, map_leaves, paths
-from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
+from .recorder import HostValues, PythonBorder, Recorder, higher_order, python_random_unchanged
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
 from .step import Leaf, Step
 from .trail import Trail
@@ -168,7 +170,7 @@ class Tracer:
         )
         before = [getattr(standin, "grad", None) for standin in standins]
         watches = (self._attributes.active(self._classes), self._calls.active())
-        with watches[0], watches[1], _no_steps(self._trail):
+        with watches[0], watches[1], _no_steps(self._trail), _no_cond(self._trail):
             returned = self._build(*args, **kwargs)
         if self._step.optimizers and not self._trail.backward_runs:
             raise OptimizerWithoutBackward(
@@ -344,6 +346,15 @@ def _no_steps(trail: Trail) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def _no_cond(trail: Trail) -> AbstractContextManager[Any]:
+    """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise higher_order("cond", trail.line)
+
+    return mock.patch.object(torch, "cond", refuse)
 
 
 @contextlib.contextmanager
