@@ -14,6 +14,15 @@ from ..errors import SourceLine, user_frames
 from ..program import Phase, Provenance
 
 
+class _Running:
+    """The backward node that runs now.
+
+    Hooks of autograd hold it, and it alone: they live in C++, where no cycle would be collected.
+    """
+
+    node: Provenance | None = None
+
+
 class Trail:
     """The running position of a capture.
 
@@ -27,7 +36,7 @@ class Trail:
         self._modules: list[str] = []
         self._phase = Phase.FORWARD
         self._forward: dict[int, Provenance] = {}
-        self._running: Provenance | None = None
+        self._running = _Running()
         self.backward_runs = 0
 
     @property
@@ -72,8 +81,8 @@ class Trail:
 
     def here(self) -> Provenance:
         """The provenance of a node that is recorded now."""
-        if self._phase is Phase.BACKWARD and self._running is not None:
-            return self._running
+        if self._phase is Phase.BACKWARD and self._running.node is not None:
+            return self._running.node
         module = self._modules[-1] if self._modules else ""
         found = Provenance(module, self._phase, user_frames(self._depth))
         if self._phase is Phase.FORWARD:
@@ -95,7 +104,7 @@ class Trail:
 
     def _leave_engine(self) -> None:
         self._phase = Phase.FORWARD
-        self._running = None
+        self._running.node = None
 
     def _entering(self, function: Any) -> Callable[[Any], None]:
         variable = getattr(function, "variable", None)
@@ -106,8 +115,10 @@ class Trail:
             forward = self._forward.get(function._sequence_nr(), Provenance())
             found = Provenance(forward.module, Phase.BACKWARD, forward.frames)
 
+        running = self._running
+
         def enter(gradients: Any) -> None:
-            self._running = found
+            running.node = found
 
         return enter
 

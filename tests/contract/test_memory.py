@@ -1,0 +1,36 @@
+"""What a Graph keeps alive: not its batches, and nothing once it is gone."""
+
+import gc
+import weakref
+
+import torch
+from torch import nn
+
+import torchgraph as tg
+
+
+def made():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    return tg.train_step(model, nn.MSELoss(), optimizer)
+
+
+def test_a_batch_dies_after_its_call():
+    graph = made()
+    for _ in range(2):
+        x, y = torch.randn(3, 4), torch.randn(3, 2)
+        alive = weakref.ref(x)
+        graph(x, y)
+        del x
+        gc.collect()
+        assert alive() is None
+
+
+def test_a_graph_dies_with_its_programs():
+    graph = made()
+    graph(torch.randn(3, 4), torch.randn(3, 2))
+    (replay,) = graph._cache
+    alive = [weakref.ref(graph), weakref.ref(replay), weakref.ref(replay.program.gm)]
+    del graph, replay
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None, None]
