@@ -181,3 +181,15 @@ def test_any_program_lowers_exactly(
     if optimized:
         program = run(program, pipeline(Options()), support.STRICT)
     assert_same(program, *examples)
+
+
+def test_a_view_whose_copy_a_pass_removed_is_a_view_of_the_input() -> None:
+    def step(x: Any, y: Any) -> Sequence[Any]:
+        copied = aten.mul.Tensor(x, 1)  # canonicalize reads x itself
+        return [aten.sum.default(aten.add.Tensor(aten.t.default(copied), y))]
+
+    examples = (torch.randn(3, 4), torch.randn(4, 3))
+    program = run(support.build(step, *examples), pipeline(Options()), support.STRICT)
+    assert support.targets(program) == ["t", "add.Tensor", "sum"]
+    assert mutating(program) == []
+    assert_same(program, *examples)

@@ -16,8 +16,10 @@ import torch
 from torch import fx
 
 from .. import effects
-from .._torch import OpOverload, storage_id
+from .._torch import OpOverload, known_values, storage_id
+from ..aliasing import alias_sources
 from ..program import IN_PLACE, OutputKind, Program, provenance
+from ..values import evaluate, mode_of, neutral, with_values
 
 aten = torch.ops.aten
 
@@ -46,8 +48,19 @@ def reinplace(program: Program) -> Program:
     Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
     """
     lowered = program.copy()
+    _refresh_views(lowered)
     _Reinplace(lowered).run()
     return lowered
+
+
+def _refresh_views(program: Program) -> None:
+    """Give views the storage of what they show now: passes may have put it in a copy's place."""
+    mode = mode_of(program)
+    with neutral():
+        for node in program.nodes:
+            if alias_sources(node):
+                args, kwargs = known_values(with_values((node.args, dict(node.kwargs))))
+                node.meta["val"] = evaluate(mode, node.target, args, kwargs)
 
 
 class _Reinplace:
