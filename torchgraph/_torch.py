@@ -22,9 +22,6 @@ from torch._ops import (
 from torch._ops import (
     OpOverload as OpOverload,
 )
-from torch._ops import (
-    OpOverloadPacket as OpOverloadPacket,
-)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException as DataDependentOutputException,
 )
@@ -36,9 +33,6 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.fake_tensor import (
     FakeTensorMode as FakeTensorMode,
-)
-from torch._subclasses.fake_tensor import (
-    unset_fake_temporarily as unset_fake_temporarily,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
@@ -177,11 +171,6 @@ def has_numbers(value: Any) -> bool:
 def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
     """Let ``value`` stand for ``proxy`` in the running trace."""
     track_tensor_tree(value, proxy, constant=None, tracer=tracer)
-
-
-def constant_of(tensor: Any) -> torch.Tensor | None:
-    """The real value that a fake tensor made from a literal remembers."""
-    return getattr(tensor, "constant", None)
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -55,6 +55,7 @@ def make_slots(
     """Make each created slot of known first value an input of the recording; returns the values."""
     made: list[tuple[Created, torch.Tensor]] = []
     first_values = _FirstValues(recording)
+    *_, last = (node for node in recording.gm.graph.nodes if node.op == "placeholder")
     for new in recording.creates:
         if not allocates_slots(optimizers[new.optimizer]):
             continue
@@ -64,7 +65,8 @@ def make_slots(
         except NotKnownYet:
             continue
         made.append((new, value))
-        _make_input(recording, new, creator, value)
+        last = _make_input(recording, new, creator, value, last)
+    _drop_outputs(recording, {new.fqn for new, _ in made})
     return made
 
 
@@ -127,22 +129,28 @@ def _allocates(node: fx.Node) -> bool:
     return schema is not None and all(ret.alias_info is None for ret in schema.returns)
 
 
-def _make_input(recording: Recording, new: Created, creator: Any, value: torch.Tensor) -> None:
+def _make_input(
+    recording: Recording, new: Created, creator: Any, value: torch.Tensor, last: fx.Node
+) -> fx.Node:
+    """Put a placeholder after ``last`` in the creator's place; returns it."""
     graph = recording.gm.graph
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     with graph.inserting_after(last):
         slot = graph.placeholder(f"slot_{len(recording.inputs)}")
     slot.meta = dict(creator.meta)
     creator.replace_all_uses_with(slot)
     graph.erase_node(creator)
     recording.inputs.append(Leaf(new.fqn, Role.SLOT, {new.key: value}, (new.key,), value))
-    position = next(
-        i
-        for i, out in enumerate(recording.outputs)
-        if out.kind is OutputKind.CREATE and out.target == new.fqn
-    )
-    del recording.outputs[position]
-    output = next(iter(reversed(graph.nodes)))
-    results = list(output.args[0])
-    del results[position]
-    output.args = (results,)
+    return slot
+
+
+def _drop_outputs(recording: Recording, made: set[str]) -> None:
+    """A slot that is an input now is updated like any other, and no longer created."""
+    gone = {
+        position
+        for position, out in enumerate(recording.outputs)
+        if out.kind is OutputKind.CREATE and out.target in made
+    }
+    output = next(iter(reversed(recording.gm.graph.nodes)))
+    results: Any = output.args[0]
+    output.args = ([value for i, value in enumerate(results) if i not in gone],)
+    recording.outputs = [out for i, out in enumerate(recording.outputs) if i not in gone]
