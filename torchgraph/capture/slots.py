@@ -54,6 +54,8 @@ def make_slots(
 ) -> list[tuple[Created, torch.Tensor]]:
     """Make each created slot of known first value an input of the recording; returns the values."""
     made: list[tuple[Created, torch.Tensor]] = []
+    if not recording.creates:
+        return made
     first_values = _FirstValues(recording)
     *_, last = (node for node in recording.gm.graph.nodes if node.op == "placeholder")
     for new in recording.creates:
