@@ -8,7 +8,7 @@ import torch
 
 from tests import support
 from torchgraph.debug import text
-from torchgraph.program import Phase, Program, provenance
+from torchgraph.program import Phase, Program, Refusal, provenance
 from torchgraph.rewriter import EditLimitReached, Rewriter
 from torchgraph.verify import Stage, verify
 
@@ -188,3 +188,25 @@ def test_a_program_without_tensors() -> None:
     new = edit.call(torch.sym_max, (lr, 0.0), before=program.output, like=lr)
     edit.rewire(program.output, program.results[0], new)
     check(program)
+
+
+def test_a_refusal_is_no_edit_and_equal_ones_are_counted() -> None:
+    program = support.build(lambda x: (x.sin(), x.cos(), x.exp()), torch.ones(2))
+    edit = Rewriter(program, "picky", limit=0)
+    sin, cos, exp = (node for node in program.nodes if node.op == "call_function")
+    edit.refuse(sin, "two users")
+    edit.refuse(cos, "two users")
+    edit.refuse(exp, "another dtype")
+    assert edit.edits == 0
+    line = provenance(exp).line
+    assert Refusal("another dtype", line) in edit.refusals()
+    assert sum(refusal.count for refusal in edit.refusals()) == 3
+
+
+def test_a_node_that_was_rewritten_after_all_is_no_refusal() -> None:
+    program = support.build(lambda x: [x.sin()], torch.ones(2))
+    edit = Rewriter(program, "picky")
+    (sin,) = (node for node in program.nodes if node.op == "call_function")
+    edit.refuse(sin, "not yet")
+    edit.replace(sin, program.placeholders[0])
+    assert edit.refusals() == ()

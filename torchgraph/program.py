@@ -137,6 +137,16 @@ class Provenance:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Nodes that a pass looked for, found, and left alone."""
+
+    reason: str
+    line: SourceLine | None = None
+    """The user's line that the node comes from."""
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class PassRecord:
     """One entry of a program's history."""
 
@@ -146,6 +156,7 @@ class PassRecord:
     nodes_before: int
     nodes_after: int
     exact: bool
+    refusals: tuple[Refusal, ...] = ()
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import fx
 
 from . import effects, values
 from ._torch import OpOverload
-from .program import Program, made_by, provenance
+from .program import Program, Refusal, made_by, provenance
 
 
 class EditLimitReached(Exception):
@@ -31,6 +32,7 @@ class Rewriter:
         self.edits = 0
         self.last: fx.Node | None = None
         """The node edited last: where a pass that raises probably was."""
+        self._refused: dict[fx.Node, str] = {}
         self._program = program
         self._graph = program.gm.graph
         self._mode = values.mode_of(program)
@@ -93,6 +95,7 @@ class Rewriter:
         """
         self._count(node)
         node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+        self._refused.pop(node, None)
         erasable = node.op in ("call_function", "get_attr") and effects.of(node).pure
         if erasable and not node.users:
             self._graph.erase_node(node)
@@ -112,7 +115,20 @@ class Rewriter:
         if node.op in ("placeholder", "output"):
             raise ValueError(f"{node.name} belongs to the signature and cannot be erased.")
         self._count(node)
+        self._refused.pop(node, None)
         self._graph.erase_node(node)
+
+    def refuse(self, node: fx.Node, reason: str) -> None:
+        """Note, for ``report()``, why ``node`` was left as it is although the pass looks for such.
+
+        No edit. The last reason given for a node counts.
+        """
+        self._refused[node] = reason
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What was refused, equal reasons on the same line of the user counted."""
+        found = Counter((reason, provenance(node).line) for node, reason in self._refused.items())
+        return tuple(Refusal(reason, line, count) for (reason, line), count in found.items())
 
     def move(self, node: fx.Node, *, before: fx.Node) -> None:
         """Place ``node`` directly before ``before``."""

@@ -82,6 +82,7 @@ class Report:
             tables.head(self.name, self.backend, self.serves_once, self.nodes),
             tables.stages(self.stages),
             tables.passes(self.passes),
+            tables.refusals(self.passes),
             tables.nodes(self.nodes),
             tables.memory(self.memory),
             tables.programs(self.programs),

@@ -64,6 +64,17 @@ def passes(rows: Sequence[PassRecord]) -> RenderableType:
     return _block(table)
 
 
+def refusals(rows: Sequence[PassRecord]) -> RenderableType:
+    """What the passes found and left alone, and why."""
+    table = _table(
+        "Left alone", ("pass", "left"), ("nodes", "right"), ("why", "left"), ("where", "left")
+    )
+    found = [(row.name, refusal) for row in rows for refusal in row.refusals]
+    for name, refusal in found[:_SHOWN]:
+        table.add_row(name, str(refusal.count), refusal.reason, _where(refusal.line))
+    return _block(table, *_more(len(found)))
+
+
 def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
     """Op nodes by phase."""
     table = _table(

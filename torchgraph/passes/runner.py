@@ -91,7 +91,9 @@ def _apply(program: Program, one: Pass, budget: int | None) -> tuple[int, bool]:
     except Exception as cause:
         raise _failure(one, edit, cause) from cause
     seconds = time.perf_counter() - start
-    record = PassRecord(one.name, edit.edits, seconds, before, program.count(), exact)
+    record = PassRecord(
+        one.name, edit.edits, seconds, before, program.count(), exact, edit.refusals()
+    )
     program.history.append(record)
     return edit.edits, stopped
 
