@@ -17,9 +17,11 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo | test | test-all | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
 
-# Made again only when the project's requirements change. The second install names torch once more,
+SOURCES := setup.py $(wildcard torchgraph/csrc/*.* torchgraph/csrc/*/*)
+
+# Made again only when the project's requirements or its compiled parts change. The second install names torch once more,
 # so that no requirement can bring another.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)" --editable ".[dev]"

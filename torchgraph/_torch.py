@@ -63,6 +63,7 @@ from torch.utils._python_dispatch import (
 
 disable_modes = _disable_current_modes
 pytree = _pytree
+below_version_counters = torch._C._after_ADInplaceOrView_keyset
 
 FUSED_KERNELS: dict[str, Callable[..., None]] = {
     name: getattr(torch, name)

@@ -1,4 +1,4 @@
-"""Ops of our own, where no ATen op is both functional and what eager runs.
+"""Ops where no ATen op is both functional and what eager runs.
 
 ``bernoulli``, ``normal``: in which order a draw fills a tensor depends on its strides. ATen's
 functional forms draw into a new tensor, not always of the same strides, and then give other numbers
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import torch
 
-_LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
+from .library import define
+
 _TAGS = (torch.Tag.nondeterministic_seeded,)
 
 
@@ -47,22 +48,21 @@ def _grouped_mm_shape(
     return mat_a.new_empty_strided((groups, rows, columns), (rows * row, row, 1), dtype=dtype)
 
 
-_LIBRARY.define("bernoulli(Tensor like, float p) -> Tensor", tags=_TAGS)
-_LIBRARY.impl("bernoulli", _bernoulli, "CompositeExplicitAutograd")
-_LIBRARY.define("normal(Tensor like, float mean, float std) -> Tensor", tags=_TAGS)
-_LIBRARY.impl("normal", _normal, "CompositeExplicitAutograd")
-_LIBRARY.define(
-    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, "
-    "ScalarType? out_dtype=None) -> Tensor"
+bernoulli = define(
+    "bernoulli(Tensor like, float p) -> Tensor", _bernoulli, tags=_TAGS, compiled=False
 )
-_LIBRARY.impl("grouped_mm", torch.ops.aten._grouped_mm.default, "CPU")
-_LIBRARY.impl("grouped_mm", _grouped_mm_shape, "Meta")
-
-bernoulli = torch.ops.torchgraph.bernoulli.default
 """What ``empty_strided(like).bernoulli_(p)`` draws."""
 
-normal = torch.ops.torchgraph.normal.default
+normal = define(
+    "normal(Tensor like, float mean, float std) -> Tensor", _normal, tags=_TAGS, compiled=False
+)
 """What ``empty_strided(like).normal_(mean, std)`` draws."""
 
-grouped_mm = torch.ops.torchgraph.grouped_mm.default
+grouped_mm = define(
+    "grouped_mm(Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, "
+    "ScalarType? out_dtype=None) -> Tensor",
+    torch.ops.aten._grouped_mm.default,
+    _grouped_mm_shape,
+    compiled=False,
+)
 """``aten._grouped_mm`` on the CPU."""

@@ -1,0 +1,10 @@
+"""The compiled parts; everything else about the package is in pyproject.toml."""
+
+from build_extensions import BuildExtensions, extensions
+from setuptools import setup
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExtensions},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

@@ -1,0 +1,120 @@
+"""How the compiled libraries are built: for any Python from 3.10 and any torch from 2.11 on.
+
+``_C``       CPU ops: C++ against torch's stable ABI.
+``_C_cuda``  CUDA ops: nvcc, when there is one.
+``_guards``  an ordinary extension module against Python's limited API.
+
+Without a C++ compiler nothing is compiled and the package still works, slower. A compiler that
+fails is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from build_backend import torch_root
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext
+
+SOURCES = Path("torchgraph/csrc")
+STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020b000000000000"
+LIMITED_API = "-DPy_LIMITED_API=0x030A0000"
+# Results must not depend on how a compiler contracts or reorders floating-point arithmetic.
+OPTIMIZED = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+WARNINGS = ["-Wall", "-Wextra", "-Wno-unused-parameter"]
+# Machine code for these and PTX for the last one: newer GPUs compile that when they load it.
+CUDA_ARCHITECTURES = ("80", "90")
+
+
+def extensions() -> list[Extension]:
+    """What can be built here."""
+    found = []
+    if shutil.which(_cxx()):
+        found += [_extension("_guards", "guards/*.cpp"), _extension("_C", "*.cpp", "cpu/*.cpp")]
+    if shutil.which(_cxx()) and nvcc():
+        found.append(_extension("_C_cuda", "cuda/*.cu"))
+    return [one for one in found if one.sources]
+
+
+def nvcc() -> str | None:
+    """The CUDA compiler: of CUDA_HOME, of the PATH, or where it is usually installed."""
+    home = os.environ.get("CUDA_HOME", "")
+    usual = "/usr/local/cuda/bin/nvcc"
+    return shutil.which(f"{home}/bin/nvcc") or shutil.which("nvcc") or shutil.which(usual)
+
+
+def _extension(name: str, *patterns: str) -> Extension:
+    sources = sorted(str(path) for pattern in patterns for path in SOURCES.glob(pattern))
+    headers = sorted(str(path) for path in SOURCES.rglob("*.h"))
+    return Extension(f"torchgraph.{name}", sources, depends=headers, py_limited_api=True)
+
+
+def _cxx() -> str:
+    return os.environ.get("CXX", "c++")
+
+
+class BuildExtensions(build_ext):
+    """Compiles and links by the compilers' own command lines; objects are reused when unchanged."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build one library at the place where setuptools expects it."""
+        target = Path(self.get_ext_fullpath(ext.name))
+        newest = max(os.path.getmtime(path) for path in [*ext.sources, *ext.depends, __file__])
+        if target.exists() and target.stat().st_mtime > newest and not self.force:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        objects = Path(self.build_temp) / ext.name
+        objects.mkdir(parents=True, exist_ok=True)
+        compile_, link = _commands(ext.name.rpartition(".")[2])
+        outputs = [str(objects / f"{Path(source).stem}.o") for source in ext.sources]
+        jobs = [
+            [*compile_, "-c", src, "-o", out] for src, out in zip(ext.sources, outputs, strict=True)
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_run, jobs))
+        partial = target.with_suffix(f".{os.getpid()}.part")
+        _run([_cxx(), "-shared", *outputs, *link, "-o", str(partial)])
+        partial.replace(target)
+
+
+def _commands(name: str) -> tuple[list[str], list[str]]:
+    """(compiler and flags, linker flags) of a library."""
+    python = sysconfig.get_path("include")
+    if name == "_guards":
+        link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
+        return [_cxx(), "-std=c++17", "-O2", "-fPIC", *WARNINGS, LIMITED_API, f"-I{python}"], link
+    root = torch_root()
+    if root is None:
+        raise RuntimeError("The compiled ops need torch's headers; install torch first.")
+    include = [f"-isystem{root / 'include'}", f"-I{SOURCES}", STABLE_ABI]
+    # The libraries are loaded by then, and found by name; the linker would drop them as unused.
+    as_needed = [] if sys.platform == "darwin" else ["-Wl,--no-as-needed"]
+    link = [*as_needed, f"-L{root / 'lib'}", "-ltorch", "-ltorch_cpu"]
+    if name == "_C":
+        return [_cxx(), "-std=c++20", "-fPIC", *OPTIMIZED, *WARNINGS, *include], link
+    compiler = nvcc()
+    assert compiler is not None
+    code = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in CUDA_ARCHITECTURES]
+    last = CUDA_ARCHITECTURES[-1]
+    code.append(f"-gencode=arch=compute_{last},code=compute_{last}")
+    flags = ["-std=c++20", "-O3", "-fmad=false", "-DUSE_CUDA", "--threads=0", "-Xcompiler=-fPIC"]
+    include[0] = f"-I{root / 'include'}"
+    lib = Path(compiler).resolve().parents[1] / "lib64"
+    return [compiler, *flags, *code, *include], [
+        *link,
+        f"-L{lib}",
+        "-lcudart_static",
+        "-ldl",
+        "-lrt",
+        "-lpthread",
+    ]
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True)

@@ -1,0 +1,21 @@
+// The version of the compiled kernels. Each op registers itself beside its kernels; the schemas are
+// defined in torchgraph/ops, so that the ops exist without this library too.
+#include <torch/csrc/stable/library.h>
+
+namespace {
+
+// Raised with every change of what a kernel computes or takes: programs that were compiled and kept
+// on disk depend on it.
+constexpr int64_t kVersion = 1;
+
+int64_t compiled_version() { return kVersion; }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(torchgraph, library) {
+  library.def("compiled_version() -> int");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(torchgraph, CompositeExplicitAutograd, library) {
+  library.impl("compiled_version", TORCH_BOX(&compiled_version));
+}

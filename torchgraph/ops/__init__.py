@@ -1,0 +1,11 @@
+"""Ops of our own, as ``torch.ops.torchgraph.*``: schemas, fake kernels, references in ATen.
+
+The compiled library puts faster kernels under the same schemas; without it everything works.
+"""
+
+from __future__ import annotations
+
+from . import library as library
+from .draws import bernoulli, grouped_mm, normal
+
+__all__ = ["bernoulli", "grouped_mm", "normal"]

@@ -1,0 +1,84 @@
+"""Defining an op of ours: schema, reference, fake kernel, and what autograd must know about it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _extension
+from .._torch import OpOverload, below_version_counters
+
+_LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
+
+
+def define(
+    schema: str,
+    reference: Callable[..., Any],
+    fake: Callable[..., Any] | None = None,
+    *,
+    tags: tuple[torch.Tag, ...] = (),
+    compiled: bool = True,
+) -> OpOverload:
+    """Define ``torchgraph::<schema>`` and return its overload.
+
+    ``reference`` computes it in ATen, on every device. The first call that reaches it loads the
+    compiled library, whose kernels then take its place; ``compiled=False``: there is none. ``fake``
+    gives the results' metadata; without it the reference runs on fake tensors. An op that writes
+    arguments raises their version counters, as ATen's do.
+    """
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema, tags=tags)
+    packet, _, overload = name.partition(".")
+    op: OpOverload = getattr(getattr(torch.ops.torchgraph, packet), overload or "default")
+    kernel = _loading_first(op, reference) if compiled else reference
+    _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
+    if fake is not None:
+        torch.library.register_fake(f"torchgraph::{name}", fake, lib=_LIBRARY)
+    if op._schema.is_mutable:
+        _LIBRARY.impl(name, _raising_versions(op), "ADInplaceOrView", with_keyset=True)
+    return op
+
+
+def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..., Any]:
+    tried: set[str] = set()
+
+    @functools.wraps(reference)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        device = "cuda" if _on_cuda(args) or _on_cuda(kwargs.values()) else "cpu"
+        if device not in tried:
+            tried.add(device)
+            if _extension.load(device):
+                return op(*args, **kwargs)
+        return reference(*args, **kwargs)
+
+    return kernel
+
+
+def _on_cuda(values: Any) -> bool:
+    return any(
+        value.is_cuda
+        if isinstance(value, torch.Tensor)
+        else isinstance(value, (list, tuple)) and _on_cuda(value)
+        for value in values
+    )
+
+
+def _raising_versions(op: OpOverload) -> Callable[..., Any]:
+    """A kernel written in C++ writes without autograd's knowledge; this tells it."""
+    written = [
+        (position, argument.name)
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        for position, name in written:
+            value = args[position] if position < len(args) else kwargs[name]
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                torch.autograd.graph.increment_version(tensor)
+        return op.redispatch(keyset & below_version_counters, *args, **kwargs)
+
+    return kernel
