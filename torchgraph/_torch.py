@@ -53,6 +53,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv as ShapeEnv,
 )
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree
 from torch.utils._python_dispatch import (
     TorchDispatchMode as TorchDispatchMode,
@@ -302,6 +303,12 @@ def sequence_number() -> int:
 def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
     """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """True when hooks, its own or those for every optimizer, run around the optimizer's step."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    return any((*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks))
 
 
 def fast_op(op: OpOverload) -> Callable[..., Any]:

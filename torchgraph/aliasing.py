@@ -80,8 +80,13 @@ def _memory_roots(program: Program) -> Callable[[fx.Node], fx.Node]:
             node = parent[node]
         return node
 
+    items: dict[tuple[Any, Any], fx.Node] = {}
     for node in program.nodes:
-        for source in alias_sources(node):
+        sources = alias_sources(node)
+        if node.target is operator.getitem and not any(map(alias_sources, sources)):
+            # The op made each of its results new: only the same item is the same memory.
+            sources = [items.setdefault((node.args[0], node.args[1]), node)]
+        for source in sources:
             if root(source) is not root(node):
                 parent[root(node)] = root(source)
     return root

@@ -48,6 +48,14 @@ class Options:
     training: bool = False
     backend: str = "aten"
     cache_size: int = 8
+    fuse_model_update: bool = False
+    multi_tensor_update: bool = False
+
+    @property
+    def updates_fused(self) -> bool:
+        """True when a pass rewrites the optimizers' steps: capture marks the gradients then."""
+        return self.fuse_model_update or self.multi_tensor_update
+
     passes: PassOptions = field(default_factory=PassOptions)
 
 
@@ -93,7 +101,6 @@ class GraphConfig:
         "enable_amp": "mixed precision",
         "enable_zero": "ZeRO",
         "set_zero_redundancy_optimizer_mode": "ZeRO",
-        "allow_fuse_model_update_ops": "fused model update",
         "allow_fuse_add_to_output": "fusion of additions",
         "allow_fuse_cast_scale": "fusion of cast and scale",
         "set_gradient_accumulation_steps": "gradient accumulation",
@@ -102,7 +109,6 @@ class GraphConfig:
         "enable_straighten_algorithm": "the order of nodes",
         "enable_compress_memory": "planned memory",
         "enable_choose_best_memory_allocation": "planned memory",
-        "enable_multi_tensor_update": "multi-tensor update",
         "enable_fused_model_update_cast": "fused update and cast",
         "set_cuda_graph": "CUDA Graph replay",
         "set_rng": "the choice of random generator",
@@ -147,6 +153,21 @@ class GraphConfig:
         if type(size) is not int or size < 1:
             raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
         self._set(cache_size=size)
+
+    def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
+        """Each parameter's update as one op, with its clipping coefficient and gradient cast.
+
+        For the optimizers in `torchgraph.passes.update_rules`; bitwise where the user's optimizer
+        is ``fused=True``, else within rounding. OneFlow: the option of the same name.
+        """
+        self._set(fuse_model_update=bool(mode))
+
+    def enable_multi_tensor_update(self, mode: bool = True) -> None:
+        """The updates of all parameters of a group in one call, as `allow_fuse_model_update_ops`.
+
+        OneFlow: the option of the same name.
+        """
+        self._set(multi_tensor_update=bool(mode))
 
     def __repr__(self) -> str:
         return f"(CONFIG:config:GraphConfig(training={self.training}, ))"

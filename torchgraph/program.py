@@ -103,11 +103,37 @@ class OutputSpec:
 
 
 @dataclass(frozen=True)
+class ParameterGroup:
+    """A param group of an optimizer: whose update is whose, for passes over the update."""
+
+    optimizer: int
+    index: int
+    kind: type
+    """The optimizer's class."""
+    parameters: tuple[str, ...]
+    """Their fqns."""
+    settings: tuple[tuple[str, Any], ...]
+    """Those that are no floats: ``("amsgrad", False)``. The floats are inputs of the program."""
+    hooked: bool = False
+    """True when hooks run before or after the optimizer's step: their ops are among its own."""
+
+    def fqn(self, name: str) -> str:
+        """Of a number of the group: ``optimizer.0.param_groups.0.lr``."""
+        return f"optimizer.{self.optimizer}.param_groups.{self.index}.{name}"
+
+    def slot(self, parameter: str, name: str) -> str:
+        """The fqn of a parameter's slot: ``optimizer.0.state.model.weight.exp_avg``."""
+        return f"optimizer.{self.optimizer}.state.{parameter}.{name}"
+
+
+@dataclass(frozen=True)
 class Signature:
     """Inputs in placeholder order, outputs in the order of the output tuple."""
 
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
+    groups: tuple[ParameterGroup, ...] = ()
+    """The param groups of the optimizers; none in an inference graph."""
 
     def by_fqn(self, fqn: str) -> InputSpec:
         """The input of that name; KeyError when there is none."""

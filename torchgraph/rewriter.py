@@ -110,6 +110,13 @@ class Rewriter:
         if user.op == "call_function":
             user.meta["val"] = self._evaluate(user.target, user.args, user.kwargs)
 
+    def outputs(self, values: Mapping[int, fx.Node]) -> None:
+        """Let the program return other values at these places of the output tuple."""
+        output = self._program.output
+        self._count(output)
+        results = enumerate(self._program.results)
+        output.args = (tuple(values.get(place, old) for place, old in results),)
+
     def erase(self, node: fx.Node) -> None:
         """Remove a node that nothing uses. Inputs and the output stay: ValueError."""
         if node.op in ("placeholder", "output"):

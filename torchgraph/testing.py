@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .config import PassOptions
+from .config import GraphConfig, PassOptions
 from .counters import Counters as Counters
 from .counters import counters as counters
 from .errors import ParityError
@@ -53,12 +53,13 @@ def assert_parity(
     seed: int = 0,
     rtol: float = 0.0,
     atol: float = 0.0,
+    configure: Callable[[GraphConfig], object] | None = None,
 ) -> Graph:
     """Train eager and through a Graph, and compare after each step.
 
     ``make`` is called twice under one seed. Compared are the loss, every parameter, buffer and
     optimizer slot, every param group, and the state of torch's CPU generator; bitwise unless a
-    tolerance is given.
+    tolerance is given. ``configure`` sets options of the Graph before its first call.
 
     Returns:
         The Graph, for further checks.
@@ -71,6 +72,8 @@ def assert_parity(
     torch.manual_seed(seed)
     graphed = make()
     graph = _Step(graphed)
+    if configure is not None:
+        configure(graph.config)
     state = torch.get_rng_state()
     for number, batch in enumerate(batches):
         torch.set_rng_state(state)

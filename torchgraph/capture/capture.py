@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -56,20 +56,33 @@ def capture(
     watched: Sequence[tuple[str, Any]],
     graph_class: type,
     depth: int,
+    mark_gradients: bool = False,
 ) -> Captured:
     """Trace one call of ``build`` and the optimizer step that it implies.
 
     Nothing of the user's changes: parameters, buffers, optimizers, random generators, attributes.
+    ``mark_gradients`` puts a `torchgraph::gradient` node at each gradient that an optimizer reads,
+    for passes over the update.
 
     Raises:
         CaptureError and its kin; whatever ``build`` raises.
     """
     counters.captures += 1
-    tracer = Tracer(step, build, call, watched=watched, graph_class=graph_class, depth=depth)
+    tracer = Tracer(
+        step,
+        build,
+        call,
+        watched=watched,
+        graph_class=graph_class,
+        depth=depth,
+        mark_gradients=mark_gradients,
+    )
     with _collection_paused():
         recording = tracer.run()
         made = make_slots(recording, step.optimizers)
         program, guard_nodes = functionalize(recording)
+    groups = tuple(step.parameter_groups())
+    program.signature = replace(program.signature, groups=groups)
     leaves = [_without_batch(leaf) for leaf in recording.inputs]
     _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)

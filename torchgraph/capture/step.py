@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._torch import tensor_hooks
+from .._torch import has_step_hooks, tensor_hooks
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
-from ..program import Role
+from ..program import ParameterGroup, Role
 
 Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
@@ -106,6 +106,20 @@ class Step:
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
         """The name of a parameter of the Graph."""
         return self.leaves[self.index[id(parameter)]].fqn
+
+    def parameter_groups(self) -> Iterator[ParameterGroup]:
+        """The param groups of all optimizers, in order."""
+        for number, optimizer in enumerate(self.optimizers):
+            for index, group in enumerate(optimizer.param_groups):
+                prefix = f"optimizer.{number}.param_groups.{index}."
+                settings = tuple(
+                    (static.fqn.removeprefix(prefix), static.value)
+                    for static in self.statics
+                    if static.fqn.startswith(prefix)
+                )
+                fqns = tuple(map(self.parameter_fqn, group["params"]))
+                hooked = has_step_hooks(optimizer)
+                yield ParameterGroup(number, index, type(optimizer), fqns, settings, hooked)
 
     def structure(self) -> tuple[Any, ...]:
         """All about the step but its tensors and numbers; equal when a program still fits."""

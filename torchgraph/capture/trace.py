@@ -95,8 +95,10 @@ class Tracer:
         watched: Sequence[tuple[str, Any]],
         graph_class: type,
         depth: int,
+        mark_gradients: bool = False,
     ) -> None:
         self._step = step
+        self._mark_gradients = mark_gradients
         self._build = build
         self._call = call
         self._mode = fake_mode()
@@ -157,7 +159,9 @@ class Tracer:
             returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
             outputs = self._outputs(returned, standins)
-            update = OptimizerTrace(self._step, holders, values, self._trail)
+            update = OptimizerTrace(
+                self._step, holders, values, self._trail, mark_gradients=self._mark_gradients
+            )
             if self._step.optimizers:
                 update.run()
             recorder.stamp()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .. import ops
 from .._torch import clip_grad_norm
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, eager_branch
@@ -44,8 +45,17 @@ class Write:
 class OptimizerTrace:
     """One step of every optimizer of the Graph, inside the running trace."""
 
-    def __init__(self, scanned: Step, holders: StandIns, standins: list[Any], trail: Trail) -> None:
+    def __init__(
+        self,
+        scanned: Step,
+        holders: StandIns,
+        standins: list[Any],
+        trail: Trail,
+        *,
+        mark_gradients: bool,
+    ) -> None:
         self._step = scanned
+        self._mark_gradients = mark_gradients
         self._holders = holders
         self._standins = standins
         self._trail = trail
@@ -61,7 +71,10 @@ class OptimizerTrace:
             for optimizer in self._step.optimizers:
                 check(optimizer)
                 with eager_branch(optimizer):
-                    step(optimizer)
+                    clip(optimizer)
+                    if self._mark_gradients:
+                        self._mark(optimizer)
+                    scaled_step(optimizer)
             self._keep_rebound_slots()
 
     def changed_numbers(self) -> list[tuple[Leaf, Any]]:
@@ -129,6 +142,13 @@ class OptimizerTrace:
                 return found
         return None
 
+    def _mark(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the optimizer read each gradient through a node that says whose it is."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = ops.gradient(parameter.grad, self._fqns[id(parameter)])
+
     def _keep_rebound_slots(self) -> None:
         for number, parameter, slots in self._states():
             for key, value in slots.items():
@@ -146,11 +166,21 @@ class OptimizerTrace:
 
 def step(optimizer: torch.optim.Optimizer) -> None:
     """What one call of a Graph does with an optimizer: clip, scale the lr, ``optimizer.step()``."""
+    clip(optimizer)
+    scaled_step(optimizer)
+
+
+def clip(optimizer: torch.optim.Optimizer) -> None:
+    """Clip the gradients of each param group that asks for it by its norm."""
     for group in optimizer.param_groups:
         if "clip_grad_max_norm" in group or "clip_grad_norm_type" in group:
             max_norm = group.get("clip_grad_max_norm", 1.0)
             norm_type = float(group.get("clip_grad_norm_type", 2.0))
             clip_grad_norm(group["params"], max_norm, norm_type)
+
+
+def scaled_step(optimizer: torch.optim.Optimizer) -> None:
+    """``optimizer.step()`` with each group's lr multiplied by its ``lr_scale``."""
     with _scaled_lr(optimizer):
         optimizer.step()
 

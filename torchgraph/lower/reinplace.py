@@ -324,7 +324,12 @@ def in_place_form(op: Any) -> OpOverload | None:
 
 
 def _minds_form(node: fx.Node) -> bool:
-    """True for an op of half precision that takes a number: its last bits depend on its form."""
+    """True for an op of half precision that takes a number: its last bits depend on its form.
+
+    The two forms of an op of our own run the same kernel.
+    """
+    if getattr(node.target, "namespace", "") == "torchgraph":
+        return False
     value = node.meta["val"]
     items = value if isinstance(value, (tuple, list)) else (value,)
     half = any(isinstance(item, torch.Tensor) and item.dtype in _HALF for item in items)

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from . import library as library
 from .draws import bernoulli, grouped_mm, normal
+from .marks import gradient
 
-__all__ = ["bernoulli", "grouped_mm", "normal"]
+__all__ = ["bernoulli", "gradient", "grouped_mm", "normal"]

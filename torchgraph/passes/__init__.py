@@ -8,6 +8,7 @@ from .canonicalize import Canonicalize as Canonicalize
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
+from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "CommonSubexpressions",
     "DeadCode",
     "FoldConstants",
+    "FuseModelUpdate",
     "Pass",
     "pipeline",
     "run",
@@ -30,4 +32,7 @@ _DEFAULT: tuple[Pass, ...] = (
 
 def pipeline(options: Options) -> tuple[Pass, ...]:
     """The passes for these options, in order."""
-    return _DEFAULT
+    first: tuple[Pass, ...] = ()
+    if options.updates_fused:  # before the others: it removes most nodes of the update
+        first = (FuseModelUpdate(options.fuse_model_update, options.multi_tensor_update),)
+    return first + _DEFAULT

@@ -1,0 +1,235 @@
+"""Model update: the ops of an optimizer's step for a parameter become one call of its rule's op.
+
+OneFlow: ``FuseUpdateOps`` (`allow_fuse_model_update_ops`) and ``MultiTensorModelUpdate``
+(`enable_multi_tensor_update`). Where the update of a parameter begins and ends is no guess: capture
+marks each gradient that an optimizer reads, and the signature names the parameter and its slots.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, ClassVar, TypeGuard
+
+import torch
+from torch import fx
+
+from .. import effects, ops
+from ..program import OutputKind, ParameterGroup, Program, Role
+from ..rewriter import Rewriter
+from .base import Pass
+from .update_rules import RULES, UpdateRule
+
+aten = torch.ops.aten
+_FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
+_EXACT = frozenset({torch.float64, torch.float32})
+"""A product rounded to one of these is what the op itself computes."""
+
+
+class NotFused(Exception):
+    """Why an update stays as it was captured."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One parameter's step: what its rule's op takes, and which outputs it gives."""
+
+    fqn: str
+    parameter: fx.Node
+    gradient: fx.Node
+    coefficient: fx.Node | None
+    """What the gradient is multiplied by first; 0-dim."""
+    slots: tuple[fx.Node | None, ...]
+    """In the order of the rule; None where the optimizer has no such slot."""
+    places: tuple[int, ...]
+    """In the output tuple: of the new parameter and of each new slot that there is."""
+
+    def key(self) -> Hashable:
+        """Equal for updates that one call can do."""
+        nodes = (self.parameter, self.gradient, *self.slots)
+        types = [node and (node.meta["val"].dtype, node.meta["val"].device) for node in nodes]
+        return self.coefficient, *types
+
+
+@dataclass(frozen=True)
+class FuseModelUpdate(Pass):
+    """Replaces the captured steps of those optimizers that have a rule.
+
+    ``fold``: the cast of a gradient to float32 and its multiplication by a clipping coefficient
+    become part of the op. ``multi_tensor``: one call for all parameters of a group that agree in
+    device, types and coefficient; else one call for each parameter.
+    """
+
+    fold: bool = True
+    multi_tensor: bool = True
+    name: ClassVar[str] = "fuse_model_update"
+
+    def exact(self, program: Program) -> bool:
+        """Where the user's optimizer is ``fused=True``: both run the same arithmetic then."""
+        return all(
+            group.kind not in RULES
+            or (RULES[group.kind].equals_fused and dict(group.settings).get("fused") is True)
+            for group in program.signature.groups
+        )
+
+    def apply(self, program: Program, edit: Rewriter) -> None:
+        """Group by group; then remove the marks and what computed the old values."""
+        region = _Region(program)
+        for group in program.signature.groups:
+            marks = [region.marks[fqn] for fqn in group.parameters if fqn in region.marks]
+            if not marks:
+                continue
+            try:
+                updates = [region.update(group, mark) for mark in marks]
+                with edit.together():
+                    self._fuse(region, group, updates, edit)
+            except NotFused as reason:
+                for mark in marks:
+                    edit.refuse(_gradient(mark), str(reason))
+        for mark in region.marks.values():
+            edit.replace(mark, _gradient(mark))
+        if edit.edits:
+            _sweep(program, edit)
+
+    def _fuse(
+        self, region: _Region, group: ParameterGroup, updates: list[Update], edit: Rewriter
+    ) -> None:
+        rule = RULES[group.kind]
+        options = {**region.numbers(group, edit), **rule.settings(dict(group.settings))}
+        calls: dict[Hashable, list[Update]] = {}
+        for update in updates:
+            folded = _folded(update) if self.fold else update
+            key = folded.key() if self.multi_tensor else folded.fqn
+            calls.setdefault(key, []).append(folded)
+        for together in calls.values():
+            region.call(rule, together, options, edit)
+
+
+class _Region:
+    """The update phase of one program: marks, states, and where their new values leave."""
+
+    def __init__(self, program: Program) -> None:
+        self._output = program.output
+        self._results = program.results
+        specs = zip(program.signature.inputs, program.placeholders, strict=True)
+        self._inputs = {spec.fqn: (spec, node) for spec, node in specs}
+        outputs = list(enumerate(program.signature.outputs))
+        self._places = {o.target: i for i, o in outputs if o.kind is OutputKind.UPDATE}
+        self._created = {o.target for _, o in outputs if o.kind is OutputKind.CREATE}
+        calls = (node for node in program.nodes if node.target is ops.gradient)
+        self.marks: dict[str, fx.Node] = {str(node.args[1]): node for node in calls}
+
+    def update(self, group: ParameterGroup, mark: fx.Node) -> Update:
+        """What the rule's op needs for one parameter. Raises NotFused."""
+        if group.kind not in RULES:
+            raise NotFused(f"no multi-tensor op knows {group.kind.__name__}")
+        if group.hooked:
+            raise NotFused("the optimizer has step hooks")
+        fqn = str(mark.args[1])
+        parameter = self._inputs[fqn][1]
+        names = RULES[group.kind].slots
+        slots = [self._slot(group, fqn, name) for name in names]
+        states = [fqn, *(group.slot(fqn, n) for n, s in zip(names, slots, strict=True) if s)]
+        prefix = group.slot(fqn, "")
+        others = {target for target in self._places if target.startswith(prefix)} - set(states)
+        if others:
+            raise NotFused(f"its step also writes {min(others)}")
+        if fqn not in self._places:
+            raise NotFused("its step does not write the parameter")
+        if parameter.meta["val"].dtype not in _FLOATS:
+            raise NotFused(f"a parameter is {parameter.meta['val'].dtype}")
+        places = tuple(self._places[state] for state in states)
+        return Update(fqn, parameter, _gradient(mark), None, tuple(slots), places)
+
+    def _slot(self, group: ParameterGroup, parameter: str, name: str) -> fx.Node | None:
+        fqn = group.slot(parameter, name)
+        if fqn in self._created:
+            raise NotFused("this step creates the optimizer's state; the next program is fused")
+        spec, node = self._inputs.get(fqn, (None, None))
+        if spec is not None and spec.role is Role.SCALAR:
+            raise NotFused(f"{name} is a Python number")
+        return node if fqn in self._places else None
+
+    def numbers(self, group: ParameterGroup, edit: Rewriter) -> dict[str, Any]:
+        """The op's numbers: inputs of the program, or ints of the param group."""
+        found = {arg: self._number(group, name) for arg, name in RULES[group.kind].numbers.items()}
+        scale = self._number(group, "lr_scale", 1)
+        if scale != 1:
+            lr = (found["lr"], scale)
+            like = next(node for node in self.marks.values())
+            found["lr"] = edit.call(operator.mul, lr, before=self._output, like=like)
+        return found
+
+    def _number(self, group: ParameterGroup, name: str, default: float | None = None) -> Any:
+        spec, node = self._inputs.get(group.fqn(name), (None, None))
+        if spec is not None and spec.role is Role.SCALAR:
+            return node
+        value = dict(group.settings).get(name, default)
+        if spec is not None or isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise NotFused(f"{name} is no Python number")
+        return float(value)
+
+    def call(
+        self, rule: UpdateRule, updates: list[Update], options: dict[str, Any], edit: Rewriter
+    ) -> None:
+        """One call for all of them, whose results leave the program in the place of the old."""
+        slots = [
+            [s for s in column if s] for column in zip(*(u.slots for u in updates), strict=True)
+        ]
+        if any(len(column) not in (0, len(updates)) for column in slots):
+            raise NotFused("some parameters have slots that others lack")
+        lists = ([u.parameter for u in updates], [u.gradient for u in updates], *slots, [])
+        options = {**options, "clip_coef": updates[0].coefficient}
+        like = self._results[updates[0].places[0]]
+        node = edit.call(rule.op, lists, options, before=self._output, like=like)
+        places = chain.from_iterable(zip(*(update.places for update in updates), strict=True))
+        edit.outputs(
+            {
+                place: edit.call(
+                    operator.getitem, (node, i), before=self._output, like=self._results[place]
+                )
+                for i, place in enumerate(places)
+            }
+        )
+
+
+def _gradient(mark: fx.Node) -> fx.Node:
+    gradient = mark.args[0]
+    assert isinstance(gradient, fx.Node)
+    return gradient
+
+
+def _folded(update: Update) -> Update:
+    """The update without the multiplication and the cast of its gradient that the op can do."""
+    gradient = update.gradient
+    if gradient.target is aten.mul.Tensor and _sole(gradient):
+        source, factor = gradient.args
+        if isinstance(source, fx.Node) and _is_coefficient(factor, gradient):
+            update = replace(update, gradient=source, coefficient=factor)
+    gradient = update.gradient
+    widens = gradient.target is aten._to_copy.default and set(gradient.kwargs) == {"dtype"}
+    if widens and _sole(gradient) and gradient.kwargs["dtype"] is torch.float32:
+        source = gradient.args[0]
+        if isinstance(source, fx.Node) and source.meta["val"].dtype in _FLOATS - _EXACT:
+            update = replace(update, gradient=source)
+    return update
+
+
+def _sole(node: fx.Node) -> bool:
+    return len(node.users) == 1
+
+
+def _is_coefficient(factor: Any, product: fx.Node) -> TypeGuard[fx.Node]:
+    value = factor.meta["val"] if isinstance(factor, fx.Node) else None
+    dtype = product.meta["val"].dtype
+    return isinstance(value, torch.Tensor) and value.ndim == 0 and value.dtype == dtype in _EXACT
+
+
+def _sweep(program: Program, edit: Rewriter) -> None:
+    """Erase what nobody reads now, so that no later pass has to look at it."""
+    with edit.together():
+        for node in reversed(list(program.nodes)):
+            if node.op == "call_function" and not node.users and effects.of(node).pure:
+                edit.erase(node)
