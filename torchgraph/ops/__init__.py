@@ -6,6 +6,7 @@ The compiled library puts faster kernels under the same schemas; without it ever
 from __future__ import annotations
 
 from . import library as library
+from . import update as update
 from .draws import bernoulli, grouped_mm, normal
 from .marks import gradient
 
