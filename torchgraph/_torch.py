@@ -306,9 +306,11 @@ def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """True when hooks, its own or those for every optimizer, run around the optimizer's step."""
+    """True when a user's hooks, for this or for every optimizer, run around the step."""
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    return any((*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks))
+    places = (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    hooks = (hook for place in places for hook in place.values())
+    return any(not getattr(hook, "__module__", "").startswith("torchgraph.") for hook in hooks)
 
 
 def fast_op(op: OpOverload) -> Callable[..., Any]:

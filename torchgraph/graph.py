@@ -227,10 +227,7 @@ class Graph(ModuleHolder):
                 self._schedulers.tracing(False)
 
     def sync(self) -> None:
-        """Bring the Python objects (param groups, schedulers) up to date with the device.
-
-        They always are as long as programs run directly; `state_dict` and `last_lr` call it.
-        """
+        """Bring param groups and schedulers up to date; they are while programs run directly."""
 
     @property
     def last_lr(self) -> list[float]:
