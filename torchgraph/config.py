@@ -50,11 +50,13 @@ class Options:
     cache_size: int = 8
     fuse_model_update: bool = False
     multi_tensor_update: bool = False
+    fused_model_update_cast: bool = False
 
     @property
     def updates_fused(self) -> bool:
         """True when a pass rewrites the optimizers' steps: capture marks the gradients then."""
-        return self.fuse_model_update or self.multi_tensor_update
+        options = (self.fuse_model_update, self.multi_tensor_update, self.fused_model_update_cast)
+        return any(options)
 
     passes: PassOptions = field(default_factory=PassOptions)
 
@@ -109,7 +111,6 @@ class GraphConfig:
         "enable_straighten_algorithm": "the order of nodes",
         "enable_compress_memory": "planned memory",
         "enable_choose_best_memory_allocation": "planned memory",
-        "enable_fused_model_update_cast": "fused update and cast",
         "set_cuda_graph": "CUDA Graph replay",
         "set_rng": "the choice of random generator",
     }
@@ -168,6 +169,15 @@ class GraphConfig:
         OneFlow: the option of the same name.
         """
         self._set(multi_tensor_update=bool(mode))
+
+    def enable_fused_model_update_cast(self, mode: bool = True) -> None:
+        """Keep the half-precision cast of each weight between calls; the update writes it.
+
+        No step casts a weight then. A weight that changed outside the Graph is cast again, as its
+        version counter tells; what is written through ``parameter.data`` or a numpy array moves no
+        counter: call ``graph.sync()`` after it. OneFlow: the option of the same name.
+        """
+        self._set(fused_model_update_cast=bool(mode))
 
     def __repr__(self) -> str:
         return f"(CONFIG:config:GraphConfig(training={self.training}, ))"

@@ -227,7 +227,9 @@ class Graph(ModuleHolder):
                 self._schedulers.tracing(False)
 
     def sync(self) -> None:
-        """Bring param groups and schedulers up to date; they are while programs run directly."""
+        """Look at everything anew: kept casts of the weights are made again by the next call."""
+        for replay in self._cache:
+            replay.derived.forget()
 
     @property
     def last_lr(self) -> list[float]:

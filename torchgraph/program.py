@@ -32,6 +32,7 @@ class Role(enum.Enum):
     SCALAR = "scalar"  # a Python number of the optimizer: lr, betas, a step count
     FREE = "free"  # a tensor from outside build, bound by reference
     INPUT = "input"  # an argument of the call
+    DERIVED = "derived"  # a cast of a parameter, kept between calls; in no state_dict
 
 
 class Phase(enum.Enum):
@@ -84,6 +85,8 @@ class InputSpec:
     """None for a Python number."""
     alias_of: str | None = None
     """The fqn of the input whose memory this one shares."""
+    derived_from: str | None = None
+    """The fqn of the parameter that a DERIVED input is a cast of."""
 
 
 class OutputKind(enum.Enum):

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,17 @@ from torch import fx
 
 from . import effects, values
 from ._torch import OpOverload
-from .program import Program, Refusal, made_by, provenance
+from .program import (
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Program,
+    Refusal,
+    Role,
+    TensorMeta,
+    made_by,
+    provenance,
+)
 
 
 class EditLimitReached(Exception):
@@ -87,6 +98,34 @@ class Rewriter:
             node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
         node.meta["provenance"] = made_by(provenance(like), self._name)
         return node
+
+    def derive(self, cast: fx.Node, source: str) -> fx.Node:
+        """A new input of the program that holds the value of ``cast`` between calls.
+
+        ``cast`` converts the parameter of the fqn ``source``. The program must give the input's new
+        value, by `update`, wherever it writes the parameter.
+        """
+        self._count(cast)
+        signature = self._program.signature
+        value = cast.meta["val"]
+        fqn = f"derived.{source}.{str(value.dtype).removeprefix('torch.')}"
+        last = self._program.placeholders[-1]
+        with self._graph.inserting_after(last):
+            node = self._graph.placeholder(fqn.replace(".", "_"))
+        node.meta.update(val=value, provenance=made_by(provenance(cast), self._name))
+        spec = InputSpec(node.name, Role.DERIVED, fqn, TensorMeta.of(value), derived_from=source)
+        self._program.signature = replace(signature, inputs=(*signature.inputs, spec))
+        return node
+
+    def update(self, state: fx.Node, value: fx.Node) -> None:
+        """Let the program write ``value`` into the input ``state``, which it did not write yet."""
+        self._count(state)
+        program = self._program
+        place = program.placeholders.index(state)
+        spec = OutputSpec(OutputKind.UPDATE, program.signature.inputs[place].fqn)
+        outputs = (*program.signature.outputs, spec)
+        program.signature = replace(program.signature, outputs=outputs)
+        program.output.args = ((*program.results, value),)
 
     def replace(self, node: fx.Node, new: fx.Node) -> None:
         """Let every user of ``node`` use ``new`` instead, and erase ``node`` when that is legal.

@@ -117,11 +117,14 @@ class Memory:
     constants: int
     inputs: int
     """Arguments of one call, and tensors from outside build."""
+    derived: int = 0
+    """Casts of parameters that are kept between calls."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.parameters + self.buffers + self.slots + self.constants + self.inputs
+        state = self.parameters + self.buffers + self.slots + self.derived
+        return state + self.constants + self.inputs
 
 
 def nodes(captured: Program, program: Program, lowered: Program) -> tuple[PhaseCount, ...]:
@@ -204,6 +207,7 @@ def memory(program: Program, baked: tuple[Baked, ...]) -> Memory:
         sizes[Role.SLOT] + sum(_created(out, value) for out, value in created),
         sum(entry.nbytes for entry in baked),
         sizes[Role.INPUT] + sizes[Role.FREE],
+        sizes[Role.DERIVED],
     )
 
 

@@ -96,7 +96,7 @@ def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
 def memory(sizes: Memory) -> RenderableType:
     """Bytes by kind."""
     table = _table("Memory", ("held by", "left"), ("bytes", "right"))
-    for kind in ("parameters", "buffers", "slots", "constants", "inputs"):
+    for kind in ("parameters", "buffers", "slots", "derived", "constants", "inputs"):
         table.add_row("optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
     table.add_section()
     table.add_row("all", size(sizes.total), style="bold")

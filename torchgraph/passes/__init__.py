@@ -34,5 +34,11 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
     """The passes for these options, in order."""
     first: tuple[Pass, ...] = ()
     if options.updates_fused:  # before the others: it removes most nodes of the update
-        first = (FuseModelUpdate(options.fuse_model_update, options.multi_tensor_update),)
+        first = (
+            FuseModelUpdate(
+                options.fuse_model_update,
+                options.multi_tensor_update,
+                options.fused_model_update_cast,
+            ),
+        )
     return first + _DEFAULT

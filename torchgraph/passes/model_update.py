@@ -45,10 +45,12 @@ class Update:
     """In the order of the rule; None where the optimizer has no such slot."""
     places: tuple[int, ...]
     """In the output tuple: of the new parameter and of each new slot that there is."""
+    copy: fx.Node | None = None
+    """The input that keeps the parameter in half precision."""
 
     def key(self) -> Hashable:
         """Equal for updates that one call can do."""
-        nodes = (self.parameter, self.gradient, *self.slots)
+        nodes = (self.parameter, self.gradient, *self.slots, self.copy)
         types = [node and (node.meta["val"].dtype, node.meta["val"].device) for node in nodes]
         return self.coefficient, *types
 
@@ -59,11 +61,13 @@ class FuseModelUpdate(Pass):
 
     ``fold``: the cast of a gradient to float32 and its multiplication by a clipping coefficient
     become part of the op. ``multi_tensor``: one call for all parameters of a group that agree in
-    device, types and coefficient; else one call for each parameter.
+    device, types and coefficient; else one call for each parameter. ``cast``: where the forward
+    casts a parameter to half precision, the cast is kept between calls and written by the update.
     """
 
     fold: bool = True
     multi_tensor: bool = True
+    cast: bool = False
     name: ClassVar[str] = "fuse_model_update"
 
     def exact(self, program: Program) -> bool:
@@ -101,6 +105,8 @@ class FuseModelUpdate(Pass):
         calls: dict[Hashable, list[Update]] = {}
         for update in updates:
             folded = _folded(update) if self.fold else update
+            if self.cast:
+                folded = replace(folded, copy=_kept_cast(folded, edit))
             key = folded.key() if self.multi_tensor else folded.fqn
             calls.setdefault(key, []).append(folded)
         for together in calls.values():
@@ -180,19 +186,20 @@ class _Region:
         ]
         if any(len(column) not in (0, len(updates)) for column in slots):
             raise NotFused("some parameters have slots that others lack")
-        lists = ([u.parameter for u in updates], [u.gradient for u in updates], *slots, [])
+        copies = [u.copy for u in updates if u.copy]
+        lists = ([u.parameter for u in updates], [u.gradient for u in updates], *slots, copies)
         options = {**options, "clip_coef": updates[0].coefficient}
         like = self._results[updates[0].places[0]]
         node = edit.call(rule.op, lists, options, before=self._output, like=like)
         places = chain.from_iterable(zip(*(update.places for update in updates), strict=True))
-        edit.outputs(
-            {
-                place: edit.call(
-                    operator.getitem, (node, i), before=self._output, like=self._results[place]
-                )
-                for i, place in enumerate(places)
-            }
-        )
+
+        def result(i: int, like: fx.Node) -> fx.Node:
+            return edit.call(operator.getitem, (node, i), before=self._output, like=like)
+
+        new = {place: result(i, self._results[place]) for i, place in enumerate(places)}
+        edit.outputs(new)
+        for i, copy in enumerate(copies, start=len(new)):
+            edit.update(copy, result(i, like))
 
 
 def _gradient(mark: fx.Node) -> fx.Node:
@@ -209,12 +216,34 @@ def _folded(update: Update) -> Update:
         if isinstance(source, fx.Node) and _is_coefficient(factor, gradient):
             update = replace(update, gradient=source, coefficient=factor)
     gradient = update.gradient
-    widens = gradient.target is aten._to_copy.default and set(gradient.kwargs) == {"dtype"}
-    if widens and _sole(gradient) and gradient.kwargs["dtype"] is torch.float32:
+    if _casts(gradient) and _sole(gradient) and gradient.kwargs["dtype"] is torch.float32:
         source = gradient.args[0]
         if isinstance(source, fx.Node) and source.meta["val"].dtype in _FLOATS - _EXACT:
             update = replace(update, gradient=source)
     return update
+
+
+def _kept_cast(update: Update, edit: Rewriter) -> fx.Node | None:
+    """An input in the place of the forward's casts of the parameter; None when there is none."""
+    casts = [user for user in update.parameter.users if _to_half(user)]
+    dtypes = {cast.kwargs["dtype"] for cast in casts}
+    if not casts or update.parameter.meta["val"].dtype is not torch.float32:
+        return None
+    if len(dtypes) > 1:
+        edit.refuse(casts[0], "the parameter is cast to more than one type")
+        return None
+    kept = edit.derive(casts[0], update.fqn)
+    for cast in casts:
+        edit.replace(cast, kept)
+    return kept
+
+
+def _casts(node: fx.Node) -> bool:
+    return node.target is aten._to_copy.default and set(node.kwargs) == {"dtype"}
+
+
+def _to_half(node: fx.Node) -> bool:
+    return _casts(node) and node.kwargs["dtype"] in _FLOATS - _EXACT
 
 
 def _sole(node: fx.Node) -> bool:

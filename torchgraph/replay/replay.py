@@ -23,6 +23,7 @@ from ..errors import GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
 from ..lower.executable import Executable
 from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
+from .derived import Derived
 
 
 class Replay:
@@ -102,7 +103,9 @@ class Replay:
         """
         values = self._values(inputs)
         counters.replays += 1
+        self.derived.refresh()
         results = self._execute(values)
+        self.derived.written()
         self.runs += 1
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
@@ -140,7 +143,8 @@ class Replay:
 
     def _bind(self) -> None:
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
-        self._values_now: list[Any] = [leaf.value for leaf in self._leaves]
+        self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
+        self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
         self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
         self._numbers = [
             (i, leaf)

@@ -1,0 +1,42 @@
+"""Casts of parameters that a program keeps between calls, and when they have to be made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ..program import Program, Role
+
+
+class Derived:
+    """The derived inputs of one program, in the order of its signature.
+
+    A program writes them whenever it writes their parameters. A write by anybody else moves the
+    parameter's version counter, and the cast is made again before the next run.
+    """
+
+    def __init__(self, program: Program, live: Mapping[str, torch.Tensor]) -> None:
+        specs = list(program.signature.roles(Role.DERIVED))
+        self._sources = [live[str(spec.derived_from)] for spec in specs]
+        dtypes = [spec.meta.dtype for spec in specs if spec.meta is not None]
+        pairs = zip(self._sources, dtypes, strict=True)
+        self.tensors = [torch.empty_like(source, dtype=dtype) for source, dtype in pairs]
+        self.forget()
+
+    def forget(self) -> None:
+        """Make every cast again before the next run."""
+        self._versions = [-1] * len(self.tensors)
+
+    def refresh(self) -> None:
+        """Before a run: cast the parameters that were written since the last one."""
+        if self._versions == [source._version for source in self._sources]:
+            return
+        with torch.no_grad():
+            for i, source in enumerate(self._sources):
+                if source._version != self._versions[i]:
+                    self.tensors[i].copy_(source)
+
+    def written(self) -> None:
+        """After a run: what it wrote, it wrote into the casts too."""
+        self._versions = [source._version for source in self._sources]
