@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from . import __version__, _torch
+from . import __version__, _extension, _torch
 from .testing import Setup, assert_parity
 
 _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
@@ -82,6 +82,8 @@ def findings() -> Iterator[Finding]:
     yield _cuda()
     yield _tool("C++ compiler", "c++", "g++", "clang++")
     yield _tool("nvcc", "nvcc")
+    yield _compiled("compiled ops", "cpu")
+    yield _compiled("compiled CUDA ops", "cuda")
     yield _package("triton")
     yield _private_names()
     yield _tested("self-test", _self_test)
@@ -106,6 +108,17 @@ def _cuda() -> Finding:
 def _tool(what: str, *commands: str) -> Finding:
     path = next(filter(None, map(shutil.which, commands)), None)
     return Finding(what, path or "not found", True if path else None)
+
+
+def _compiled(what: str, device: str) -> Finding:
+    library = _extension.path(device)
+    if library is None:
+        return Finding(what, "not compiled; references in ATen run instead, slower", None)
+    try:
+        loaded = _extension.load(device)
+    except OSError as error:
+        return Finding(what, f"{library} does not load: {error}", False)
+    return Finding(what, str(library) if loaded else "for a torch with CUDA", loaded or None)
 
 
 def _package(name: str) -> Finding:
