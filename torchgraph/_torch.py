@@ -269,15 +269,18 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def engine_watch(
-    enter: Callable[[tuple[Any, ...]], None], leave: Callable[[], None]
+    enter: Callable[[tuple[Any, ...]], None],
+    leave: Callable[[], None],
+    around: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Iterator[None]:
-    """Call ``enter(roots)`` and ``leave()`` around each run of the autograd engine."""
+    """Each run of the autograd engine inside of ``around()``, ``enter(roots)`` and ``leave()``."""
     original = torch.autograd.graph._engine_run_backward
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         enter(tuple(t_outputs))
         try:
-            return original(t_outputs, *args, **kwargs)
+            with around():
+                return original(t_outputs, *args, **kwargs)
         finally:
             leave()
 

@@ -48,6 +48,7 @@ class Options:
     training: bool = False
     backend: str = "aten"
     cache_size: int = 8
+    amp: torch.dtype | None = None
     fuse_model_update: bool = False
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
@@ -100,7 +101,6 @@ class GraphConfig:
     """
 
     _LATER: ClassVar[dict[str, str]] = {
-        "enable_amp": "mixed precision",
         "enable_zero": "ZeRO",
         "set_zero_redundancy_optimizer_mode": "ZeRO",
         "allow_fuse_add_to_output": "fusion of additions",
@@ -154,6 +154,23 @@ class GraphConfig:
         if type(size) is not int or size < 1:
             raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
         self._set(cache_size=size)
+
+    def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
+        """`build` computes in half precision where `torch.autocast` of that dtype would.
+
+        The numbers are those of ``with torch.autocast(device, dtype):`` around the forward part of
+        `build`; ``backward()`` runs outside of it, as torch recommends. Parameters stay as they
+        are, each is cast once per step. OneFlow: the option of the same name.
+
+        Raises:
+            InvalidOption: ``dtype`` is neither float16 nor bfloat16.
+        """
+        if dtype not in (torch.float16, torch.bfloat16) or mode not in (True, False):
+            raise InvalidOption(
+                f"enable_amp takes a bool and dtype=torch.float16 or torch.bfloat16, not "
+                f"{mode!r} and {dtype!r}."
+            )
+        self._set(amp=dtype if mode else None)
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Each parameter's update as one op, with its clipping coefficient and gradient cast.

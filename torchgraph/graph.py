@@ -213,7 +213,7 @@ class Graph(ModuleHolder):
                 watched=[(self._name, self)],
                 graph_class=Graph,
                 depth=self._blocks.debug().max_py_stack_depth,
-                mark_gradients=self.config.options.updates_fused,
+                options=self.config.options,
             )
 
     @contextmanager

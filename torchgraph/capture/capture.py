@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from .._torch import storage_id
+from ..config import Options
 from ..counters import counters
 from ..errors import SharedMemory
 from ..guards import Guards, Modules, ValueGuard
@@ -56,13 +57,11 @@ def capture(
     watched: Sequence[tuple[str, Any]],
     graph_class: type,
     depth: int,
-    mark_gradients: bool = False,
+    options: Options,
 ) -> Captured:
     """Trace one call of ``build`` and the optimizer step that it implies.
 
     Nothing of the user's changes: parameters, buffers, optimizers, random generators, attributes.
-    ``mark_gradients`` puts a `torchgraph::gradient` node at each gradient that an optimizer reads,
-    for passes over the update.
 
     Raises:
         CaptureError and its kin; whatever ``build`` raises.
@@ -75,7 +74,7 @@ def capture(
         watched=watched,
         graph_class=graph_class,
         depth=depth,
-        mark_gradients=mark_gradients,
+        options=options,
     )
     with _collection_paused():
         recording = tracer.run()

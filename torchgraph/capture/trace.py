@@ -6,21 +6,15 @@ import contextlib
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import fx, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._torch import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    GuardOnDataDependentSymNode,
     active_tracer,
     fake_mode,
     storage_id,
@@ -29,20 +23,19 @@ from .._torch import (
     trace_ops,
     track,
 )
+from ..config import Options
 from ..errors import (
     BackwardWithoutOptimizer,
     CaptureError,
-    DataDependent,
-    DeviceMismatch,
-    OptimizerStepInBuild,
     OptimizerWithoutBackward,
-    user_frames,
 )
 from ..optim import fused
 from ..program import CallRecord, OutputKind, OutputSpec, Role
+from .amp import Autocast
 from .decompositions import table
 from .inputs import Call, map_leaves, paths
-from .recorder import HostValues, PythonBorder, Recorder, higher_order, python_random_unchanged
+from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
+from .refusals import no_cond, no_steps, readable_errors
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
 from .step import Leaf, Step
 from .trail import Trail
@@ -95,15 +88,16 @@ class Tracer:
         watched: Sequence[tuple[str, Any]],
         graph_class: type,
         depth: int,
-        mark_gradients: bool = False,
+        options: Options,
     ) -> None:
         self._step = step
-        self._mark_gradients = mark_gradients
+        self._options = options
         self._build = build
         self._call = call
         self._mode = fake_mode()
         self._host = HostValues(self._mode)
         self._trail = Trail(depth, self._name_of_variable)
+        self._autocast = Autocast(options.amp, (leaf.value for leaf in step.leaves))
         self._border = PythonBorder(self._trail)
         owners = {id(module): (path, module) for path, module in step.modules.items()}
         owners.update({id(owner): (path, owner) for path, owner in watched})
@@ -131,7 +125,7 @@ class Tracer:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             try:
                 self._fakes = [self._fake_leaf(leaf) for leaf in self._leaves]
-                with self._mode, _readable_errors(self._trail):
+                with self._mode, readable_errors(self._trail):
                     gm = trace_ops(self._traced, *self._fakes, decomposition_table=table())
             except BaseException:
                 self._clean_up(check=False)
@@ -152,16 +146,14 @@ class Tracer:
             holders = StandIns(self._step)
             enter(holders.in_place(values))
             enter(self._border)
-            enter(self._trail.watching_engine())
+            enter(self._trail.watching_engine(self._autocast.backward))
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
             returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
             outputs = self._outputs(returned, standins)
-            update = OptimizerTrace(
-                self._step, holders, values, self._trail, mark_gradients=self._mark_gradients
-            )
+            update = OptimizerTrace(self._step, holders, values, self._trail, self._options)
             if self._step.optimizers:
                 update.run()
             recorder.stamp()
@@ -174,7 +166,13 @@ class Tracer:
         )
         before = [getattr(standin, "grad", None) for standin in standins]
         watches = (self._attributes.active(self._classes), self._calls.active())
-        with watches[0], watches[1], _no_steps(self._trail), _no_cond(self._trail):
+        with (
+            self._autocast.forward(),
+            watches[0],
+            watches[1],
+            no_steps(self._trail),
+            no_cond(self._trail),
+        ):
             returned = self._build(*args, **kwargs)
         if self._step.optimizers and not self._trail.backward_runs:
             raise OptimizerWithoutBackward(
@@ -333,63 +331,3 @@ class Tracer:
         }
         found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
         return list(found.values())
-
-
-@contextlib.contextmanager
-def _no_steps(trail: Trail) -> Iterator[None]:
-    """Refuse ``optimizer.step()`` in `build`: the Graph would step a second time."""
-
-    def refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        raise OptimizerStepInBuild(
-            f"build calls {type(optimizer).__name__}.step(), which is the Graph's to do.",
-            where=trail.line,
-        )
-
-    handle = register_optimizer_step_pre_hook(refuse)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _no_cond(trail: Trail) -> AbstractContextManager[Any]:
-    """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise higher_order("cond", trail.line)
-
-    return mock.patch.object(torch, "cond", refuse)
-
-
-@contextlib.contextmanager
-def _readable_errors(trail: Trail) -> Iterator[None]:
-    """Turn torch's own refusals into errors that name the user's line."""
-    try:
-        yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise DataDependent(
-            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known "
-            "when the program runs.",
-            where=_line_of(error) or trail.line,
-        ) from error
-    except GuardOnDataDependentSymNode as error:
-        raise DataDependent(
-            "Python branches on a number that is only known when the program runs.",
-            where=_line_of(error) or trail.line,
-        ) from error
-    except RuntimeError as error:
-        if "two different devices" in str(error) or "same device" in str(error):
-            raise DeviceMismatch(str(error).splitlines()[0], where=_line_of(error)) from error
-        raise
-
-
-def _line_of(error: BaseException) -> Any:
-    """The innermost user line of a traceback."""
-    found = None
-    trace = error.__traceback__
-    while trace is not None:
-        frames = user_frames(1, trace.tb_frame)
-        if frames and frames[0].function == trace.tb_frame.f_code.co_name:
-            found = frames[0]._replace(lineno=trace.tb_lineno)
-        trace = trace.tb_next
-    return found

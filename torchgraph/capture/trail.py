@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -74,9 +74,9 @@ class Trail:
             self._phase = outer
 
     @contextmanager
-    def watching_engine(self) -> Iterator[None]:
-        """Nodes recorded while the autograd engine runs belong to the backward phase."""
-        with engine_watch(self._enter_engine, self._leave_engine):
+    def watching_engine(self, around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+        """Nodes recorded while the autograd engine runs, ``around`` it, belong to the backward."""
+        with engine_watch(self._enter_engine, self._leave_engine, around):
             yield
 
     def here(self) -> Provenance:

@@ -10,6 +10,7 @@ import torch
 
 from .. import ops
 from .._torch import clip_grad_norm
+from ..config import Options
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, eager_branch
 from .standins import StandIns
@@ -51,11 +52,10 @@ class OptimizerTrace:
         holders: StandIns,
         standins: list[Any],
         trail: Trail,
-        *,
-        mark_gradients: bool,
+        options: Options,
     ) -> None:
         self._step = scanned
-        self._mark_gradients = mark_gradients
+        self._options = options
         self._holders = holders
         self._standins = standins
         self._trail = trail
@@ -72,7 +72,7 @@ class OptimizerTrace:
                 check(optimizer)
                 with eager_branch(optimizer):
                     clip(optimizer)
-                    if self._mark_gradients:
+                    if self._options.updates_fused:
                         self._mark(optimizer)
                     scaled_step(optimizer)
             self._keep_rebound_slots()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from ..capture.amp import Autocast
 from ..capture.inputs import Call
 from ..capture.step import Step
 from ..errors import SourceLine
@@ -88,7 +89,8 @@ def check(
     Args:
         graph: the object that ``build`` belongs to; its attributes are put back, too.
     """
-    eager = Eager(build, call, modules, optimizers, replay.leaves, graph)
+    autocast = Autocast(graph.config.options.amp, (leaf.value for leaf in replay.leaves))
+    eager = Eager(autocast.eager(build), call, modules, optimizers, replay.leaves, graph)
     side = _GraphSide(replay, call, Step.scan(modules, optimizers))
     expected = eager.run()
     got = side.run(replay.executable.function, replay.executable.outputs)

@@ -1,0 +1,81 @@
+"""What a trace refuses on the user's behalf, and torch's own refusals in the user's terms."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .._torch import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+from ..errors import DataDependent, DeviceMismatch, OptimizerStepInBuild, user_frames
+from .recorder import higher_order
+from .trail import Trail
+
+
+@contextlib.contextmanager
+def no_steps(trail: Trail) -> Iterator[None]:
+    """Refuse ``optimizer.step()`` in `build`: the Graph would step a second time."""
+
+    def refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        raise OptimizerStepInBuild(
+            f"build calls {type(optimizer).__name__}.step(), which is the Graph's to do.",
+            where=trail.line,
+        )
+
+    handle = register_optimizer_step_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def no_cond(trail: Trail) -> AbstractContextManager[Any]:
+    """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise higher_order("cond", trail.line)
+
+    return mock.patch.object(torch, "cond", refuse)
+
+
+@contextlib.contextmanager
+def readable_errors(trail: Trail) -> Iterator[None]:
+    """Turn torch's own refusals into errors that name the user's line."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise DataDependent(
+            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known "
+            "when the program runs.",
+            where=_line_of(error) or trail.line,
+        ) from error
+    except GuardOnDataDependentSymNode as error:
+        raise DataDependent(
+            "Python branches on a number that is only known when the program runs.",
+            where=_line_of(error) or trail.line,
+        ) from error
+    except RuntimeError as error:
+        if "two different devices" in str(error) or "same device" in str(error):
+            raise DeviceMismatch(str(error).splitlines()[0], where=_line_of(error)) from error
+        raise
+
+
+def _line_of(error: BaseException) -> Any:
+    """The innermost user line of a traceback."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        frames = user_frames(1, trace.tb_frame)
+        if frames and frames[0].function == trace.tb_frame.f_code.co_name:
+            found = frames[0]._replace(lineno=trace.tb_lineno)
+        trace = trace.tb_next
+    return found
