@@ -150,7 +150,9 @@ def test_check_compares_with_autocast():
     assert graph.check(*batch) is None
 
 
-@pytest.mark.parametrize("arguments", [{"mode": "yes"}, {"dtype": torch.float32}, {"dtype": "half"}])
+@pytest.mark.parametrize(
+    "arguments", [{"mode": "yes"}, {"dtype": torch.float32}, {"dtype": "half"}]
+)
 def test_bad_arguments(arguments):
     graph = Train(Mlp(), optim.SGD(Mlp().parameters(), lr=0.1), torch.bfloat16)
     with pytest.raises(InvalidOption):

@@ -30,6 +30,8 @@ class Architecture:
     """The error class by name, when the architecture cannot be captured so configured."""
     writes: str = ""
     """The attribute that its forward writes, which is worth a warning."""
+    since: str = ""
+    """The release of transformers that it needs: older ones ask for values, or warn."""
 
 
 def tokens(config: Any) -> dict[str, Any]:

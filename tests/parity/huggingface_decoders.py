@@ -81,6 +81,7 @@ DECODERS = (
             "dropout": 0.1,
             "attention_dropout": 0.1,
         },
+        since="5.23",
     ),
     Architecture(
         "bloom",

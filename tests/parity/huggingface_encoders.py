@@ -86,6 +86,7 @@ ENCODERS = (
             "norm_rel_ebd": "layer_norm",
             "share_att_key": True,
         },
+        since="5.23",
     ),
     Architecture(
         "longformer",
@@ -117,5 +118,12 @@ ENCODERS = (
         {**_T5, "num_experts": 4},
         refused="DataDependent",
     ),
-    Architecture("bart", "BartForConditionalGeneration", "BartConfig", masked_tokens, _BART),
+    Architecture(
+        "bart",
+        "BartForConditionalGeneration",
+        "BartConfig",
+        masked_tokens,
+        _BART,
+        since="5.23",
+    ),
 )

@@ -169,6 +169,7 @@ SENSES = (
         "WhisperConfig",
         spectrograms,
         {**_BART, "num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 16},
+        since="5.23",
     ),
     Architecture(
         "wav2vec2",
@@ -177,6 +178,7 @@ SENSES = (
         waves,
         {**_WAV2VEC2, "layerdrop": 0.0, "apply_spec_augment": False},
         writes="_output_capturing_hooks_installed",
+        since="5.23",
     ),
     Architecture(
         "wav2vec2, layerdrop",
@@ -193,5 +195,6 @@ SENSES = (
         waves,
         {**_WAV2VEC2, "layerdrop": 0.0, "mask_time_prob": 0.5, "mask_time_length": 2},
         refused="RandomStateTouched",
+        since="5.23",
     ),
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import nn
 
 from torchgraph import errors
@@ -42,6 +43,8 @@ def _check(model: str, config: Any, batches: list[dict[str, Any]], atol: float =
 
 
 def _config(architecture: Architecture) -> Any:
+    if Version(transformers.__version__) < Version(architecture.since or "0"):
+        pytest.skip(f"needs transformers {architecture.since}")
     return getattr(transformers, architecture.config)(**architecture.settings)
 
 
