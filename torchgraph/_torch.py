@@ -272,13 +272,19 @@ def engine_watch(
     enter: Callable[[tuple[Any, ...]], None],
     leave: Callable[[], None],
     around: Callable[[], contextlib.AbstractContextManager[None]],
+    scaled: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Iterator[None]:
-    """Each run of the autograd engine inside of ``around()``, ``enter(roots)`` and ``leave()``."""
+    """Each run of the autograd engine inside of ``around()``, ``enter(roots)`` and ``leave()``.
+
+    ``scaled`` replaces the initial gradients of runs that accumulate into ``.grad``.
+    """
     original = torch.autograd.graph._engine_run_backward
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         enter(tuple(t_outputs))
         try:
+            if scaled is not None and kwargs.get("accumulate_grad"):
+                args = (tuple(g if g is None else scaled(g) for g in args[0]), *args[1:])
             with around():
                 return original(t_outputs, *args, **kwargs)
         finally:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
@@ -49,6 +49,9 @@ class Options:
     backend: str = "aten"
     cache_size: int = 8
     amp: torch.dtype | None = None
+    micro_batches: int = 1
+    whole_inputs: frozenset[str] = frozenset()
+    """Parameters of `build` that are not split into micro-batches."""
     fuse_model_update: bool = False
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
@@ -105,7 +108,6 @@ class GraphConfig:
         "set_zero_redundancy_optimizer_mode": "ZeRO",
         "allow_fuse_add_to_output": "fusion of additions",
         "allow_fuse_cast_scale": "fusion of cast and scale",
-        "set_gradient_accumulation_steps": "gradient accumulation",
         "set_outputs_buffer_size": "a ring of output buffers",
         "enable_cudnn_conv_heuristic_search_algo": "the choice of cuDNN algorithms",
         "enable_straighten_algorithm": "the order of nodes",
@@ -171,6 +173,25 @@ class GraphConfig:
                 f"{mode!r} and {dtype!r}."
             )
         self._set(amp=dtype if mode else None)
+
+    def set_gradient_accumulation_steps(self, value: int, *, whole: Sequence[str] = ()) -> None:
+        """Split each call into ``value`` micro-batches and update once, with the mean gradient.
+
+        `build` sees micro-batches: every tensor input is split on dim 0 into ``value`` equal parts,
+        except for the parameters of `build` that ``whole`` names. Tensors of shape ``(b, ...)``
+        that it returns come back as ``(value * b, ...)``, scalars as ``(value,)``. The gradients
+        are those of eager's ``(loss / value).backward()``, ``value`` times. Without an optimizer
+        nothing is split. OneFlow: the option of the same name.
+
+        Raises:
+            InvalidOption: ``value`` is no int of at least 1.
+        """
+        if type(value) is not int or value < 1 or isinstance(whole, str):
+            raise InvalidOption(
+                "set_gradient_accumulation_steps takes an int of at least 1 and a list of names, "
+                f"not {value!r} and {whole!r}."
+            )
+        self._set(micro_batches=value, whole_inputs=frozenset(whole))
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Each parameter's update as one op, with its clipping coefficient and gradient cast.

@@ -41,7 +41,7 @@ from .guards import check_gradients
 from .holder import ModuleHolder
 from .inspect.check import Divergence, check
 from .inspect.report import Report
-from .lower.executable import lower
+from .lower import lower
 from .optim.rules import check as check_optimizer
 from .passes import pipeline, run
 from .replay.replay import Replay

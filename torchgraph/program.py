@@ -32,6 +32,7 @@ class Role(enum.Enum):
     SCALAR = "scalar"  # a Python number of the optimizer: lr, betas, a step count
     FREE = "free"  # a tensor from outside build, bound by reference
     INPUT = "input"  # an argument of the call
+    ACCUMULATOR = "accumulator"  # a gradient summed over micro-batches, within one call
     DERIVED = "derived"  # a cast of a parameter, kept between calls; in no state_dict
 
 
@@ -87,6 +88,8 @@ class InputSpec:
     """The fqn of the input whose memory this one shares."""
     derived_from: str | None = None
     """The fqn of the parameter that a DERIVED input is a cast of."""
+    split: bool = False
+    """True for an argument of the call of which a run gets one micro-batch after the other."""
 
 
 class OutputKind(enum.Enum):
@@ -95,6 +98,7 @@ class OutputKind(enum.Enum):
     USER = "user"  # returned from build
     UPDATE = "update"  # the new value of an input state
     CREATE = "create"  # a slot that the first step creates
+    GRADIENT = "gradient"  # of a micro-batch, for the accumulator of that fqn
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,8 @@ class Signature:
     outputs: tuple[OutputSpec, ...]
     groups: tuple[ParameterGroup, ...] = ()
     """The param groups of the optimizers; none in an inference graph."""
+    micro_batches: int = 1
+    """How often the forward and backward part runs in one call, before one update."""
 
     def by_fqn(self, fqn: str) -> InputSpec:
         """The input of that name; KeyError when there is none."""

@@ -84,7 +84,7 @@ class Schedulers:
             mark_step_called(optimizer)
         for entry in self._entries:
             if isinstance(entry.scheduler, ReduceLROnPlateau):
-                entry.scheduler.step(loss)
+                entry.scheduler.step(loss.mean())  # over micro-batches; else a scalar already
             else:
                 entry.scheduler.step()
             self._remember(entry)

@@ -159,9 +159,8 @@ def test_lines_lead_to_nodes() -> None:
     try:
         executable.function([torch.randn(3), torch.tensor([7])])
     except (IndexError, RuntimeError) as error:
-        line, node = executable.node_at(error)
+        node = executable.node_at(error)
         assert "index_select" in str(node)
-        assert executable.lines[line - 1] is node
         assert str(executable.line_of(node)).startswith("model.py:2")
     else:
         raise AssertionError("an index out of range must raise")

@@ -20,6 +20,7 @@ from ..guards import Guards, Modules, ValueGuard
 from ..program import CallRecord, OutputKind, Program, Role
 from .functionalize import functionalize
 from .inputs import Call, hollow
+from .micro_batch import micro_batch, split_inputs
 from .slots import make_slots
 from .step import Leaf, Step
 from .trace import Recording, Tracer
@@ -67,6 +68,10 @@ def capture(
         CaptureError and its kin; whatever ``build`` raises.
     """
     counters.captures += 1
+    split: frozenset[str] = frozenset()
+    if step.optimizers and options.micro_batches > 1:
+        split = split_inputs(call, build, options)
+        call = micro_batch(call, build, options)
     tracer = Tracer(
         step,
         build,
@@ -80,8 +85,12 @@ def capture(
         recording = tracer.run()
         made = make_slots(recording, step.optimizers)
         program, guard_nodes = functionalize(recording)
-    groups = tuple(step.parameter_groups())
-    program.signature = replace(program.signature, groups=groups)
+    program.signature = replace(
+        program.signature,
+        inputs=tuple(replace(s, split=s.fqn in split) for s in program.signature.inputs),
+        groups=tuple(step.parameter_groups()),
+        micro_batches=options.micro_batches if step.optimizers else 1,
+    )
     leaves = [_without_batch(leaf) for leaf in recording.inputs]
     _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)

@@ -146,7 +146,7 @@ class Tracer:
             holders = StandIns(self._step)
             enter(holders.in_place(values))
             enter(self._border)
-            enter(self._trail.watching_engine(self._autocast.backward))
+            enter(self._trail.watching_engine(self._autocast.backward, self._scaled()))
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
@@ -185,6 +185,13 @@ class Tracer:
                 "build calls backward(), but the Graph has no optimizer to use the gradients."
             )
         return returned
+
+    def _scaled(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """What becomes of the gradient that a ``backward()`` starts with."""
+        count = self._options.micro_batches
+        if count == 1 or not self._step.optimizers:
+            return None
+        return lambda gradient: gradient / count
 
     def _with_numbers(self, standins: Sequence[Any]) -> list[Any]:
         """Replace the stand-ins of Python numbers by symbolic numbers."""

@@ -74,9 +74,13 @@ class Trail:
             self._phase = outer
 
     @contextmanager
-    def watching_engine(self, around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-        """Nodes recorded while the autograd engine runs, ``around`` it, belong to the backward."""
-        with engine_watch(self._enter_engine, self._leave_engine, around):
+    def watching_engine(
+        self,
+        around: Callable[[], AbstractContextManager[None]],
+        scaled: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> Iterator[None]:
+        """Nodes recorded while the autograd engine runs belong to the backward phase."""
+        with engine_watch(self._enter_engine, self._leave_engine, around, scaled):
             yield
 
     def here(self) -> Provenance:

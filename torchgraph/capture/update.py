@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import ops
-from .._torch import clip_grad_norm
+from .._torch import OpOverload, clip_grad_norm
 from ..config import Options
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, eager_branch
@@ -70,10 +70,12 @@ class OptimizerTrace:
         with self._trail.update():
             for optimizer in self._step.optimizers:
                 check(optimizer)
+                if self._options.micro_batches > 1:
+                    self._mark(optimizer, ops.accumulated)
                 with eager_branch(optimizer):
                     clip(optimizer)
                     if self._options.updates_fused:
-                        self._mark(optimizer)
+                        self._mark(optimizer, ops.gradient)
                     scaled_step(optimizer)
             self._keep_rebound_slots()
 
@@ -142,12 +144,12 @@ class OptimizerTrace:
                 return found
         return None
 
-    def _mark(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimizer read each gradient through a node that says whose it is."""
+    def _mark(self, optimizer: torch.optim.Optimizer, mark: OpOverload) -> None:
+        """Let what follows read each gradient through a node that says whose it is."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    parameter.grad = ops.gradient(parameter.grad, self._fqns[id(parameter)])
+                    parameter.grad = mark(parameter.grad, self._fqns[id(parameter)])
 
     def _keep_rebound_slots(self) -> None:
         for number, parameter, slots in self._states():

@@ -12,7 +12,7 @@ from torch import fx, nn
 from ..capture.amp import Autocast
 from ..capture.inputs import Call
 from ..capture.step import Step
-from ..errors import SourceLine
+from ..errors import NotSupported, SourceLine
 from ..program import OutputKind, OutputSpec, Phase, Program, Role, provenance
 from ..replay.replay import Replay
 from . import bits
@@ -89,6 +89,12 @@ def check(
     Args:
         graph: the object that ``build`` belongs to; its attributes are put back, too.
     """
+    if replay.program.signature.micro_batches > 1:
+        raise NotSupported(
+            "graph.check() compares one backward and one update; with gradient accumulation there "
+            "are several.",
+            fix="set_gradient_accumulation_steps(1) and check one micro-batch.",
+        )
     autocast = Autocast(graph.config.options.amp, (leaf.value for leaf in replay.leaves))
     eager = Eager(autocast.eager(build), call, modules, optimizers, replay.leaves, graph)
     side = _GraphSide(replay, call, Step.scan(modules, optimizers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,11 +127,14 @@ class Memory:
         return state + self.constants + self.inputs
 
 
-def nodes(captured: Program, program: Program, lowered: Program) -> tuple[PhaseCount, ...]:
+def nodes(
+    captured: Program, program: Program, lowered: Iterable[Program]
+) -> tuple[PhaseCount, ...]:
     """The node counts of each phase."""
     written = [
         provenance(node).phase
-        for node in lowered.nodes
+        for part in lowered
+        for node in part.nodes
         if node.op == "call_function" and effects.of(node).mutates
     ]
     return tuple(

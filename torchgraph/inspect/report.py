@@ -66,7 +66,7 @@ class Report:
             serves_once=replay.serves_once,
             stages=tuple(Stage(stage, time) for stage, time in seconds.items()),
             passes=tuple(program.history),
-            nodes=facts.nodes(captured.program, program, replay.executable.program),
+            nodes=facts.nodes(captured.program, program, replay.executable.programs),
             memory=facts.memory(program, values),
             programs=Programs(
                 held, options.cache_size, cache.hits, cache.misses, tuple(cache.reasons)

@@ -15,7 +15,7 @@ from .. import effects
 from .._torch import OpOverload
 from ..counters import counters
 from ..errors import SourceLine
-from ..program import OutputKind, OutputSpec, Program, Signature, provenance
+from ..program import OutputKind, OutputSpec, Program, Role, Signature, provenance
 from .calls import Calls
 from .reinplace import reinplace
 
@@ -52,14 +52,27 @@ class Executable:
     program: Program
     """The lowered program."""
 
-    def node_at(self, error: BaseException) -> tuple[int, fx.Node | None]:
-        """(line, node) at which a run failed; line 0 when it was not inside the function."""
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The lowered programs: one."""
+        return (self.program,)
+
+    def wrote(self, error: BaseException) -> bool:
+        """True when the run that failed had begun to write states."""
+        return self._line_at(error) >= self.first_write
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """The node at which a run failed; None when it was not inside the function."""
+        line = self._line_at(error)
+        return self.lines[line - 1] if line else None
+
+    def _line_at(self, error: BaseException) -> int:
         trace, line = error.__traceback__, 0
         while trace is not None:
             if trace.tb_frame.f_code is self.function.__code__:
                 line = trace.tb_lineno
             trace = trace.tb_next
-        return line, self.lines[line - 1] if line else None
+        return line
 
     def line_of(self, node: fx.Node | None) -> SourceLine | None:
         """The user's line that a node comes from."""
@@ -204,7 +217,11 @@ class _Writer:
     def _memory_of_states(self) -> set[fx.Node]:
         written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
         specs = zip(self._program.signature.inputs, self._program.placeholders, strict=True)
-        return {node for spec, node in specs if spec.fqn in written}
+        return {
+            node
+            for spec, node in specs
+            if spec.fqn in written and spec.role is not Role.ACCUMULATOR
+        }
 
     def _writes_state(self, node: fx.Node) -> bool:
         """True for a mutating op one of whose arguments is, or was made in place from, a state."""

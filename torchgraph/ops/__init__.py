@@ -8,6 +8,6 @@ from __future__ import annotations
 from . import library as library
 from . import update as update
 from .draws import bernoulli, grouped_mm, normal
-from .marks import gradient
+from .marks import accumulated, gradient
 
-__all__ = ["bernoulli", "gradient", "grouped_mm", "normal"]
+__all__ = ["accumulated", "bernoulli", "gradient", "grouped_mm", "normal"]

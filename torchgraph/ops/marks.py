@@ -13,3 +13,6 @@ def _same(tensor: torch.Tensor, parameter: str) -> torch.Tensor:
 
 gradient = define("gradient(Tensor self, str parameter) -> Tensor", _same, compiled=False)
 """The gradient that an optimizer reads for the parameter of that fqn; a copy of ``self``."""
+
+accumulated = define("accumulated(Tensor self, str parameter) -> Tensor", _same, compiled=False)
+"""Where the gradients of the micro-batches come together: what is behind it runs once a step."""

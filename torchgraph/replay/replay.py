@@ -21,7 +21,7 @@ from ..counters import counters
 from ..debug.tree import TreeSource
 from ..errors import GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
-from ..lower.executable import Executable
+from ..lower import Executable, Plan
 from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 from .derived import Derived
 
@@ -29,7 +29,7 @@ from .derived import Derived
 class Replay:
     """Runs an executable directly over live tensors. Holds what the guards found, not a copy."""
 
-    def __init__(self, captured: Captured, program: Program, executable: Executable) -> None:
+    def __init__(self, captured: Captured, program: Program, executable: Executable | Plan) -> None:
         self.captured = captured
         self.program = program
         """The program after all passes."""
@@ -183,8 +183,8 @@ class Replay:
             with below_autograd():
                 return self.executable.function(values)
         except Exception as error:
-            line, node = self.executable.node_at(error)
-            if line >= self.executable.first_write:
+            node = self.executable.node_at(error)
+            if self.executable.wrote(error):
                 self.broken = f"{type(error).__name__}: {error}"
                 state = "Some of the state was already updated."
             else:

@@ -1,0 +1,128 @@
+"""Plan: a step that runs its forward and backward part once for each micro-batch, then updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..capture.micro_batch import chunk
+from ..errors import SourceLine
+from ..program import OutputKind, OutputSpec, Program, Signature
+from .executable import Executable, lower
+from .split import split
+
+
+@dataclass
+class _Progress:
+    """How far a run got: what an error leaves behind depends on it."""
+
+    wrote: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Three executables behind the interface of one.
+
+    The first micro-batch's gradients become the accumulators, the others are added to them in
+    place, so that at any time there is one set of gradients and one micro-batch's activations.
+    """
+
+    first: Executable
+    following: Executable
+    update: Executable
+    signature: Signature
+    """Of the whole step."""
+    program: Program
+    """The whole step, not split."""
+    _progress: _Progress = field(default_factory=_Progress)
+
+    @classmethod
+    def of(cls, program: Program, name: str) -> Plan:
+        """Split and lower. Raises what `split` raises."""
+        parts = split(program)
+        names = ("first micro-batch", "following micro-batches", "update")
+        first, following, update = (
+            lower(part, f"{name}, {what}") for part, what in zip(parts, names, strict=True)
+        )
+        return cls(first, following, update, program.signature, program)
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """As `Executable.outputs`."""
+        return (*self._returned, *self.update.outputs)
+
+    @property
+    def _returned(self) -> tuple[OutputSpec, ...]:
+        return tuple(o for o in self.first.outputs if o.kind is not OutputKind.GRADIENT)
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """The parts, in the order in which they run."""
+        return (self.first, self.following, self.update)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The lowered programs of the parts."""
+        return tuple(part.program for part in self.executables)
+
+    @property
+    def writes(self) -> bool:
+        """As `Executable.writes`."""
+        return True
+
+    @property
+    def random(self) -> bool:
+        """As `Executable.random`."""
+        return any(part.random for part in self.executables)
+
+    @property
+    def source(self) -> str:
+        """The three functions."""
+        return "\n".join(part.source for part in self.executables)
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
+        self._progress.wrote = False
+        kept = len(self._returned)
+        returned: list[tuple[Any, ...]] = []
+        gradients: tuple[Any, ...] = ()
+        for number in range(self.signature.micro_batches):
+            batch = self._micro_batch(values, number)
+            part = self.following if number else self.first
+            results = part.function([*batch, *gradients])
+            self._progress.wrote |= part.writes
+            returned.append(results[:kept])
+            gradients = gradients or results[kept:]
+        packed = (_pack(values) for values in zip(*returned, strict=True))
+        return (*packed, *self.update.function([*values, *gradients]))
+
+    def _micro_batch(self, values: Sequence[Any], number: int) -> list[Any]:
+        count = self.signature.micro_batches
+        specs = self.signature.inputs
+        return [
+            chunk(value, number, count) if spec.split else value
+            for spec, value in zip(specs, values, strict=True)
+        ]
+
+    def wrote(self, error: BaseException) -> bool:
+        """As `Executable.wrote`."""
+        return self._progress.wrote or any(part.wrote(error) for part in self.executables)
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """As `Executable.node_at`."""
+        return next(filter(None, (part.node_at(error) for part in self.executables)), None)
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """As `Executable.line_of`."""
+        return self.first.line_of(node)
+
+
+def _pack(values: tuple[Any, ...]) -> Any:
+    """What OneFlow's pack gives: scalars as a vector, everything else one after the other."""
+    if not isinstance(values[0], torch.Tensor):
+        return values[-1]
+    return torch.stack(values) if values[0].ndim == 0 else torch.cat(values)

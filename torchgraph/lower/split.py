@@ -1,0 +1,220 @@
+"""Split one step where the gradients of micro-batches come together, before the update.
+
+Three programs, whatever k is. All take the inputs of the whole step, so that one list of values
+serves them; the second and third take the accumulators besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from .. import ops
+from .._torch import graph_module, storage_id
+from ..errors import NotSupported
+from ..program import (
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Phase,
+    Program,
+    Role,
+    TensorMeta,
+    provenance,
+)
+from ..values import evaluate, mode_of, neutral, with_values
+
+aten = torch.ops.aten
+
+
+_Wanted = Callable[[fx.Node], bool]
+
+
+class Segments(NamedTuple):
+    """The parts of a step: the first micro-batch, each of the others, the update."""
+
+    first: Program
+    following: Program
+    update: Program
+
+
+def split(program: Program) -> Segments:
+    """The segments of a program whose gradients are marked by ``torchgraph::accumulated``.
+
+    Raises:
+        NotSupported: the update reads something of the forward or backward besides gradients, or a
+            state that they write.
+    """
+    parts = _Parts(program)
+    parts.check()
+    return Segments(parts.first(), parts.following(), parts.update())
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """One accumulator: the mark in the program and the gradient of a micro-batch."""
+
+    fqn: str
+    mark: fx.Node
+    value: fx.Node
+    owned: bool
+    """True when nothing else lives in its memory."""
+
+
+class _Parts:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        calls = [node for node in program.nodes if node.op == "call_function"]
+        marks = [node for node in calls if node.target is ops.accumulated]
+        self._late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
+        self._late -= set(marks)
+        self._marks = set(marks)
+        self._outputs = list(zip(program.signature.outputs, program.results, strict=True))
+        self._gradients = list(self._owning(marks))
+
+    def check(self) -> None:
+        """Raise NotSupported where the update needs more of the micro-batches than gradients."""
+        early = [(out, value) for out, value in self._outputs if self._is_early(out, value)]
+        written = {out.target for out, _ in early if out.kind is OutputKind.UPDATE}
+        inputs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
+        states = {node: spec.fqn for node, spec in inputs}
+        states.update((v, out.target) for out, v in early if out.target in written)
+        for node in self._late:
+            for used in node.all_input_nodes:
+                anew = used.op == "call_function" and used not in self._late | self._marks
+                if anew or states.get(used) in written:
+                    what = states.get(used, used.name)
+                    raise NotSupported(
+                        f"Gradient accumulation: the optimizer's step reads {what}, which each "
+                        "micro-batch computes anew.",
+                        where=provenance(used).line,
+                    )
+
+    def first(self) -> Program:
+        """Forward and backward of a micro-batch; its gradients are the accumulators' first."""
+        return self._micro_batch(())
+
+    def following(self) -> Program:
+        """The same, its gradients added to the accumulators in place."""
+        return self._micro_batch(self._gradients)
+
+    def update(self) -> Program:
+        """What runs once a step."""
+        graph, copies, sums = self._with_inputs(self._gradients)
+        copies.update((gradient.mark, total) for gradient, total in sums.items())
+        late = self._late
+        self._copy(graph, copies, lambda node: node in late)
+        outputs = [pair for pair in self._outputs if not self._is_early(*pair)]
+        return self._finished(graph, copies, outputs, self._gradients)
+
+    def _micro_batch(self, accumulators: Sequence[_Gradient]) -> Program:
+        graph, copies, sums = self._with_inputs(accumulators)
+        late = self._late | self._marks
+        self._copy(graph, copies, lambda node: node not in late)
+        outputs = [pair for pair in self._outputs if self._is_early(*pair)]
+        program = self._finished(graph, copies, outputs, accumulators)
+        results = list(program.results)
+        specs = list(program.signature.outputs)
+        mode = mode_of(self._program)
+        output = program.output
+        for gradient in self._gradients:
+            value = copies[gradient.value]
+            with graph.inserting_before(output), neutral():
+                if gradient in sums:
+                    value = graph.call_function(aten.add.Tensor, (sums[gradient], value))
+                elif not gradient.owned:
+                    value = graph.call_function(aten.clone.default, (value,))
+                if "val" not in value.meta:
+                    args = with_values(value.args)
+                    fake = evaluate(mode, value.target, args, {})
+                    value.meta.update(val=fake, provenance=provenance(gradient.value))
+            kind = OutputKind.UPDATE if gradient in sums else OutputKind.GRADIENT
+            specs.append(OutputSpec(kind, f"gradient.{gradient.fqn}"))
+            results.append(value)
+        output.args = (tuple(results),)
+        program.signature = replace(program.signature, outputs=tuple(specs))
+        return program
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _is_early(self, out: OutputSpec, value: Any) -> bool:
+        """True for an output that a micro-batch gives: what build returned, and written buffers."""
+        if out.kind is OutputKind.USER:
+            return True
+        late = isinstance(value, fx.Node) and (value in self._late or value in self._marks)
+        return out.kind is OutputKind.UPDATE and isinstance(value, fx.Node) and not late
+
+    def _owning(self, marks: list[fx.Node]) -> Iterator[_Gradient]:
+        """The gradients; those whose memory something else holds are to be copied."""
+        taken = {
+            storage_id(node.meta["val"])
+            for node in (*self._program.placeholders, *self._early_results())
+            if isinstance(node.meta.get("val"), torch.Tensor)
+        }
+        for mark in marks:
+            value = mark.args[0]
+            assert isinstance(value, fx.Node)
+            fake = value.meta["val"]
+            expanded = any(s == 0 and n > 1 for n, s in zip(fake.shape, fake.stride(), strict=True))
+            constant = value.op != "call_function"
+            owned = not (expanded or constant or storage_id(fake) in taken)
+            taken.add(storage_id(fake))
+            yield _Gradient(str(mark.args[1]), mark, value, owned)
+
+    def _early_results(self) -> Iterator[fx.Node]:
+        for out, value in self._outputs:
+            if isinstance(value, fx.Node) and self._is_early(out, value):
+                yield value
+
+    def _with_inputs(
+        self, accumulators: Sequence[_Gradient]
+    ) -> tuple[fx.Graph, dict[fx.Node, fx.Node], dict[_Gradient, fx.Node]]:
+        """A graph with the step's inputs and the accumulators."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        sums: dict[_Gradient, fx.Node] = {}
+        for node in self._program.placeholders:
+            copies[node] = graph.node_copy(node)
+        for gradient in accumulators:
+            node = graph.placeholder(f"gradient_{gradient.fqn.replace('.', '_')}")
+            fake = gradient.value.meta["val"]
+            with mode_of(self._program), neutral():
+                own = torch.empty_strided(
+                    fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+                )
+            node.meta.update(val=own, provenance=provenance(gradient.value))
+            sums[gradient] = node
+        return graph, copies, sums
+
+    def _copy(self, graph: fx.Graph, copies: dict[fx.Node, fx.Node], wanted: _Wanted) -> None:
+        for node in self._program.nodes:
+            if node.op == "get_attr" or (node.op == "call_function" and wanted(node)):
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+
+    def _finished(
+        self,
+        graph: fx.Graph,
+        copies: dict[fx.Node, fx.Node],
+        outputs: list[tuple[OutputSpec, Any]],
+        accumulators: Sequence[_Gradient],
+    ) -> Program:
+        results = tuple(copies[v] if isinstance(v, fx.Node) else v for _, v in outputs)
+        graph.output(results)
+        signature = self._program.signature
+        added = [node for node in graph.nodes if node.op == "placeholder"][len(signature.inputs) :]
+        specs = tuple(
+            InputSpec(
+                node.name,
+                Role.ACCUMULATOR,
+                f"gradient.{gradient.fqn}",
+                TensorMeta.of(node.meta["val"]),
+            )
+            for node, gradient in zip(added, accumulators, strict=True)
+        )
+        specs = (*signature.inputs, *specs)
+        own = replace(signature, inputs=specs, outputs=tuple(out for out, _ in outputs))
+        return Program(graph_module(self._program.gm, graph), own)
