@@ -208,8 +208,8 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "__version__", "errors", "load", "nn", "passes", "save", "testing",
-        "train_step",
+        "Graph", "GraphConfig", "__version__", "errors", "load", "nn", "optim", "passes", "save",
+        "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
@@ -218,6 +218,7 @@ def test_public_names():
         "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldConstants", "FuseModelUpdate",
         "Pass", "pipeline", "run",
     }  # fmt: skip
+    assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",
     }  # fmt: skip

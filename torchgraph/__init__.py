@@ -3,6 +3,7 @@
 from . import config as config
 from . import errors as errors
 from . import nn as nn
+from . import optim as optim
 from . import passes as passes
 from . import testing as testing
 from .artifact import load, save
@@ -17,6 +18,7 @@ __all__ = [
     "errors",
     "load",
     "nn",
+    "optim",
     "passes",
     "save",
     "testing",

@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 import operator
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -71,6 +72,17 @@ FUSED_KERNELS: dict[str, Callable[..., None]] = {
     for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 }
 """What torch.optim calls for ``fused=True``, as torch itself has it."""
+
+foreach = types.SimpleNamespace(
+    **{
+        name: getattr(torch, f"_foreach_{name}")
+        for name in (
+            *("add", "add_", "addcdiv_", "addcmul_", "div_", "lerp", "lerp_", "mul", "mul_"),
+            *("neg", "norm", "sign_", "sqrt"),
+        )
+    }
+)
+"""What torch.optim calls for ``foreach=True``: one op over a list of tensors."""
 
 
 @dataclasses.dataclass(frozen=True)

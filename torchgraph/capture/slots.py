@@ -3,8 +3,8 @@
 Adam fills its moments with zeros and then updates them; the fill depends on no gradient, so it is
 run now, the slot becomes an input, and the program serves every later step too. SGD's momentum
 starts as a clone of the first gradient; such a slot stays an output and the program serves that one
-step. So do the slots of an optimizer that is not torch's own: one trace cannot tell where its
-first values end and its updates begin.
+step. So do the slots of an optimizer that is neither torch's nor ours: one trace cannot tell where
+its first values end and its updates begin.
 """
 
 from __future__ import annotations

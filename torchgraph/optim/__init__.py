@@ -1,1 +1,9 @@
-"""What torchgraph knows about optimizers: which a static program can hold, how to trace them."""
+"""Optimizers that torch.optim lacks; in here too is what torchgraph knows about torch's own.
+
+``LAMB`` and ``Lion`` are ordinary ``torch.optim.Optimizer``s, which need no Graph.
+"""
+
+from .lamb import LAMB
+from .lion import Lion
+
+__all__ = ["LAMB", "Lion"]

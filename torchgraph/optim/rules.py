@@ -24,6 +24,9 @@ _REFUSED: dict[type[Optimizer], str] = {
 # The classes whose fused branch ends in kernels that `torchgraph.optim.fused` knows.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
+# The methods that decide what a slot starts from, in torch's classes and in `PerParameter`.
+_SLOT_MAKERS = ("step", "_init_group", "_first_slots", "_update")
+
 
 def check(optimizer: Optimizer) -> None:
     """Raise UnsupportedOptimizer, with the reason, for what no static program can hold."""
@@ -62,7 +65,7 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
 
 
 def allocates_slots(optimizer: Optimizer) -> bool:
-    """True when a slot's first value is what its allocation gives: so for torch's own ``step``."""
-    steps = (getattr(type(optimizer), name, None) for name in ("step", "_init_group"))
+    """True when a slot's first value is what its allocation gives: for torch's steps and ours."""
+    steps = (getattr(type(optimizer), name, None) for name in _SLOT_MAKERS)
     known = [inspect.unwrap(step).__module__ for step in steps if step is not None]
-    return all(module.startswith("torch.optim.") for module in known)
+    return all(module.startswith(("torch.optim.", f"{__package__}.")) for module in known)
