@@ -1,0 +1,164 @@
+// The arguments of an update op: taken off the stack, and checked before anything is written.
+#pragma once
+
+#include <torch/headeronly/util/Exception.h>
+
+#include "overlap.h"
+#include "tensors.h"
+#include "update_rules.h"
+
+namespace torchgraph {
+
+// What ops/update.py says about a rule.
+struct RuleInfo {
+  const char* name;
+  int numbers, flags, states;
+  bool steps;
+  unsigned optional;  // states that may be an empty list
+};
+
+template <template <class> class Rule>
+constexpr RuleInfo info(const char* name, unsigned optional = 0) {
+  using R = Rule<float>;
+  return {name, R::kNumbers, R::kFlags, R::kStates, R::kSteps, optional};
+}
+
+struct UpdateArguments {
+  RuleInfo rule;
+  bool on_device;  // the overload that takes its numbers as tensors
+  std::vector<Tensor> params, grads, states[kMaxStates], steps, copies;
+  std::vector<Tensor> numbers;
+  std::optional<Tensor> l1, grad_scale, clip_coef, found_inf;
+  Options options{};  // the numbers of the other overload; flags
+
+  UpdateArguments(const RuleInfo& rule, bool on_device, StableIValue* stack)
+      : rule(rule), on_device(on_device) {
+    params = take_tensors(*stack++);
+    grads = take_tensors(*stack++);
+    for (int i = 0; i < rule.states; ++i) states[i] = take_tensors(*stack++);
+    if (rule.steps) steps = take_tensors(*stack++);
+    copies = take_tensors(*stack++);
+    options.grad_scale = options.clip_coef = 1;
+    for (int i = 0; i < rule.numbers; ++i, ++stack) {
+      if (on_device) {
+        numbers.push_back(take_tensor(*stack));
+      } else {
+        options.numbers[i] = torch::stable::detail::to<double>(*stack);
+      }
+    }
+    for (int i = 0; i < rule.flags; ++i) options.flags[i] = torch::stable::detail::to<bool>(*stack++);
+    options.maximize = torch::stable::detail::to<bool>(*stack++);
+    if (on_device) {
+      l1 = take_optional_tensor(*stack++);
+    } else {
+      options.l1 = torch::stable::detail::to<double>(*stack++);
+    }
+    grad_scale = take_optional_tensor(*stack++);
+    clip_coef = take_optional_tensor(*stack++);
+    found_inf = take_optional_tensor(*stack++);
+  }
+
+  // The states whose lists are not empty, one bit each.
+  unsigned given() const {
+    unsigned bits = 0;
+    for (int i = 0; i < rule.states; ++i) bits |= states[i].empty() ? 0u : 1u << i;
+    return bits;
+  }
+
+  void check() const {
+    same_count(grads, "grads", false);
+    for (int i = 0; i < rule.states; ++i) same_count(states[i], "states", rule.optional >> i & 1u);
+    if (rule.steps) same_count(steps, "steps", false);
+    same_count(copies, "copies", true);
+    for (const auto* one : {&l1, &grad_scale, &clip_coef, &found_inf}) {
+      if (*one) check_scalar(**one, one == &l1);
+    }
+    for (const Tensor& number : numbers) check_scalar(number, true);
+    std::vector<Range> ranges;
+    ranges.reserve(params.size() * (4 + rule.states));
+    for (size_t i = 0; i < params.size(); ++i) check_tensors(i, ranges);
+    for (const auto* one : {&l1, &grad_scale, &clip_coef, &found_inf}) {
+      if (*one) add(ranges, **one, false);
+    }
+    for (const Tensor& number : numbers) add(ranges, number, false);
+    STD_TORCH_CHECK(!conflict(ranges), "torchgraph::", rule.name,
+                    ": a written tensor overlaps another tensor or itself.");
+  }
+
+ private:
+  void same_count(const std::vector<Tensor>& list, const char* what, bool optional) const {
+    STD_TORCH_CHECK(list.size() == params.size() || (optional && list.empty()), "torchgraph::",
+                    rule.name, ": ", params.size(), " params, ", list.size(), " ", what, ".");
+  }
+
+  void check_scalar(const Tensor& scalar, bool number) const {
+    Dtype dtype{};
+    STD_TORCH_CHECK(scalar.numel() == 1 && floating(scalar.dtype(), dtype) &&
+                        (!number || dtype == Dtype::kDouble) &&
+                        (params.empty() || same_device(scalar, params[0])),
+                    "torchgraph::", rule.name, ": a number must be one floating-point element",
+                    number ? " of float64" : "", " on the parameters' device.");
+  }
+
+  static bool same_device(const Tensor& a, const Tensor& b) {
+    return a.device_type() == b.device_type() && a.device_index() == b.device_index();
+  }
+
+  void check_tensors(size_t i, std::vector<Range>& ranges) const {
+    Dtype dtype{};
+    check_tensor(params[i], i, "params", true, dtype);
+    check_tensor(grads[i], i, "grads", true, dtype);
+    add(ranges, params[i], true);
+    add(ranges, grads[i], false);
+    for (int k = 0; k < rule.states; ++k) {
+      if (states[k].empty()) continue;
+      check_tensor(states[k][i], i, "states", false, dtype);
+      add(ranges, states[k][i], true);
+    }
+    if (!copies.empty()) {
+      check_tensor(copies[i], i, "copies", true, dtype);
+      add(ranges, copies[i], true);
+    }
+    if (rule.steps) {
+      STD_TORCH_CHECK(steps[i].numel() == 1 && floating(steps[i].dtype(), dtype) &&
+                          element_size(dtype) >= 4 && same_device(steps[i], params[0]),
+                      "torchgraph::", rule.name, ": steps[", i,
+                      "] must be one float32 or float64 number on the parameters' device.");
+      add(ranges, steps[i], true);
+    }
+  }
+
+  void check_tensor(const Tensor& tensor, size_t i, const char* list, bool any_dtype,
+                    Dtype& dtype) const {
+    const Tensor& param = params[i];
+    STD_TORCH_CHECK(same_device(tensor, params[0]), "torchgraph::", rule.name, ": ", list, "[", i,
+                    "] is on another device than params[0].");
+    const int64_t dim = param.dim();
+    STD_TORCH_CHECK(
+        tensor.dim() == dim && std::equal(tensor.sizes(), tensor.sizes() + dim, param.sizes()),
+        "torchgraph::", rule.name, ": ", list, "[", i, "] has not the shape of params[", i, "].");
+    STD_TORCH_CHECK(floating(tensor.dtype(), dtype) && (any_dtype || tensor.dtype() == param.dtype()),
+                    "torchgraph::", rule.name, ": ", list, "[", i, "] has a dtype that it cannot have.");
+  }
+
+  static void add(std::vector<Range>& ranges, const Tensor& tensor, bool written) {
+    Dtype dtype{};
+    floating(tensor.dtype(), dtype);
+    const int64_t numel = tensor.numel();
+    if (numel == 0) return;
+    const Extent place = extent(tensor, element_size(dtype), numel);
+    ranges.push_back({place.low, place.high, &tensor, static_cast<int32_t>(element_size(dtype)),
+                      written, place.dense});
+  }
+};
+
+// What the rule needs and was not given; ``known`` are numbers that can be read here.
+template <template <class> class Rule>
+void check_states(const UpdateArguments& arguments, const Options& known) {
+  const unsigned all = (1u << arguments.rule.states) - 1;
+  const unsigned missing = Rule<float>::used(known, all) & ~arguments.given();
+  STD_TORCH_CHECK(arguments.params.empty() || missing == 0, "torchgraph::", arguments.rule.name,
+                  ": an option needs a state whose list is empty.");
+}
+
+}  // namespace torchgraph
