@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from . import library as library
 from . import update as update
+from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .marks import accumulated, gradient
 
-__all__ = ["accumulated", "bernoulli", "gradient", "grouped_mm", "normal"]
+__all__ = ["accumulated", "bernoulli", "cross_entropy", "gradient", "grouped_mm", "normal"]

@@ -42,6 +42,14 @@ def define(
     return op
 
 
+def differentiate(
+    op: OpOverload, backward: Callable[..., Any], setup_context: Callable[..., None]
+) -> None:
+    """Give an op a derivative, as `torch.library.register_autograd` does."""
+    name = op._schema.name
+    torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
+
+
 def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..., Any]:
     tried: set[str] = set()
 
