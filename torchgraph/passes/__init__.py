@@ -8,12 +8,14 @@ from .canonicalize import Canonicalize as Canonicalize
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
+from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
 from .runner import run as run
 
 __all__ = [
     "Canonicalize",
     "CommonSubexpressions",
     "DeadCode",
+    "FoldBatchNorm",
     "FoldConstants",
     "Pass",
     "pipeline",
