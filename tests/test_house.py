@@ -215,7 +215,7 @@ def test_public_names():
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
         "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldConstants", "Pass", "pipeline",
-        "run", "FoldBatchNorm",
+        "run", "ChannelsLast", "FoldBatchNorm",
     }  # fmt: skip
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..config import Options
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
+from .channels_last import ChannelsLast as ChannelsLast
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
@@ -13,6 +14,7 @@ from .runner import run as run
 
 __all__ = [
     "Canonicalize",
+    "ChannelsLast",
     "CommonSubexpressions",
     "DeadCode",
     "FoldBatchNorm",
