@@ -215,8 +215,8 @@ def test_public_names():
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
-        "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldConstants", "FuseModelUpdate",
-        "Pass", "pipeline", "run",
+        "ChannelsLast", "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldBatchNorm",
+        "FoldConstants", "FuseModelUpdate", "Pass", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {

@@ -5,16 +5,20 @@ from __future__ import annotations
 from ..config import Options
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
+from .channels_last import ChannelsLast as ChannelsLast
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
+from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
 
 __all__ = [
     "Canonicalize",
+    "ChannelsLast",
     "CommonSubexpressions",
     "DeadCode",
+    "FoldBatchNorm",
     "FoldConstants",
     "FuseModelUpdate",
     "Pass",
