@@ -215,8 +215,8 @@ def test_public_names():
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
-        "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldConstants", "FuseModelUpdate",
-        "Pass", "pipeline", "run",
+        "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldConstants", "FuseAddToOutput",
+        "FuseCastScale", "FuseModelUpdate", "Pass", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",

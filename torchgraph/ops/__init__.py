@@ -9,5 +9,6 @@ from . import library as library
 from . import update as update
 from .draws import bernoulli, grouped_mm, normal
 from .marks import gradient
+from .scale import cast_scale
 
-__all__ = ["bernoulli", "gradient", "grouped_mm", "normal"]
+__all__ = ["bernoulli", "cast_scale", "gradient", "grouped_mm", "normal"]

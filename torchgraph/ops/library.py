@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _extension
-from .._torch import OpOverload, below_version_counters
+from .._torch import OpOverload, below_version_counters, has_kernel_for
 
 _LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
 
@@ -40,6 +40,14 @@ def define(
     if op._schema.is_mutable:
         _LIBRARY.impl(name, _raising_versions(op), "ADInplaceOrView", with_keyset=True)
     return op
+
+
+def has_kernel(op: OpOverload, device: torch.device) -> bool:
+    """True when a kernel for that device stands before the op's reference. Loads the library."""
+    if device.type not in ("cpu", "cuda"):
+        return False
+    _extension.load(device.type)
+    return has_kernel_for(op._schema.name, device.type.upper())
 
 
 def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,8 @@ from .canonicalize import Canonicalize as Canonicalize
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
+from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
+from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
 
@@ -16,6 +18,8 @@ __all__ = [
     "CommonSubexpressions",
     "DeadCode",
     "FoldConstants",
+    "FuseAddToOutput",
+    "FuseCastScale",
     "FuseModelUpdate",
     "Pass",
     "pipeline",
@@ -35,4 +39,14 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
     first: tuple[Pass, ...] = ()
     if options.updates_fused:  # before the others: it removes most nodes of the update
         first = (FuseModelUpdate(options.fuse_model_update, options.multi_tensor_update),)
-    return first + _DEFAULT
+    return first + _DEFAULT + _fusions(options)
+
+
+def _fusions(options: Options) -> tuple[Pass, ...]:
+    """Last, after dce: a reader that is dead would count as one. They leave nothing dead behind."""
+    found: list[Pass] = []
+    if options.fuse_cast_scale:
+        found.append(FuseCastScale())
+    if options.fuse_add_to_output:
+        found.append(FuseAddToOutput())
+    return tuple(found)
