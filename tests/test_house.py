@@ -216,7 +216,7 @@ def test_public_names():
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
         "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldConstants", "FuseAddToOutput",
-        "FuseCastScale", "FuseModelUpdate", "Pass", "pipeline", "run",
+        "FuseAttention", "FuseCastScale", "FuseModelUpdate", "Pass", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",

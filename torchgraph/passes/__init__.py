@@ -9,6 +9,7 @@ from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
 from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
+from .fuse_attention import FuseAttention as FuseAttention
 from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
@@ -19,6 +20,7 @@ __all__ = [
     "DeadCode",
     "FoldConstants",
     "FuseAddToOutput",
+    "FuseAttention",
     "FuseCastScale",
     "FuseModelUpdate",
     "Pass",
