@@ -79,6 +79,24 @@ def test_nodes_that_call_nothing_are_pure() -> None:
     assert effects.of(graph.placeholder("x")).pure
 
 
+@pytest.mark.parametrize(("dropout", "random"), [((), False), ((0.0,), False), ((0.1,), True)])
+def test_attention_draws_for_its_dropout_alone(dropout: tuple[float, ...], random: bool) -> None:
+    op = aten._scaled_dot_product_flash_attention_for_cpu.default
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    by_position = graph.call_function(op, (x, x, x, *dropout))
+    by_name = graph.call_function(op, (x, x, x), {"dropout_p": dropout[0]} if dropout else {})
+    assert [effects.of(node).random for node in (by_position, by_name)] == [random, random]
+    assert effects.of(by_name).ordered == random
+
+
+def test_attention_without_dropout_leaves_the_generator_alone() -> None:
+    before = torch.get_rng_state()
+    x = torch.ones(1, 2, 4, 8)
+    torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_random_ops_carry_the_tag() -> None:
     """Every op that takes a generator is known to draw, in this version of torch."""
     unknown = []

@@ -216,7 +216,8 @@ def test_public_names():
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
         "ChannelsLast", "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldBatchNorm",
-        "FoldConstants", "FuseModelUpdate", "Pass", "pipeline", "run",
+        "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale", "FuseModelUpdate",
+        "Pass", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {

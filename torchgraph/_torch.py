@@ -66,6 +66,7 @@ from torch.utils._python_dispatch import (
 disable_modes = _disable_current_modes
 pytree = _pytree
 below_version_counters = torch._C._after_ADInplaceOrView_keyset
+has_kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
 
 FUSED_KERNELS: dict[str, Callable[..., None]] = {
     name: getattr(torch, name)

@@ -52,17 +52,18 @@ class Options:
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""
+    fuse_add_to_output: bool = False
+    fuse_cast_scale: bool = False
     fuse_model_update: bool = False
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
+    passes: PassOptions = field(default_factory=PassOptions)
 
     @property
     def updates_fused(self) -> bool:
         """True when a pass rewrites the optimizers' steps: capture marks the gradients then."""
         options = (self.fuse_model_update, self.multi_tensor_update, self.fused_model_update_cast)
         return any(options)
-
-    passes: PassOptions = field(default_factory=PassOptions)
 
 
 class PassSelection:
@@ -106,8 +107,6 @@ class GraphConfig:
     _LATER: ClassVar[dict[str, str]] = {
         "enable_zero": "ZeRO",
         "set_zero_redundancy_optimizer_mode": "ZeRO",
-        "allow_fuse_add_to_output": "fusion of additions",
-        "allow_fuse_cast_scale": "fusion of cast and scale",
         "set_outputs_buffer_size": "a ring of output buffers",
         "enable_cudnn_conv_heuristic_search_algo": "the choice of cuDNN algorithms",
         "enable_straighten_algorithm": "the order of nodes",
@@ -192,6 +191,22 @@ class GraphConfig:
                 f"not {value!r} and {whole!r}."
             )
         self._set(micro_batches=value, whole_inputs=frozenset(whole))
+
+    def allow_fuse_add_to_output(self, mode: bool = True) -> None:
+        """Let matrix products accumulate onto what is added to them: ``addmm`` for ``mm`` + add.
+
+        Within rounding of eager, not bitwise. OneFlow: the option of the same name. What was left
+        alone, and why, is in ``report()``; `docs/passes.md` has figures.
+        """
+        self._set(fuse_add_to_output=bool(mode))
+
+    def allow_fuse_cast_scale(self, mode: bool = True) -> None:
+        """One op for a cast from half to float32 that is then multiplied by a 0-dim tensor.
+
+        Bitwise equal. On devices for which the op is compiled; ``report()`` says where it is not.
+        OneFlow: the option of the same name.
+        """
+        self._set(fuse_cast_scale=bool(mode))
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Each parameter's update as one op, with its clipping coefficient and gradient cast.

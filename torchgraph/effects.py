@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -75,7 +75,21 @@ def of_target(target: Any) -> Effects:
 
 def of(node: fx.Node) -> Effects:
     """The effects of a node; placeholders, constants and the output have none."""
-    return of_target(node.target) if node.op == "call_function" else _PURE
+    if node.op != "call_function":
+        return _PURE
+    found = of_target(node.target)
+    return replace(found, random=False) if found.random and _drops_nothing(node) else found
+
+
+def _drops_nothing(node: fx.Node) -> bool:
+    """True for an attention whose dropout is 0: only its op can draw, not this call."""
+    assert isinstance(node.target, OpOverload)
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get("dropout_p", argument.default_value)
+            value = node.args[position] if position < len(node.args) else given
+            return isinstance(value, (int, float)) and value == 0
+    return False
 
 
 @functools.cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,6 +136,47 @@ def test_an_expanded_temporary_is_not_written() -> None:
     program = support.build(step, torch.randn(3))
     assert mutating(program) == []
     assert_same(program, torch.randn(3))
+
+
+def test_a_product_accumulates_onto_what_dies() -> None:
+    def step(a: Any, b: Any, c: Any) -> Sequence[Any]:
+        first = aten.addmm.default(aten.sin.default(c), a, b)
+        return [first, aten.baddbmm.default(aten.cos.default(aten.unsqueeze.default(c, 0)), *ab)]
+
+    a, b, c = torch.randn(4, 5), torch.randn(5, 6), torch.randn(4, 6)
+    ab = a.unsqueeze(0), b.unsqueeze(0)
+    program = support.build(step, a, b, c)
+    assert mutating(program) == ["addmm_", "baddbmm_"]
+    assert_same(program, a, b, c)
+
+
+def test_a_product_does_not_overwrite_its_factor() -> None:
+    def step(x: Any) -> Sequence[Any]:
+        square = aten.sin.default(x)
+        return [aten.addmm.default(square, square, x), aten.addmm.default(x, x, x)]
+
+    def through_a_view(x: Any) -> Sequence[Any]:
+        square = aten.sin.default(x)
+        return [aten.addmm.default(square, x, aten.t.default(square))]
+
+    for wrong in (step, through_a_view):
+        program = support.build(wrong, torch.randn(4, 4))
+        assert not mutating(program)
+        assert_same(program, torch.randn(4, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_an_accumulating_product_in_place_has_the_same_bits(dtype: torch.dtype) -> None:
+    """What makes `reinplace` exact for ops that are not elementwise."""
+    for rows, inner, columns in itertools.product((1, 3, 16, 65), (1, 7, 64, 300), (1, 5, 32, 130)):
+        a = torch.randn(inner, rows).to(dtype).t() if rows % 2 else torch.randn(rows, inner)
+        b = torch.randn(columns, inner).to(dtype).t() if inner % 2 else torch.randn(inner, columns)
+        a, b, c = a.to(dtype), b.to(dtype), torch.randn(rows, columns).to(dtype)
+        for numbers in ({}, {"beta": 0.5, "alpha": -1.5}):
+            fresh = torch.addmm(c, a, b, **numbers)
+            assert support.same_bits(fresh, c.clone().addmm_(a, b, **numbers))
+            batch = torch.baddbmm(c[None], a[None], b[None], **numbers)
+            assert support.same_bits(batch, c.clone()[None].baddbmm_(a[None], b[None], **numbers))
 
 
 def test_random_and_unknown_ops_have_no_in_place_form() -> None:

@@ -27,6 +27,8 @@ aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
     {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
 )
+# Each element of the result depends on the same element of self, and on much of the others.
+_ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})
 # In half precision an op and its in-place form may round a number at different points.
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
@@ -236,8 +238,9 @@ class _Reinplace:
         ):
             return False
         home = self._home(first)
+        mixes = op._schema.name.removesuffix("_") in _ACCUMULATING
         return self._may_stay(node, home) and not any(
-            self._home(other) == home and self._tensor(other) is not self._tensor(first)
+            self._home(other) == home and (mixes or self._tensor(other) is not self._tensor(first))
             for other in _others(node, op)
         )
 
@@ -315,7 +318,7 @@ def in_place_form(op: Any) -> OpOverload | None:
     if not isinstance(op, OpOverload) or op._schema.is_mutable:
         return None
     name = op._schema.name
-    elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE
+    elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE | _ACCUMULATING
     if not (elementwise or name.startswith(("aten::_foreach_", "torchgraph::"))):
         return None
     if torch.Tag.nondeterministic_seeded in op.tags:

@@ -10,5 +10,14 @@ from . import update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .marks import accumulated, gradient
+from .scale import cast_scale
 
-__all__ = ["accumulated", "bernoulli", "cross_entropy", "gradient", "grouped_mm", "normal"]
+__all__ = [
+    "accumulated",
+    "bernoulli",
+    "cast_scale",
+    "cross_entropy",
+    "gradient",
+    "grouped_mm",
+    "normal",
+]

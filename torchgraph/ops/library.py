@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _extension
-from .._torch import OpOverload, below_version_counters
+from .._torch import OpOverload, below_version_counters, has_kernel_for
 
 _LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
 
@@ -48,6 +48,14 @@ def differentiate(
     """Give an op a derivative, as `torch.library.register_autograd` does."""
     name = op._schema.name
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
+
+
+def has_kernel(op: OpOverload, device: torch.device) -> bool:
+    """True when a kernel for that device stands before the op's reference. Loads the library."""
+    if device.type not in ("cpu", "cuda"):
+        return False
+    _extension.load(device.type)
+    return has_kernel_for(op._schema.name, device.type.upper())
 
 
 def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..., Any]:

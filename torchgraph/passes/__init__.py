@@ -10,6 +10,9 @@ from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
 from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
+from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
+from .fuse_attention import FuseAttention as FuseAttention
+from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
 
@@ -20,6 +23,9 @@ __all__ = [
     "DeadCode",
     "FoldBatchNorm",
     "FoldConstants",
+    "FuseAddToOutput",
+    "FuseAttention",
+    "FuseCastScale",
     "FuseModelUpdate",
     "Pass",
     "pipeline",
@@ -45,4 +51,14 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
                 options.fused_model_update_cast,
             ),
         )
-    return first + _DEFAULT
+    return first + _DEFAULT + _fusions(options)
+
+
+def _fusions(options: Options) -> tuple[Pass, ...]:
+    """Last, after dce: a reader that is dead would count as one. They leave nothing dead behind."""
+    found: list[Pass] = []
+    if options.fuse_cast_scale:
+        found.append(FuseCastScale())
+    if options.fuse_add_to_output:
+        found.append(FuseAddToOutput())
+    return tuple(found)
