@@ -107,15 +107,16 @@ def _commands(name: str) -> tuple[list[str], list[str]]:
     code.append(f"-gencode=arch=compute_{last},code=compute_{last}")
     flags = ["-std=c++20", "-O3", "-fmad=false", "-DUSE_CUDA", "--threads=0", "-Xcompiler=-fPIC"]
     include[0] = f"-I{root / 'include'}"
-    lib = Path(compiler).resolve().parents[1] / "lib64"
-    return [compiler, *flags, *code, *include], [
-        *link,
-        f"-L{lib}",
-        "-lcudart_static",
-        "-ldl",
-        "-lrt",
-        "-lpthread",
-    ]
+    runtime = [f"-L{_cuda_libraries(compiler)}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+    return [compiler, *flags, *code, *include], [*link, *runtime]
+
+
+def _cuda_libraries(compiler: str) -> Path:
+    """Where the CUDA runtime is, of which the compiler itself knows its root."""
+    dry = [compiler, "--dryrun", "-x", "cu", "-E", os.devnull]
+    said = subprocess.run(dry, capture_output=True, text=True, check=True).stderr
+    root = next(line.partition("TOP=")[2] for line in said.splitlines() if "TOP=" in line)
+    return Path(root.strip()).resolve() / "lib64"
 
 
 def _run(command: list[str]) -> None:
