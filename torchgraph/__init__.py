@@ -1,11 +1,13 @@
 """OneFlow's nn.Graph for PyTorch: one whole training step as one torch.fx program."""
 
-from . import config as config
-from . import errors as errors
-from . import nn as nn
-from . import optim as optim
-from . import passes as passes
-from . import testing as testing
+from . import (
+    config as config,
+    errors as errors,
+    nn as nn,
+    optim as optim,
+    passes as passes,
+    testing as testing,
+)
 from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph

@@ -19,47 +19,31 @@ from torch import fx
 from torch._guards import GuardSource, Source
 from torch._ops import (
     HigherOrderOperator as HigherOrderOperator,
-)
-from torch._ops import (
     OpOverload as OpOverload,
 )
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException as DataDependentOutputException,
-)
-from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException as DynamicOutputShapeException,
-)
-from torch._subclasses.fake_tensor import (
     FakeTensor as FakeTensor,
-)
-from torch._subclasses.fake_tensor import (
     FakeTensorMode as FakeTensorMode,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     get_proxy_mode,
     get_proxy_slot,
-    track_tensor_tree,
-)
-from torch.fx.experimental.proxy_tensor import (
     make_fx as make_fx,
+    track_tensor_tree,
 )
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-)
-from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode as GuardOnDataDependentSymNode,
-)
-from torch.fx.experimental.symbolic_shapes import (
     ShapeEnv as ShapeEnv,
 )
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree
 from torch.utils._python_dispatch import (
     TorchDispatchMode as TorchDispatchMode,
-)
-from torch.utils._python_dispatch import (
     _disable_current_modes,
 )
 

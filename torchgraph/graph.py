@@ -24,8 +24,7 @@ from .config import GraphConfig, ambient, with_dynamic_input_shape
 from .debug import text
 from .debug.rich_tree import rich_tree
 from .debug.stages import Stages
-from .debug.tree import TreeSource, block_text, module_text, trace_lines
-from .debug.tree import text as tree_text
+from .debug.tree import TreeSource, block_text, module_text, text as tree_text, trace_lines
 from .errors import (
     BuildNotOverridden,
     GraphBroken,

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .config import GraphConfig, PassOptions
-from .counters import Counters as Counters
-from .counters import counters as counters
+from .counters import Counters as Counters, counters as counters
 from .errors import ParityError
 from .graph import Graph
 from .passes import Pass, run

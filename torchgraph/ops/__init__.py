@@ -5,8 +5,7 @@ The compiled library puts faster kernels under the same schemas; without it ever
 
 from __future__ import annotations
 
-from . import library as library
-from . import update as update
+from . import library as library, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .marks import accumulated, gradient
