@@ -65,7 +65,7 @@ def _():
 
 @raised("NotAvailableYet")
 def _():
-    Eval(nn.Linear(1, 1)).config.enable_amp(True)
+    Eval(nn.Linear(1, 1)).config.enable_zero(True)
 
 
 @raised("NotSupported")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .._torch import FUSED_KERNELS
+from .._torch import FUSED_KERNELS, foreach
 
 Tensor = torch.Tensor
 State = dict[str, Tensor]
@@ -188,7 +188,7 @@ def _fused(rule: str, lists: dict[str, list[Tensor]], options: dict[str, Any]) -
     for places in by_dtype.values():
         own = {name: [tensors[i] for i in places if tensors] for name, tensors in lists.items()}
         if own.get("steps"):
-            torch._foreach_add_(own["steps"], 1.0)
+            foreach.add_(own["steps"], 1.0)
         _FUSED[rule](own, options)
         for copy, param in zip(own["copies"], own["params"], strict=False):
             copy.copy_(param)
