@@ -145,7 +145,7 @@ class NestedGraph(GraphError):
 
 
 class NotAvailableYet(GraphError, NotImplementedError):
-    """``graph.config.enable_zero(True)``: an option of OneFlow's that this version does not have."""
+    """``graph.config.enable_zero(True)``: an option that this version does not have."""
 
     fix = "leave the option out; the changelog says in which version it arrives."
 
