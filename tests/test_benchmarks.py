@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import call, capture, memory, record, step
+from benchmarks import call, capture, memory, optimizers, record, step
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
 from benchmarks.timing import Clock, Spread, alternate
@@ -46,6 +46,17 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     lines = capsys.readouterr().out.splitlines()
     assert any(TORCHGRAPH in line for line in lines)
     assert all(len(line) <= 100 for line in lines if "written to" not in line)
+
+
+def test_optimizers(tmp_path: Path):
+    optimizers.main(["--quick", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "optimizers"
+    for entries in result["sizes"].values():
+        assert len(entries) == 6
+        assert entries["AdamW"]["of_adamw"] == 1
+        assert all(entry["seconds"]["median"] > 0 for entry in entries.values())
 
 
 def test_call(tmp_path: Path):

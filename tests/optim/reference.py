@@ -61,15 +61,15 @@ def lion(
     """Chen et al. 2023, Algorithm 2.
 
     Returns:
-        The parameter, and the smallest magnitude whose sign was taken, relative to the momentum
-        and the gradient that it is between; 1.0 where both are 0.
+        The parameter, and the smallest magnitude whose sign was taken, relative to the largest
+        gradient of its element so far; 1.0 where all were 0.
     """
     beta1, beta2 = betas
-    m, smallest = [0.0] * len(x), 1.0
+    m, sizes, smallest = [0.0] * len(x), [0.0] * len(x), 1.0
     for gradient in gradients:
         g = [-value for value in gradient] if maximize else gradient
         c = [beta1 * mi + (1 - beta1) * gi for mi, gi in zip(m, g, strict=True)]
-        sizes = [abs(mi) + abs(gi) for mi, gi in zip(m, g, strict=True)]
+        sizes = [max(size, abs(gi)) for size, gi in zip(sizes, g, strict=True)]
         smallest = min(
             [smallest, *(abs(ci) / size for ci, size in zip(c, sizes, strict=True) if size)]
         )

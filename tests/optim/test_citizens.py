@@ -202,6 +202,25 @@ def test_schedulers_move_it(kind):
 
 
 @BOTH
+def test_a_grad_scaler_steps_it(kind):
+    plain, scaled = nn.Linear(3, 1), nn.Linear(3, 1)
+    scaled.load_state_dict(plain.state_dict())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    one, two = kind(plain.parameters(), lr=0.1), kind(scaled.parameters(), lr=0.1)
+    x = torch.randn(4, 3)
+    plain(x).square().mean().backward()
+    one.step()
+    scaler.scale(scaled(x).square().mean()).backward()
+    scaler.step(two)
+
+    assert torch.equal(plain.weight, scaled.weight)
+    scaled.weight.grad.fill_(float("inf"))
+    scaler.update()
+    scaler.step(two)
+    assert torch.equal(plain.weight, scaled.weight)
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
