@@ -5,5 +5,5 @@ from .checks import Read as Read
 from .checks import same_attribute as same_attribute
 from .guards import Guards as Guards
 from .guards import Modules as Modules
-from .guards import ValueGuard as ValueGuard
 from .guards import check_gradients as check_gradients
+from .values import ValueGuard as ValueGuard

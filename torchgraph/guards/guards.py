@@ -8,11 +8,9 @@ very same does Python look again, accept it (an equal value) or say what changed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
 from .. import _extension
 from ..errors import GradPresent
@@ -22,21 +20,6 @@ from .optimizers import OptimizerGuard
 from .tensors import TensorMatch
 
 _grad: Any = torch.Tensor.grad  # a C property
-
-
-@dataclass(frozen=True)
-class ValueGuard:
-    """Branches that Python took on the optimizer's numbers: a program of their conditions."""
-
-    gm: fx.GraphModule
-    fqns: tuple[str, ...]
-    """Its inputs."""
-    expected: tuple[Any, ...]
-
-    def holds(self, values: Sequence[Any]) -> bool:
-        """True when each condition has the value that it had at capture."""
-        with torch.no_grad():
-            return tuple(self.gm(*values)) == self.expected
 
 
 class Modules:

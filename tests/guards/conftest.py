@@ -1,0 +1,27 @@
+"""Every test of the guards runs in both forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.guards.models import Bound
+from torchgraph import _extension
+
+
+@pytest.fixture(params=["compiled", "python"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What checks the guards in this test."""
+    if request.param == "python":
+        monkeypatch.setattr(_extension, "guards", lambda: None)
+    elif _extension.guards() is None:
+        pytest.skip("the guards are not compiled here")
+    return str(request.param)
+
+
+@pytest.fixture
+@pytest.mark.filterwarnings("ignore")
+def bound(form: str, recwarn: pytest.WarningsRecorder) -> Bound:
+    """A Graph whose guards hold, with the form in use."""
+    made = Bound()
+    assert made.guards.form == form
+    return made
