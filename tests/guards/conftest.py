@@ -19,9 +19,8 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.fixture
-@pytest.mark.filterwarnings("ignore")
-def bound(form: str, recwarn: pytest.WarningsRecorder) -> Bound:
-    """A Graph whose guards hold, with the form in use."""
+def bound(form: str) -> Bound:
+    """What there is to guard, with guards of that form."""
     made = Bound()
     assert made.guards.form == form
     return made

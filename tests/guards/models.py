@@ -1,15 +1,16 @@
-"""A Graph with something for every check to look at, and the program that it runs."""
+"""A model and optimizers with something for every check to look at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-import torchgraph as tg
-from torchgraph.guards import Guards
+from torchgraph.capture.step import Step
+from torchgraph.guards import ABSENT, Guards, Modules, Read
 
 
 class Block(nn.Module):
@@ -28,13 +29,6 @@ class Block(nn.Module):
         self.sizes = (1, 2.0)
         self.register_buffer("mean", torch.zeros(4))
         self.register_parameter("shift", None)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.right(torch.relu(self.norm(self.left(x)))) * self.scale**self.power
-        out = out - self.mean * self.momentum * self.sizes[1]
-        if getattr(self, "extra", None) is not None or self.mode != "plain":
-            return out + 1
-        return out
 
 
 class Model(nn.Module):
@@ -57,9 +51,6 @@ class Model(nn.Module):
     def two(self) -> Block:
         """The second block."""
         return self.blocks["two"]  # type: ignore[return-value]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.blocks["two"](self.blocks["one"](x)))
 
 
 class Counts(torch.optim.Optimizer):
@@ -84,60 +75,33 @@ class Counts(torch.optim.Optimizer):
                     "inner": {"largest": torch.zeros_like(p)},
                 }
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                state["step"] += 1
-                state["weight"] *= group["betas"][0]
-                state["mean"].lerp_(p.grad, group["betas"][0])
-                state["history"][0].copy_(p.grad)
-                state["inner"]["largest"].copy_(torch.maximum(state["inner"]["largest"], p.grad))
-                p.add_(state["mean"] + state["history"][0], alpha=-group["lr"])
-
-
-outside = Block()
-
-
-class Train(tg.Graph):
-    """A training step that also calls a module which no attribute holds."""
-
-    def __init__(self, model: Model, *optimizers: torch.optim.Optimizer) -> None:
-        super().__init__()
-        self.model = model
-        for optimizer in optimizers:
-            self.add_optimizer(optimizer)
-
-    def build(self, x: torch.Tensor) -> torch.Tensor:
-        loss = self.model(outside(x)).square().mean()
-        loss.backward()
-        return loss
-
 
 class Bound:
-    """A model, its optimizers, and the guards of the program that serves the next call."""
+    """Models and optimizers, and guards as a capture of a step over them would make them."""
 
     def __init__(self) -> None:
-        torch.manual_seed(0)
         self.model = Model()
+        self.outside = Block()
+        self.roots: OrderedDict[str, nn.Module] = OrderedDict(model=self.model)
         parts = [[*self.model.one.parameters()], [*self.model.two.parameters()]]
         self.adam = torch.optim.AdamW(
             [{"params": parts[0]}, {"params": parts[1], "lr": 0.002}], lr=0.001
         )
         self.counts = Counts([{"params": [*self.model.head.parameters()]}])
-        self.graph = Train(self.model, self.adam, self.counts)
-        self.call()
-        self.call()
-        assert self.guards.broken() == ""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        self.adam.step()
+        self.model.zero_grad()
+        step = Step.scan(self.roots, [self.adam, self.counts])
+        outsiders = Modules([*self.outside.modules()])
+        self.guards = Guards(step, list(self._reads()), outsiders)
 
-    def call(self) -> torch.Tensor:
-        """One step."""
-        return self.graph(torch.ones(3, 4))  # type: ignore[no-any-return]
-
-    @property
-    def guards(self) -> Guards:
-        """Those of the newest program."""
-        return [*vars(self.graph)["_cache"]][-1].guards  # type: ignore[no-any-return]
+    def _reads(self) -> Iterator[Read]:
+        for path, block in (("one", self.model.one), ("two", self.model.two), ("", self.outside)):
+            for name in ("scale", "power", "mode", "sizes"):
+                yield path, block, name, getattr(block, name)
+            for name in ("extra", "momentum"):
+                yield path, block, name, ABSENT
+            yield path, block.norm, "training", block.norm.training
+        yield "class Block", Block, "momentum", Block.momentum
+        yield "model.head", self.model.head, "forward", self.model.head.forward

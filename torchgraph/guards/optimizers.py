@@ -61,9 +61,10 @@ class OptimizerGuard:
         for i, group in enumerate(self._groups):
             checks.elements(group["params"])
             if self._mutable[i]:
+                checks.item(group, "params", group["params"])
                 checks.call(self._settings_hold, (i,))
             else:
-                checks.settings(group)
+                checks.settings(group)  # and the list of parameters is the same
 
     def _settings_hold(self, i: int) -> bool:
         if len(self._groups[i]) != self._sizes[i]:
