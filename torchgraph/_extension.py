@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -28,6 +30,17 @@ def load(device: str = "cpu") -> bool:
         return False
     torch.ops.load_library(library)
     return True
+
+
+@functools.cache
+def guards() -> ModuleType | None:
+    """The compiled guards; None when they were not compiled, and Python compares instead.
+
+    Raises ImportError when they are there and cannot be loaded.
+    """
+    if not (_HERE / "_guards.abi3.so").exists():
+        return None
+    return importlib.import_module("torchgraph._guards")
 
 
 def version() -> int:

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -348,45 +347,25 @@ def tensor_hooks(tensors: Sequence[torch.Tensor]) -> list[dict[int, Any] | None]
     return [hooks for read in _HOOKS_OF_TENSORS for hooks in map(read, tensors)]
 
 
-class TensorHooks:
-    """The gradient hooks of many tensors, by identity."""
+def tensor_guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """A C++ function that takes these tensors and says whether all are as they are now.
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tensors
-        self._dicts = tensor_hooks(tensors)
-        self._hooks = [(held, list(held.values())) for held in self._dicts if held is not None]
+    It compares type, dtype, device, shape, strides and requires_grad. None where torch has none.
+    """
+    guards = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+    if guards is None:
+        return None
+    check: Callable[..., bool] = guards(
+        *tensors,
+        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+    ).check
+    return check
 
-    def none_came(self) -> bool:
-        """True when no tensor has its first hook now."""
-        return all(map(operator.is_, tensor_hooks(self._tensors), self._dicts))
 
-    def hold(self) -> bool:
-        """True when the hooks that there were are still there, and no others beside them."""
-        return all(list(held.values()) == hooks for held, hooks in self._hooks)
-
-
-class TensorMatch:
-    """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in C++."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tuple(tensors)
-        guards = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
-        if guards is None:
-            self._expected = self._read()
-            self.holds: Callable[[], bool] = lambda: self._read() == self._expected
-        else:
-            check = guards(
-                *self._tensors,
-                dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-                dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
-            ).check
-            self.holds = functools.partial(check, *self._tensors)
-
-    def _read(self) -> list[Any]:
-        return [
-            (type(t), t.dtype, t.device, t.shape, t.stride(), t.requires_grad)
-            for t in self._tensors
-        ]
+def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Where the C++ part of each tensor lies."""
+    return [tensor._cdata for tensor in tensors]
 
 
 def composite(op: OpOverload) -> Callable[..., Any]:

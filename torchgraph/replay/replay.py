@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,9 @@ from ..guards import Guards, same_attribute
 from ..lower import Executable, Plan
 from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
 from .derived import Derived
+
+_INTERRUPT = int(signal.SIGINT)
+_set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in a step
 
 
 class Replay:
@@ -59,7 +63,7 @@ class Replay:
 
     def patience(self) -> AbstractContextManager[None]:
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
-        return _interrupts_wait() if self.executable.writes else nullcontext()
+        return _InterruptsWait() if self.executable.writes else nullcontext()
 
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
@@ -101,11 +105,15 @@ class Replay:
         Raises:
             StepFailed: an op raised; says whether anything was written before.
         """
-        values = self._values(inputs)
-        counters.replays += 1
-        self.derived.refresh()
-        results = self._execute(values)
-        self.derived.written()
+        try:
+            values = self._values(inputs)
+            counters.replays += 1
+            self.derived.refresh()
+            results = self._execute(values)
+            self.derived.written()
+        finally:
+            for i in self._inputs:  # a program must not keep a batch alive
+                self._values_now[i] = None
         self.runs += 1
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
@@ -164,7 +172,11 @@ class Replay:
         } - {0}
 
     def _values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        values = self._values_now.copy()
+        """What the executable takes, always in the same list: the guards found the rest unmoved.
+
+        A copy of thousands of entries would cost more than all that is new in it.
+        """
+        values = self._values_now
         for i, leaf in self._numbers:
             values[i] = leaf.read()
         for i, tensor in zip(self._inputs, inputs, strict=True):
@@ -249,17 +261,20 @@ def fake_outputs(program: Program, out_tree: Any) -> Any:
     return _rebuild(out_tree, users)
 
 
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
+class _InterruptsWait:
     """Ctrl-C inside a step takes effect when the step is over."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-        if caught:
-            signal.raise_signal(signal.SIGINT)
+
+    def __enter__(self) -> None:
+        self._caught = False
+        self._main = threading.current_thread() is threading.main_thread()
+        if self._main:
+            self._before = _set_handler(_INTERRUPT, self._catch)
+
+    def _catch(self, number: int, frame: Any) -> None:
+        self._caught = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            _set_handler(_INTERRUPT, signal.SIG_DFL if self._before is None else self._before)
+            if self._caught:
+                signal.raise_signal(_INTERRUPT)

@@ -1,0 +1,5 @@
+"""What a bound program relies on, checked at each call, in Python or by one compiled function."""
+
+from .checks import ABSENT as ABSENT, Read as Read, same_attribute as same_attribute
+from .guards import Guards as Guards, Modules as Modules, check_gradients as check_gradients
+from .values import ValueGuard as ValueGuard

@@ -1,0 +1,154 @@
+"""Guards: made by capture, the one place where "is this program still the right one?" is answered.
+
+They run before every step. In Python each check compares lists. With the compiled module, one call
+compares everything with what the last check in Python found good; only when something is not the
+very same does Python look again, accept it (an equal value) or say what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .. import _extension
+from ..errors import GradPresent
+from ..program import Role, TensorMeta
+from .checks import Attributes, Hooks, Instances, Members, Read
+from .optimizers import OptimizerGuard
+from .tensors import TensorMatch
+
+_grad: Any = torch.Tensor.grad  # a C property
+
+
+class Modules:
+    """Structure of some modules: children, tensors, hooks and patched forwards, by identity."""
+
+    def __init__(
+        self,
+        modules: Sequence[Any],
+        more: Sequence[torch.Tensor] = (),
+        roots: dict[str, Any] | None = None,
+        hooked: Sequence[torch.Tensor] = (),
+    ) -> None:
+        self._roots = {} if roots is None else roots
+        self._children = Members([self._roots, *(m._modules for m in modules)])
+        self._tensors = Members([held for m in modules for held in (m._parameters, m._buffers)])
+        self._hooks = Hooks(modules, hooked)
+        self._instances = Instances(modules)
+        state = [v for v in (*self._tensors.expected, *more) if v is not None]
+        self.tensors = list({id(tensor): tensor for tensor in state}.values())
+        self._metadata = TensorMatch(self.tensors)
+
+    def broken(self) -> str:
+        """What changed, in words; empty when nothing did."""
+        if not self._instances.hold():
+            return "a module was given another class, another forward, more or fewer attributes"
+        if not self._children.hold():
+            return "a sub-module was added, removed or replaced"
+        if not self._tensors.hold():
+            return "a parameter or buffer was added, removed or replaced"
+        if not self._hooks.hold():
+            return "a hook was added, removed or replaced"
+        if not self._metadata.hold():
+            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
+        return ""
+
+    def compile(self, checks: Any) -> None:
+        """Add this to the compiled checks."""
+        checks.members(self._roots)
+        self._instances.compile(checks)
+        self._hooks.compile(checks)
+        self._metadata.compile(checks)
+
+
+class Guards:
+    """Structure, identities, flags and attributes of one Step, and the values of its numbers.
+
+    ``outside`` is what `build` used although no attribute of the Graph holds it.
+    """
+
+    def __init__(self, step: Any, reads: Sequence[Read], outside: Modules) -> None:
+        self.reads = tuple(reads)
+        self.outside = outside
+        self._attributes = Attributes(self.reads)
+        parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
+        hooked = parameters if step.optimizers else []
+        self._modules = Modules(list(step.modules.values()), roots=step.roots, hooked=hooked)
+        self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
+        self.optimizers = [OptimizerGuard(opt) for opt in step.optimizers]
+        self._training = bool(step.optimizers)
+        self._statics = step.statics
+        self._module = _extension.guards()
+        self._compiled: Any = None
+
+    @property
+    def form(self) -> str:
+        """``"compiled"`` or ``"python"``: what checks them."""
+        return "python" if self._module is None else "compiled"
+
+    def broken(self) -> str:
+        """Why the program no longer fits, in words; empty when it does."""
+        if self._compiled is not None and self._compiled.hold():
+            return ""
+        reason = self._reason()
+        if not reason and self._module is not None:
+            self._compiled = self._compile(self._module.Checks())
+        return reason
+
+    def _reason(self) -> str:
+        if not self._attributes.hold():
+            return f"{self._attributes.which()} changed"
+        reason = self._modules.broken()
+        if reason:
+            return reason
+        for guard in self.optimizers:
+            reason = guard.broken()
+            if reason:
+                return reason
+        return self.outside.broken()
+
+    def _compile(self, checks: Any) -> Any:
+        """Compiled checks that hold as long as all is what it is now, just found to be good."""
+        self._modules.compile(checks)
+        for guard in self.optimizers:
+            guard.compile(checks)
+        self._attributes.compile(checks)
+        self.outside.compile(checks)
+        checks.gradients(_grad.__objclass__, "grad", self._trainable)
+        return checks
+
+    def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
+        """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
+        if not self._training:
+            return
+        if self._compiled is None or not self._compiled.no_gradients():
+            check_gradients(self._trainable, name_of)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
+        attributes = [(f"{path}.{name}", value) for path, _, name, value in self.reads]
+        settings = [(static.fqn, static.value) for static in self._statics]
+        return [(name, _described(value)) for name, value in (*attributes, *settings)]
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return str(TensorMeta.of(value))
+    if callable(value):  # its repr may hold an address
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return repr(value)
+
+
+def check_gradients(
+    parameters: Sequence[torch.Tensor], name_of: Callable[[torch.Tensor], str]
+) -> None:
+    """Raise GradPresent when one of ``parameters`` has a gradient."""
+    grads = list(map(_grad.__get__, parameters))
+    if grads.count(None) != len(grads):
+        left = next(p for p, g in zip(parameters, grads, strict=True) if g is not None)
+        raise GradPresent(
+            f"{name_of(left)} has a .grad from an eager backward; eager would add to it, the Graph "
+            "starts from none."
+        )

@@ -1,0 +1,109 @@
+"""The check of the numbers that Python branched on while a step was traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+_UNKNOWN = object()
+
+
+class ValueGuard:
+    """Branches that Python took on the optimizer's numbers: a program of their conditions.
+
+    An optimizer asks the same of each parameter, and the answers are mostly about equal numbers: a
+    condition is computed once for all parameters with the same values, and not again until those
+    change.
+    """
+
+    def __init__(self, gm: fx.GraphModule, fqns: Sequence[str], expected: Sequence[Any]) -> None:
+        self.gm = gm
+        """Returns all conditions."""
+        self.fqns = tuple(fqns)
+        """Its inputs."""
+        self.expected = tuple(expected)
+        """The value of each condition at capture."""
+        self._functions: list[Callable[..., Any]] = []
+        self._conditions = self._by_form()
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """True when each condition has the value that it had at capture."""
+        keys = list(map(_key, values))
+        known, self._known = self._known, {}
+        for form, inputs, expected in self._conditions:
+            key = (form, *[keys[i] for i in inputs])
+            found = self._known.get(key, _UNKNOWN)
+            if found is _UNKNOWN:
+                found = known.get(key, _UNKNOWN)
+                if found is _UNKNOWN:
+                    with torch.no_grad():
+                        found = self._functions[form](*[values[i] for i in inputs])
+                self._known[key] = found
+            if found != expected:
+                return False
+        return True
+
+    def _by_form(self) -> list[tuple[int, tuple[int, ...], Any]]:
+        """(function, the inputs that it takes, the value wanted) of each condition, once."""
+        positions = {n: i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder"))}
+        forms: dict[Any, int] = {}
+        found = []
+        *_, output = self.gm.graph.nodes
+        for condition, expected in zip(output.args[0], self.expected, strict=True):
+            nodes = _needed(condition)
+            form = forms.setdefault(_form(nodes), len(forms))
+            if form == len(self._functions):
+                self._functions.append(_function(self.gm, nodes))
+            inputs = tuple(positions[node] for node in nodes if node.op == "placeholder")
+            found.append((form, inputs, expected))
+        return list(dict.fromkeys(found))
+
+
+def _needed(condition: fx.Node) -> list[fx.Node]:
+    """The nodes that a condition depends on and the condition itself, in an order of their own."""
+    found: dict[fx.Node, None] = {}
+    pending = [condition]
+    while pending:
+        node = pending[-1]
+        missing = [used for used in node.all_input_nodes if used not in found]
+        if missing:
+            pending.append(missing[0])
+        else:
+            found[pending.pop()] = None
+    return list(found)
+
+
+def _form(nodes: Sequence[fx.Node]) -> tuple[Any, ...]:
+    """Equal for conditions that compute the same of other inputs."""
+    index = {node: f"%{i}" for i, node in enumerate(nodes)}
+    return tuple(
+        (
+            node.op,
+            None if node.op == "placeholder" else node.target,
+            repr(fx.map_arg((node.args, node.kwargs), index.__getitem__)),
+        )
+        for node in nodes
+    )
+
+
+def _function(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Callable[..., Any]:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in sorted(nodes, key=lambda node: node.op != "placeholder"):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[nodes[-1]])
+    function: Callable[..., Any] = fx.GraphModule(gm, graph).forward
+    return function
+
+
+def _key(value: Any) -> Any:
+    """Equal for numbers that are the same, to the last bit and of the same type."""
+    if isinstance(value, torch.Tensor):
+        if value.ndim or value.device.type != "cpu":
+            return object()
+        return (value.dtype, _key(value.item()))
+    return (type(value), value if value else repr(value))  # 0.0 and -0.0 are equal
