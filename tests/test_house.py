@@ -217,7 +217,7 @@ def test_public_names():
     assert set(tg.passes.__all__) == {
         "ChannelsLast", "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldBatchNorm",
         "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale", "FuseModelUpdate",
-        "Pass", "pipeline", "run",
+        "Pass", "SparseEmbedding", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
