@@ -9,12 +9,14 @@ from . import testing as testing
 from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph
+from .ops import depend
 from .train import train_step
 
 __all__ = [
     "Graph",
     "GraphConfig",
     "__version__",
+    "depend",
     "errors",
     "load",
     "nn",

@@ -8,12 +8,14 @@ from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
+from .delay_variables import DelayVariables as DelayVariables
 from .fold import FoldConstants as FoldConstants
 from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
 from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
 from .fuse_attention import FuseAttention as FuseAttention
 from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .model_update import FuseModelUpdate as FuseModelUpdate
+from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
 from .sparse_embedding import SparseEmbedding as SparseEmbedding
 
@@ -22,6 +24,7 @@ __all__ = [
     "ChannelsLast",
     "CommonSubexpressions",
     "DeadCode",
+    "DelayVariables",
     "FoldBatchNorm",
     "FoldConstants",
     "FuseAddToOutput",
@@ -29,6 +32,7 @@ __all__ = [
     "FuseCastScale",
     "FuseModelUpdate",
     "Pass",
+    "PruneDepend",
     "SparseEmbedding",
     "pipeline",
     "run",
@@ -43,6 +47,8 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
         FoldConstants(),  # before cse: chains of constants become single nodes to compare
         CommonSubexpressions(),  # after both: it sees the fewest nodes and the most equal ones
         *_sparse(options),  # after canonicalize: a gradient and its update are neighbours now
+        DelayVariables(),  # after all that give a weight other readers
+        PruneDepend(),  # after all that merge or move: from here on, order is the order of nodes
         DeadCode(),  # after all that leave nodes behind that nobody reads
         *_fusions(options),  # after dce: a reader that is dead would count as one
     )
