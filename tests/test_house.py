@@ -208,8 +208,8 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "__version__", "errors", "load", "nn", "optim", "passes", "save",
-        "testing", "train_step",
+        "Graph", "GraphConfig", "__version__", "depend", "errors", "load", "nn", "optim", "passes",
+        "save", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
@@ -217,7 +217,7 @@ def test_public_names():
     assert set(tg.passes.__all__) == {
         "ChannelsLast", "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldBatchNorm",
         "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale", "FuseModelUpdate",
-        "Pass", "pipeline", "run",
+        "Pass", "SparseEmbedding", "pipeline", "run", "DelayVariables", "PruneDepend",
     }  # fmt: skip
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {

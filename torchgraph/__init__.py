@@ -11,12 +11,14 @@ from . import (
 from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph
+from .ops import depend
 from .train import train_step
 
 __all__ = [
     "Graph",
     "GraphConfig",
     "__version__",
+    "depend",
     "errors",
     "load",
     "nn",

@@ -57,6 +57,7 @@ class Options:
     fuse_model_update: bool = False
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
+    sparse_update: bool = False
     passes: PassOptions = field(default_factory=PassOptions)
 
     @property

@@ -113,22 +113,21 @@ class Graph(ModuleHolder):
             lr_sch: a `torch.optim.lr_scheduler` of that optimizer, stepped by the Graph once per
                 call. A per-epoch scheduler is not given: step it yourself and the next call uses
                 its rates.
-            is_sparse: OneFlow's sparse embedding updates; not available yet.
+            is_sparse: update the rows of embedding tables that were looked up; plain SGD only.
 
         Raises:
-            NotAnOptimizer, UnsupportedOptimizer, NotAvailableYet.
+            NotAnOptimizer, UnsupportedOptimizer.
         """
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch.optim.Optimizer, not {optim!r}.")
         if any(known is optim for known in self._optimizers):
             raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {self._name}.")
-        if is_sparse:
-            raise NotAvailableYet("add_optimizer(is_sparse=True) is not available yet.")
-        check_optimizer(optim)
+        check_optimizer(optim, is_sparse=is_sparse)
         if lr_sch is not None:
             self._schedulers.add(optim, lr_sch)
         self._optimizers.append(optim)
-        self.config._set(training=True)
+        is_sparse = is_sparse or self.config.options.sparse_update
+        self.config._set(training=True, sparse_update=is_sparse)
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Gradient scaling in the program. Not available yet."""

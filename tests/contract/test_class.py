@@ -99,10 +99,9 @@ def test_options_that_come_later_say_so(name):
 
 
 def test_other_things_that_come_later():
-    model, optimizer = made()
+    model, _ = made()
     graph = Eval(model)
     for call in (
-        lambda: graph.add_optimizer(optimizer, is_sparse=True),
         lambda: graph.set_grad_scaler(torch.amp.GradScaler("cpu")),
         lambda: graph.config.set_backend("inductor"),
         lambda: graph.config.set_backend("auto"),

@@ -71,6 +71,28 @@ def test_an_update_writes_the_state_without_a_copy() -> None:
     assert_same(program, *examples)
 
 
+def test_rows_are_written_into_a_table_without_a_copy() -> None:
+    def step(table: Any, indices: Any, rows: Any) -> Sequence[Any]:
+        moved = aten.add.Tensor(aten.embedding.default(table, indices), rows)
+        return [aten.index_put.default(table, [indices], moved)]
+
+    examples = (torch.randn(9, 3), torch.tensor([4, 1]), torch.randn(2, 3))
+    program = support.build(step, *examples, updates=("table",))
+    assert mutating(program) == ["add_.Tensor", "index_put_"]
+    assert_same(program, *examples)
+
+
+def test_rows_of_a_table_that_is_read_later_are_written_into_a_copy() -> None:
+    def step(table: Any, indices: Any, rows: Any) -> Sequence[Any]:
+        new = aten.index_put.default(table, [indices], rows)
+        return [aten.sum.default(table), new]
+
+    examples = (torch.randn(9, 3), torch.tensor([4, 1]), torch.randn(2, 3))
+    program = support.build(step, *examples, updates=("table",))
+    assert mutating(program) == ["copy_"]
+    assert_same(program, *examples)
+
+
 def test_an_input_that_is_no_state_is_never_written() -> None:
     def step(x: Any) -> Sequence[Any]:
         return [aten.add.Tensor(aten.mul.Tensor(x, 2.0), 1.0)]

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 
 # Not tagged pointwise, yet each element of the result depends on the same element of self alone.
 _ELEMENTWISE = frozenset(
-    {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp"}
+    {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp", "aten::index_put"}
 )
 # Each element of the result depends on the same element of self, and on much of the others.
 _ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})

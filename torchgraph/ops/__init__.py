@@ -9,13 +9,16 @@ from . import library as library, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .marks import accumulated, gradient
+from .order import after, depend
 from .scale import cast_scale
 
 __all__ = [
     "accumulated",
+    "after",
     "bernoulli",
     "cast_scale",
     "cross_entropy",
+    "depend",
     "gradient",
     "grouped_mm",
     "normal",

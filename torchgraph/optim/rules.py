@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..errors import UnsupportedOptimizer
+from .sparse import check_sparse
 
 _REFUSED: dict[type[Optimizer], str] = {
     torch.optim.LBFGS: (
@@ -28,8 +29,13 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adag
 _SLOT_MAKERS = ("step", "_init_group", "_first_slots", "_update")
 
 
-def check(optimizer: Optimizer) -> None:
-    """Raise UnsupportedOptimizer, with the reason, for what no static program can hold."""
+def check(optimizer: Optimizer, *, is_sparse: bool = False) -> None:
+    """Raise UnsupportedOptimizer, with the reason, for what no static program can hold.
+
+    ``is_sparse``: also for what cannot update single rows of a table (`sparse.check_sparse`).
+    """
+    if is_sparse:
+        check_sparse(optimizer)
     name = type(optimizer).__name__
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):

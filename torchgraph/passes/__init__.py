@@ -8,19 +8,23 @@ from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
+from .delay_variables import DelayVariables as DelayVariables
 from .fold import FoldConstants as FoldConstants
 from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
 from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
 from .fuse_attention import FuseAttention as FuseAttention
 from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .model_update import FuseModelUpdate as FuseModelUpdate
+from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
+from .sparse_embedding import SparseEmbedding as SparseEmbedding
 
 __all__ = [
     "Canonicalize",
     "ChannelsLast",
     "CommonSubexpressions",
     "DeadCode",
+    "DelayVariables",
     "FoldBatchNorm",
     "FoldConstants",
     "FuseAddToOutput",
@@ -28,34 +32,46 @@ __all__ = [
     "FuseCastScale",
     "FuseModelUpdate",
     "Pass",
+    "PruneDepend",
+    "SparseEmbedding",
     "pipeline",
     "run",
 ]
 
-_DEFAULT: tuple[Pass, ...] = (
-    Canonicalize(),  # first: without identity views and copies, equal expressions look equal
-    FoldConstants(),  # before cse: chains of constants become single nodes that need no comparison
-    CommonSubexpressions(),  # after both: it sees the fewest nodes and the most equal ones
-    DeadCode(),  # last: the others leave nodes behind that nobody reads
-)
-
 
 def pipeline(options: Options) -> tuple[Pass, ...]:
     """The passes for these options, in order."""
-    first: tuple[Pass, ...] = ()
-    if options.updates_fused:  # before the others: it removes most nodes of the update
-        first = (
-            FuseModelUpdate(
-                options.fuse_model_update,
-                options.multi_tensor_update,
-                options.fused_model_update_cast,
-            ),
-        )
-    return first + _DEFAULT + _fusions(options)
+    return (
+        *_updates(options),  # before the others: it removes most nodes of the update
+        Canonicalize(),  # without identity views and copies, equal expressions look equal
+        FoldConstants(),  # before cse: chains of constants become single nodes to compare
+        CommonSubexpressions(),  # after both: it sees the fewest nodes and the most equal ones
+        *_sparse(options),  # after canonicalize: a gradient and its update are neighbours now
+        DelayVariables(),  # after all that give a weight other readers
+        PruneDepend(),  # after all that merge or move: from here on, order is the order of nodes
+        DeadCode(),  # after all that leave nodes behind that nobody reads
+        *_fusions(options),  # after dce: a reader that is dead would count as one
+    )
+
+
+def _updates(options: Options) -> tuple[Pass, ...]:
+    if not options.updates_fused:
+        return ()
+    return (
+        FuseModelUpdate(
+            options.fuse_model_update,
+            options.multi_tensor_update,
+            options.fused_model_update_cast,
+        ),
+    )
+
+
+def _sparse(options: Options) -> tuple[Pass, ...]:
+    return (SparseEmbedding(),) if options.sparse_update else ()
 
 
 def _fusions(options: Options) -> tuple[Pass, ...]:
-    """Last, after dce: a reader that is dead would count as one. They leave nothing dead behind."""
+    """They leave nothing dead behind."""
     found: list[Pass] = []
     if options.fuse_cast_scale:
         found.append(FuseCastScale())
