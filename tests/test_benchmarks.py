@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import call, capture, memory, optimizers, record, step
+from benchmarks import call, capture, fusions, memory, optimizers, record, step
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
 from benchmarks.timing import Clock, Spread, alternate
@@ -78,6 +78,27 @@ def test_capture(tmp_path: Path):
     two, three = result["families"]["mlp"]
     assert two["nodes"]["captured"] < three["nodes"]["captured"]
     assert set(result["fits"]["mlp"]) == {"start", "per_node", "exponent"}
+
+
+def test_fusions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    fusions.main(["--quick", "--only", "bias_gelu,infer", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "fusions"
+    assert {row["name"] for row in result["rows"]} == {"bias_gelu", "infer"}
+    for row in result["rows"]:
+        assert row["contenders"]
+        assert row["contenders"][0]["speed_against_first"] == 1
+        assert set(row["skipped"].values()) <= {"--no-compile"}
+    assert "FuseAttention" in capsys.readouterr().out
+
+
+def test_a_fusion_with_another_result_is_not_timed():
+    x = torch.ones(2)
+    row = fusions.Row("wrong", "", lambda: {"one": lambda: x, "other": lambda: [x + 1]})
+
+    with pytest.raises(SystemExit, match="wrong: other differs from one by up to 1"):
+        fusions._check(row, row.make())
 
 
 def test_memory(capsys: pytest.CaptureFixture[str]):
