@@ -2,6 +2,8 @@
 // defined in torchgraph/ops, so that the ops exist without this library too.
 #include <torch/csrc/stable/library.h>
 
+#include "versions.h"
+
 namespace {
 
 // Raised with every change of what a kernel computes or takes: programs that were compiled and kept
@@ -10,12 +12,16 @@ constexpr int64_t kVersion = 1;
 
 int64_t compiled_version() { return kVersion; }
 
+bool kernels_raise_versions() { return torchgraph::kernels_raise_versions(); }
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(torchgraph, library) {
   library.def("compiled_version() -> int");
+  library.def("kernels_raise_versions() -> bool");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(torchgraph, CompositeExplicitAutograd, library) {
   library.impl("compiled_version", TORCH_BOX(&compiled_version));
+  library.impl("kernels_raise_versions", TORCH_BOX(&kernels_raise_versions));
 }

@@ -11,22 +11,21 @@ namespace torchgraph {
 struct Range {
   uintptr_t low, high;
   const Tensor* tensor;
-  int32_t element;
   bool written, dense;
+
+  int64_t element() const { return element_size(tensor->dtype); }
 };
 
 // The addresses of a tensor's elements, ascending.
 inline std::vector<uintptr_t> addresses(const Range& range) {
   const Tensor& tensor = *range.tensor;
-  const int64_t dim = tensor.dim();
-  const int64_t* sizes = tensor.sizes();
-  const int64_t* strides = tensor.strides();
   std::vector<uintptr_t> found{range.low};
-  found.reserve(tensor.numel());
-  for (int64_t d = 0; d < dim; ++d) {
+  found.reserve(tensor.numel);
+  for (int64_t d = 0; d < tensor.dim; ++d) {
     const size_t count = found.size();
-    for (int64_t i = 1; i < sizes[d]; ++i) {
-      for (size_t j = 0; j < count; ++j) found.push_back(found[j] + i * strides[d] * range.element);
+    const int64_t step = tensor.strides[d] * range.element();
+    for (int64_t i = 1; i < tensor.sizes[d]; ++i) {
+      for (size_t j = 0; j < count; ++j) found.push_back(found[j] + i * step);
     }
   }
   std::sort(found.begin(), found.end());
@@ -43,9 +42,9 @@ inline bool share_memory(const Range& left, const Range& right) {
   if (left.dense && right.dense) return true;  // asked only where the ranges meet
   const std::vector<uintptr_t> a = addresses(left), b = addresses(right);
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i] + left.element <= b[j]) {
+    if (a[i] + left.element() <= b[j]) {
       ++i;
-    } else if (b[j] + right.element <= a[i]) {
+    } else if (b[j] + right.element() <= a[i]) {
       ++j;
     } else {
       return true;

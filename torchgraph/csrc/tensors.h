@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,12 +14,44 @@
 
 namespace torchgraph {
 
+// False for a dtype that no kernel of ours computes in.
+inline bool floating(int32_t code, Dtype& out) {
+  static const int32_t known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
+                                  aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
+  for (int i = 0; i < 4; ++i) {
+    if (code == known[i]) {
+      out = static_cast<Dtype>(i);
+      return true;
+    }
+  }
+  return false;
+}
+
+inline int64_t element_size(Dtype dtype) {
+  return dtype == Dtype::kDouble ? 8 : (dtype == Dtype::kFloat ? 4 : 2);
+}
+
 class Tensor {
  public:
-  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
-  Tensor(Tensor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {
+    int32_t code = 0;
+    int64_t* shape = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(handle, &numel));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &shape));
+    sizes = shape;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &shape));
+    strides = shape;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &code));
+    is_floating = floating(code, dtype);
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device_type));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device_index));
+    if (numel > 0) TORCH_ERROR_CODE_CHECK(torch_get_const_data_ptr(handle, &data));
+  }
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
   Tensor& operator=(Tensor&& other) noexcept {
-    std::swap(handle_, other.handle_);
+    memcpy(static_cast<void*>(this), &other, sizeof *this);
+    other.handle_ = nullptr;
     return *this;
   }
   Tensor(const Tensor&) = delete;
@@ -29,24 +62,28 @@ class Tensor {
 
   AtenTensorHandle get() const { return handle_; }
 
-  int64_t numel() const { return ask<int64_t>(aoti_torch_get_numel); }
-  int64_t dim() const { return ask<int64_t>(aoti_torch_get_dim); }
-  const int64_t* sizes() const { return ask<int64_t*>(aoti_torch_get_sizes); }
-  const int64_t* strides() const { return ask<int64_t*>(aoti_torch_get_strides); }
-  int32_t dtype() const { return ask<int32_t>(aoti_torch_get_dtype); }
-  int32_t device_type() const { return ask<int32_t>(aoti_torch_get_device_type); }
-  int32_t device_index() const { return ask<int32_t>(aoti_torch_get_device_index); }
-  void* data() const { return ask<void*>(torch_get_mutable_data_ptr); }
-  const void* const_data() const { return ask<const void*>(torch_get_const_data_ptr); }
-
- private:
-  template <class T, class F>
-  T ask(F question) const {
-    T answer;
-    TORCH_ERROR_CODE_CHECK(question(handle_, &answer));
+  void* mutable_data() const {
+    void* answer = nullptr;
+    TORCH_ERROR_CODE_CHECK(torch_get_mutable_data_ptr(handle_, &answer));
     return answer;
   }
 
+  bool same_shape(const Tensor& other) const {
+    return dim == other.dim && std::equal(sizes, sizes + dim, other.sizes);
+  }
+  bool same_device(const Tensor& other) const {
+    return device_type == other.device_type && device_index == other.device_index;
+  }
+
+  int64_t numel = 0, dim = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+  const void* data = nullptr;  // null when there are no elements
+  Dtype dtype = Dtype::kFloat;
+  bool is_floating = false;
+  int32_t device_type = 0, device_index = 0;
+
+ private:
   AtenTensorHandle handle_;
 };
 
@@ -79,43 +116,23 @@ inline std::optional<Tensor> take_optional_tensor(StableIValue value) {
   return tensor;
 }
 
-// False for a dtype that no kernel of ours computes in.
-inline bool floating(int32_t dtype, Dtype& out) {
-  static const int32_t known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(),
-                                  aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16()};
-  for (int i = 0; i < 4; ++i) {
-    if (dtype == known[i]) {
-      out = static_cast<Dtype>(i);
-      return true;
-    }
-  }
-  return false;
-}
-
-inline int64_t element_size(Dtype dtype) {
-  return dtype == Dtype::kDouble ? 8 : (dtype == Dtype::kFloat ? 4 : 2);
-}
-
 // Where a tensor's bytes are: [low, high), and whether it fills them, each element its own place.
 struct Extent {
   uintptr_t low, high;
   bool dense;
 };
 
-inline Extent extent(const Tensor& tensor, int64_t element, int64_t numel) {
-  const auto low = reinterpret_cast<uintptr_t>(tensor.const_data());
-  if (numel == 0) return {low, low, true};
-  const int64_t* sizes = tensor.sizes();
-  const int64_t* strides = tensor.strides();
+inline Extent extent(const Tensor& tensor) {
+  const auto low = reinterpret_cast<uintptr_t>(tensor.data);
+  const int64_t element = element_size(tensor.dtype);
   int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d) last += (sizes[d] - 1) * strides[d];
-  // As many places as elements, and sorted strides that multiply up: nothing twice, no gap.
-  bool dense = last + 1 == numel;
-  int64_t filled = 1;
-  for (int64_t round = 0; dense && filled < numel; ++round) {
+  for (int64_t d = 0; d < tensor.dim; ++d) last += (tensor.sizes[d] - 1) * tensor.strides[d];
+  // As many places as elements, and strides that multiply up: nothing twice, no gap.
+  bool dense = last + 1 == tensor.numel;
+  for (int64_t filled = 1; dense && filled < tensor.numel;) {
     int64_t next = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) {
-      if (sizes[d] > 1 && strides[d] == filled) next = sizes[d];
+    for (int64_t d = tensor.dim; d-- > 0;) {
+      if (tensor.sizes[d] > 1 && tensor.strides[d] == filled) next = tensor.sizes[d];
     }
     dense = next != 0;
     filled *= next;

@@ -6,6 +6,7 @@
 #include "overlap.h"
 #include "tensors.h"
 #include "update_rules.h"
+#include "versions.h"
 
 namespace torchgraph {
 
@@ -65,6 +66,14 @@ struct UpdateArguments {
     return bits;
   }
 
+  // Before the writing: a tensor that must not be written raises here.
+  void raise_written() const {
+    raise_versions(params);
+    for (const auto& list : states) raise_versions(list);
+    raise_versions(steps);
+    raise_versions(copies);
+  }
+
   void check() const {
     same_count(grads, "grads", false);
     for (int i = 0; i < rule.states; ++i) same_count(states[i], "states", rule.optional >> i & 1u);
@@ -92,63 +101,50 @@ struct UpdateArguments {
   }
 
   void check_scalar(const Tensor& scalar, bool number) const {
-    Dtype dtype{};
-    STD_TORCH_CHECK(scalar.numel() == 1 && floating(scalar.dtype(), dtype) &&
-                        (!number || dtype == Dtype::kDouble) &&
-                        (params.empty() || same_device(scalar, params[0])),
+    STD_TORCH_CHECK(scalar.numel == 1 && scalar.is_floating &&
+                        (!number || scalar.dtype == Dtype::kDouble) &&
+                        (params.empty() || scalar.same_device(params[0])),
                     "torchgraph::", rule.name, ": a number must be one floating-point element",
                     number ? " of float64" : "", " on the parameters' device.");
   }
 
-  static bool same_device(const Tensor& a, const Tensor& b) {
-    return a.device_type() == b.device_type() && a.device_index() == b.device_index();
-  }
-
   void check_tensors(size_t i, std::vector<Range>& ranges) const {
-    Dtype dtype{};
-    check_tensor(params[i], i, "params", true, dtype);
-    check_tensor(grads[i], i, "grads", true, dtype);
+    check_tensor(params[i], i, "params", true);
+    check_tensor(grads[i], i, "grads", true);
     add(ranges, params[i], true);
     add(ranges, grads[i], false);
     for (int k = 0; k < rule.states; ++k) {
       if (states[k].empty()) continue;
-      check_tensor(states[k][i], i, "states", false, dtype);
+      check_tensor(states[k][i], i, "states", false);
       add(ranges, states[k][i], true);
     }
     if (!copies.empty()) {
-      check_tensor(copies[i], i, "copies", true, dtype);
+      check_tensor(copies[i], i, "copies", true);
       add(ranges, copies[i], true);
     }
     if (rule.steps) {
-      STD_TORCH_CHECK(steps[i].numel() == 1 && floating(steps[i].dtype(), dtype) &&
-                          element_size(dtype) >= 4 && same_device(steps[i], params[0]),
+      const Tensor& step = steps[i];
+      STD_TORCH_CHECK(step.numel == 1 && step.is_floating && element_size(step.dtype) >= 4 &&
+                          step.same_device(params[0]),
                       "torchgraph::", rule.name, ": steps[", i,
                       "] must be one float32 or float64 number on the parameters' device.");
-      add(ranges, steps[i], true);
+      add(ranges, step, true);
     }
   }
 
-  void check_tensor(const Tensor& tensor, size_t i, const char* list, bool any_dtype,
-                    Dtype& dtype) const {
-    const Tensor& param = params[i];
-    STD_TORCH_CHECK(same_device(tensor, params[0]), "torchgraph::", rule.name, ": ", list, "[", i,
+  void check_tensor(const Tensor& tensor, size_t i, const char* list, bool any_dtype) const {
+    STD_TORCH_CHECK(tensor.same_device(params[0]), "torchgraph::", rule.name, ": ", list, "[", i,
                     "] is on another device than params[0].");
-    const int64_t dim = param.dim();
-    STD_TORCH_CHECK(
-        tensor.dim() == dim && std::equal(tensor.sizes(), tensor.sizes() + dim, param.sizes()),
-        "torchgraph::", rule.name, ": ", list, "[", i, "] has not the shape of params[", i, "].");
-    STD_TORCH_CHECK(floating(tensor.dtype(), dtype) && (any_dtype || tensor.dtype() == param.dtype()),
+    STD_TORCH_CHECK(tensor.same_shape(params[i]), "torchgraph::", rule.name, ": ", list, "[", i,
+                    "] has not the shape of params[", i, "].");
+    STD_TORCH_CHECK(tensor.is_floating && (any_dtype || tensor.dtype == params[i].dtype),
                     "torchgraph::", rule.name, ": ", list, "[", i, "] has a dtype that it cannot have.");
   }
 
   static void add(std::vector<Range>& ranges, const Tensor& tensor, bool written) {
-    Dtype dtype{};
-    floating(tensor.dtype(), dtype);
-    const int64_t numel = tensor.numel();
-    if (numel == 0) return;
-    const Extent place = extent(tensor, element_size(dtype), numel);
-    ranges.push_back({place.low, place.high, &tensor, static_cast<int32_t>(element_size(dtype)),
-                      written, place.dense});
+    if (tensor.numel == 0) return;
+    const Extent place = extent(tensor);
+    ranges.push_back({place.low, place.high, &tensor, written, place.dense});
   }
 };
 

@@ -107,7 +107,7 @@ struct Adam {
     const double lr = o.numbers[0], decay = o.numbers[4];
     const bool decoupled = o.flags[0];
     weight_decay = decoupled ? M(0) : M(decay);
-    keep = decoupled ? M(1 - lr * decay) : M(1);
+    keep = decoupled ? M(fused(-lr, decay, 1.0)) : M(1);
     beta2 = M(o.numbers[2]);
     rest2 = M(1 - o.numbers[2]);
     correction = M(sqrt(1 - pow(o.numbers[2], step)));
@@ -159,16 +159,16 @@ struct RmsProp {
   template <unsigned kUsed, bool kTail>
   TG_INLINE M next(M p, M g, M& square_avg, M& grad_avg, M& buffer) const {
     g = decayed(g, p, weight_decay);
-    square_avg = square_avg * alpha + rest * g * g;
+    square_avg = fused(rest * g, g, square_avg * alpha);
     M square = square_avg;
     if constexpr (kUsed & 2) {
       grad_avg = lerp(grad_avg, g);
-      square = square - grad_avg * grad_avg;
+      square = fused(-grad_avg, grad_avg, square);
     }
     const M denominator = root(square) + eps;
     if constexpr (kUsed & 4) {
       buffer = buffer * momentum + g / denominator;
-      return p - lr * buffer;
+      return fused(buffer, -lr, p);
     }
     return p - lr * g / denominator;
   }
@@ -215,10 +215,10 @@ struct Adadelta {
   template <unsigned kUsed, bool kTail>
   TG_INLINE M next(M p, M g, M& square_avg, M& acc_delta, M&) const {
     g = decayed(g, p, weight_decay);
-    square_avg = square_avg * rho + rest * g * g;
+    square_avg = fused(rest * g, g, square_avg * rho);
     const M change = root(acc_delta + eps) / root(square_avg + eps) * g;
-    acc_delta = acc_delta * rho + rest * change * change;
-    return p - lr * change;
+    acc_delta = fused(rest * change, change, acc_delta * rho);
+    return fused(change, -lr, p);
   }
 };
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,18 +27,20 @@ def define(
     ``reference`` computes it in ATen, on every device. The first call that reaches it loads the
     compiled library, whose kernels then take its place; ``compiled=False``: there is none. ``fake``
     gives the results' metadata; without it the reference runs on fake tensors. An op that writes
-    arguments raises their version counters, as ATen's do.
+    arguments raises their version counters, as ATen's do: its compiled kernels call what is in
+    csrc/versions.h.
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema, tags=tags)
     packet, _, overload = name.partition(".")
     op: OpOverload = getattr(getattr(torch.ops.torchgraph, packet), overload or "default")
+    if op._schema.is_mutable:
+        reference = _raising_versions(op, reference)
+        fake = fake and _raising_versions(op, fake)
     kernel = _loading_first(op, reference) if compiled else reference
     _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
     if fake is not None:
         torch.library.register_fake(f"torchgraph::{name}", fake, lib=_LIBRARY)
-    if op._schema.is_mutable:
-        _LIBRARY.impl(name, _raising_versions(op), "ADInplaceOrView", with_keyset=True)
     return op
 
 
@@ -67,6 +69,7 @@ def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..
         if device not in tried:
             tried.add(device)
             if _extension.load(device):
+                _raise_versions_first(op)
                 return op(*args, **kwargs)
         return reference(*args, **kwargs)
 
@@ -82,19 +85,36 @@ def _on_cuda(values: Any) -> bool:
     )
 
 
-def _raising_versions(op: OpOverload) -> Callable[..., Any]:
-    """A kernel written in C++ writes without autograd's knowledge; this tells it."""
-    written = [
-        (position, argument.name)
-        for position, argument in enumerate(op._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+def _raising_versions(op: OpOverload, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """``compute``, then autograd learns what was written: below its kernels nothing tells it."""
 
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        for position, name in written:
-            value = args[position] if position < len(args) else kwargs[name]
-            for tensor in value if isinstance(value, (list, tuple)) else [value]:
-                torch.autograd.graph.increment_version(tensor)
-        return op.redispatch(keyset & below_version_counters, *args, **kwargs)
+    @functools.wraps(compute)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = compute(*args, **kwargs)
+        torch.autograd.graph.increment_version(_written(op, args, kwargs))
+        return result
 
     return kernel
+
+
+def _written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs[argument.name]
+            found.extend(value if isinstance(value, (list, tuple)) else [value])
+    return found
+
+
+@functools.cache
+def _raise_versions_first(op: OpOverload) -> None:
+    """Where the compiled kernels of an op that writes cannot raise the counters, do it for them."""
+    if not op._schema.is_mutable or torch.ops.torchgraph.kernels_raise_versions():
+        return
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        torch.autograd.graph.increment_version(_written(op, args, kwargs))
+        return op.redispatch(keyset & below_version_counters, *args, **kwargs)
+
+    name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
+    _LIBRARY.impl(name, kernel, "ADInplaceOrView", with_keyset=True)

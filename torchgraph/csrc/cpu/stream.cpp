@@ -62,43 +62,48 @@ TG_CLONES void write(const double* in, Dtype dtype, int64_t stride, int64_t size
 
 }  // namespace
 
-Shape::Shape(const Tensor& first) {
-  const int64_t* strides = first.strides();
-  for (int64_t d = 0; d < first.dim(); ++d) {
-    if (first.sizes()[d] != 1) order.push_back(d);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
-  for (int64_t d : order) sizes.push_back(first.sizes()[d]);
-}
-
-Stream::Stream(const Tensor& tensor, Dtype dtype, const Shape& shape, bool written)
-    : data_(static_cast<std::byte*>(written ? tensor.data()
-                                            : const_cast<void*>(tensor.const_data()))),
-      dtype_(dtype),
-      shape_(&shape) {
+Stream::Stream(const Tensor& tensor, const Tensor& first, bool written)
+    : data_(static_cast<std::byte*>(written ? tensor.mutable_data()
+                                            : const_cast<void*>(tensor.data))),
+      dtype_(tensor.dtype) {
+  // Contiguous tensors are the rule; they need no list of dimensions.
   int64_t filled = 1;
-  for (size_t i = shape.order.size(); i-- > 0;) {
-    flat_ = flat_ && tensor.strides()[shape.order[i]] == filled;
-    filled *= shape.sizes[i];
+  for (int64_t d = tensor.dim; d-- > 0;) {
+    if (tensor.sizes[d] == 1) continue;
+    flat_ = flat_ && tensor.strides[d] == filled && first.strides[d] == filled;
+    filled *= tensor.sizes[d];
   }
   if (flat_) return;
-  for (int64_t d : shape.order) strides_.push_back(tensor.strides()[d]);
+  std::vector<int64_t> order;
+  for (int64_t d = 0; d < first.dim; ++d) {
+    if (first.sizes[d] != 1) order.push_back(d);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return first.strides[a] > first.strides[b];
+  });
+  for (int64_t d : order) dimensions_.push_back({tensor.sizes[d], tensor.strides[d]});
+  filled = 1;
+  flat_ = true;
+  for (size_t i = dimensions_.size(); i-- > 0;) {
+    flat_ = flat_ && dimensions_[i].stride == filled;
+    filled *= dimensions_[i].size;
+  }
 }
 
 // Calls row(offset, stride, position, size) for each run along the dimension that moves fastest.
 template <class F>
 void Stream::rows(int64_t begin, int64_t size, const F& row) const {
   if (flat_) return row(begin, 1, 0, size);
-  const int64_t dims = static_cast<int64_t>(shape_->sizes.size());
+  const int64_t dims = static_cast<int64_t>(dimensions_.size());
   int64_t at[64];
   int64_t rest = begin, offset = 0;
   for (int64_t d = dims; d-- > 0;) {
-    at[d] = rest % shape_->sizes[d];
-    rest /= shape_->sizes[d];
-    offset += at[d] * strides_[d];
+    at[d] = rest % dimensions_[d].size;
+    rest /= dimensions_[d].size;
+    offset += at[d] * dimensions_[d].stride;
   }
-  const int64_t last = dims - 1, length = shape_->sizes[last], stride = strides_[last];
+  const int64_t last = dims - 1;
+  const auto [length, stride] = dimensions_[last];
   for (int64_t done = 0; done < size;) {
     const int64_t run = std::min(size - done, length - at[last]);
     row(offset, stride, done, run);
@@ -106,9 +111,9 @@ void Stream::rows(int64_t begin, int64_t size, const F& row) const {
     offset -= at[last] * stride;
     at[last] = 0;
     for (int64_t d = last; d-- > 0;) {
-      offset += strides_[d];
-      if (++at[d] < shape_->sizes[d]) break;
-      offset -= at[d] * strides_[d];
+      offset += dimensions_[d].stride;
+      if (++at[d] < dimensions_[d].size) break;
+      offset -= at[d] * dimensions_[d].stride;
       at[d] = 0;
     }
   }

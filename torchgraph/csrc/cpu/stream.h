@@ -9,18 +9,11 @@
 
 namespace torchgraph {
 
-// Sizes in the order of the walk, and the strides of each tensor in that order.
-struct Shape {
-  std::vector<int64_t> order;  // dimensions, the one that moves slowest first
-  std::vector<int64_t> sizes;
-
-  explicit Shape(const Tensor& first);
-};
-
 class Stream {
  public:
   Stream() = default;
-  Stream(const Tensor& tensor, Dtype dtype, const Shape& shape, bool written);
+  // ``first``: the tensor in whose order the group is walked.
+  Stream(const Tensor& tensor, const Tensor& first, bool written);
 
   bool empty() const { return data_ == nullptr; }
 
@@ -38,14 +31,17 @@ class Stream {
   void store(int64_t begin, int64_t size, const double* in) const;
 
  private:
+  struct Dimension {
+    int64_t size, stride;
+  };
+
   template <class F>
   void rows(int64_t begin, int64_t size, const F& row) const;
 
   std::byte* data_ = nullptr;
   Dtype dtype_ = Dtype::kFloat;
   bool flat_ = true;
-  const Shape* shape_ = nullptr;
-  std::vector<int64_t> strides_;
+  std::vector<Dimension> dimensions_;  // the one that moves slowest first; none when flat
 };
 
 }  // namespace torchgraph

@@ -2,7 +2,6 @@
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "cpu/stream.h"
 #include "cpu/update_loops.h"
@@ -16,14 +15,11 @@ constexpr int64_t kPerThread = 32768;  // as ATen shares out elementwise work
 constexpr int64_t kTorchVector = 32;   // bytes: the width that torch's fused kernels use
 
 double read_number(const Tensor& tensor) {
-  Dtype dtype{};
-  floating(tensor.dtype(), dtype);
-  const void* data = tensor.const_data();
-  switch (dtype) {
-    case Dtype::kFloat: return *static_cast<const float*>(data);
-    case Dtype::kDouble: return *static_cast<const double*>(data);
-    case Dtype::kBFloat16: return widen(*static_cast<const BFloat16*>(data));
-    case Dtype::kHalf: return widen(*static_cast<const Half*>(data));
+  switch (tensor.dtype) {
+    case Dtype::kFloat: return *static_cast<const float*>(tensor.data);
+    case Dtype::kDouble: return *static_cast<const double*>(tensor.data);
+    case Dtype::kBFloat16: return widen(*static_cast<const BFloat16*>(tensor.data));
+    case Dtype::kHalf: return widen(*static_cast<const Half*>(tensor.data));
   }
   return 0;
 }
@@ -41,7 +37,6 @@ Options read_options(const UpdateArguments& arguments) {
 
 // A parameter with all that belongs to it.
 struct Member {
-  std::unique_ptr<Shape> shape;
   Stream param, grad, states[kMaxStates], copy;
   int64_t size;
   int64_t tail;  // where torch's kernels stop to use vectors
@@ -49,28 +44,18 @@ struct Member {
   bool wide;  // float64
 };
 
-Dtype dtype_of(const Tensor& tensor) {
-  Dtype dtype{};
-  floating(tensor.dtype(), dtype);
-  return dtype;
-}
-
 Member member(const UpdateArguments& arguments, size_t i, unsigned used) {
   Member m{};
   const Tensor& param = arguments.params[i];
-  const Dtype dtype = dtype_of(param);
-  m.size = param.numel();
-  m.shape = std::make_unique<Shape>(param);
-  m.wide = dtype == Dtype::kDouble;
-  m.param = Stream(param, dtype, *m.shape, true);
-  m.grad = Stream(arguments.grads[i], dtype_of(arguments.grads[i]), *m.shape, false);
+  m.size = param.numel;
+  m.wide = param.dtype == Dtype::kDouble;
+  m.param = Stream(param, param, true);
+  m.grad = Stream(arguments.grads[i], param, false);
   for (int k = 0; k < kMaxStates; ++k) {
-    if (used >> k & 1u) m.states[k] = Stream(arguments.states[k][i], dtype, *m.shape, true);
+    if (used >> k & 1u) m.states[k] = Stream(arguments.states[k][i], param, true);
   }
-  if (!arguments.copies.empty()) {
-    m.copy = Stream(arguments.copies[i], dtype_of(arguments.copies[i]), *m.shape, true);
-  }
-  m.tail = m.size - m.size % (kTorchVector / element_size(dtype));
+  if (!arguments.copies.empty()) m.copy = Stream(arguments.copies[i], param, true);
+  m.tail = m.size - m.size % (kTorchVector / element_size(param.dtype));
   if (arguments.rule.steps) m.step = read_number(arguments.steps[i]) + 1;
   return m;
 }
@@ -233,10 +218,11 @@ void update_all<Lamb>(const std::vector<Member>& members, const Options& options
 }
 
 void count_step(const Tensor& step) {
-  if (dtype_of(step) == Dtype::kDouble) {
-    *static_cast<double*>(step.data()) += 1;
+  void* number = step.mutable_data();
+  if (step.dtype == Dtype::kDouble) {
+    *static_cast<double*>(number) += 1;
   } else {
-    *static_cast<float*>(step.data()) += 1;
+    *static_cast<float*>(number) += 1;
   }
 }
 
@@ -246,12 +232,13 @@ void run(const RuleInfo& rule, bool on_device, StableIValue* stack) {
   arguments.check();
   const Options options = read_options(arguments);
   check_states<Rule>(arguments, options);
+  arguments.raise_written();
   if (arguments.found_inf && read_number(*arguments.found_inf) != 0) return;
   const unsigned used = Rule<float>::used(options, arguments.given());
   std::vector<Member> members;
   members.reserve(arguments.params.size());
   for (size_t i = 0; i < arguments.params.size(); ++i) {
-    if (arguments.params[i].numel() > 0) members.push_back(member(arguments, i, used));
+    if (arguments.params[i].numel > 0) members.push_back(member(arguments, i, used));
   }
   update_all<Rule>(members, options, used);
   for (const Tensor& step : arguments.steps) count_step(step);
