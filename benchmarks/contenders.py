@@ -126,6 +126,13 @@ def _torchgraph(work: Work) -> tuple[Step, TrainGraph]:
     return lambda: graph(work.x, work.y), graph
 
 
+def _torchgraph_fused(work: Work) -> tuple[Step, TrainGraph]:
+    graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR, fused=True))
+    graph.config.allow_fuse_model_update_ops()
+    graph.config.enable_multi_tensor_update()
+    return lambda: graph(work.x, work.y), graph
+
+
 EAGER, TORCHGRAPH = "eager", "torchgraph aten"
 CONTENDERS: dict[str, Contender] = {
     one.name: one
@@ -136,5 +143,6 @@ CONTENDERS: dict[str, Contender] = {
         Contender("compile reduce-overhead", _reduced_overhead, compiles=True, cuda_only=True),
         Contender("manual cuda graph", _manual_cuda_graph, cuda_only=True),
         Contender(TORCHGRAPH, _torchgraph),
+        Contender("torchgraph aten fused", _torchgraph_fused),
     )
 }

@@ -141,7 +141,7 @@ def _measure(
             after_round=lambda _: progress.advance(task),
         )
     times = {one.name: spread.median for one, spread in zip(started, spreads, strict=True)}
-    others = [seconds for name, seconds in times.items() if name != TORCHGRAPH]
+    others = [times[one.name] for one in started if one.graph is None]
     entries = []
     for one, spread in zip(started, spreads, strict=True):
         entries.append(
@@ -184,7 +184,7 @@ def _begin(contender: Contender, case: Case, device: torch.device, started: list
             raise
         lines = [line for line in str(error).splitlines() if line.strip()]
         return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"
-    if contender.name == TORCHGRAPH:
+    if one.graph is not None:
         _check_loss(one, started[0])
     started.append(one)
     return ""
@@ -240,7 +240,7 @@ def _table(measured: dict[str, Any]) -> Table:
             f"{entry['first_step_seconds']:.2f}",
             "" if entry["capture_seconds"] is None else f"{entry['capture_seconds']:.2f}",
             _megabytes(entry["memory"]),
-            style="bold" if entry["name"] == TORCHGRAPH else "",
+            style="bold" if entry["name"].startswith("torchgraph") else "",
         )
     for name, reason in measured["skipped"].items():
         if reason != "needs a GPU":
