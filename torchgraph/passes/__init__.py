@@ -8,6 +8,7 @@ from .canonicalize import Canonicalize as Canonicalize
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
+from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
 
@@ -16,6 +17,7 @@ __all__ = [
     "CommonSubexpressions",
     "DeadCode",
     "FoldConstants",
+    "FuseCrossEntropy",
     "FuseModelUpdate",
     "Pass",
     "pipeline",
