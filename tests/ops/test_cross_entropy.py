@@ -269,6 +269,7 @@ def test_weights_get_no_gradient_silently():
         cross_entropy(torch.randn(3, 4, requires_grad=True), torch.tensor([0, 1, 2]), weight)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own
 @pytest.mark.parametrize(
     ("dtype", "reduction"),
     [(torch.float32, 1), (torch.float32, 0), (torch.float64, 2), (torch.bfloat16, 1)],
