@@ -11,7 +11,7 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,24 @@ def measure(model: str, contender: str, device: torch.device, steps: int) -> dic
     span = "over the steps after warm-up" if reset else "over its life"
     source = "VmHWM" if _STATUS.exists() else "ru_maxrss"
     method = f"{source} of a process of its own {span}, above what a tiny model had left behind"
+    return {"bytes": _peak() - before, "method": method}
+
+
+def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any]:
+    """``{"bytes", "method"}``: the peak over one call, above what there was before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        method = "torch.cuda.max_memory_allocated over the call, above memory_allocated before it"
+        return {"bytes": torch.cuda.max_memory_allocated(device) - before, "method": method}
+    before, reset = _resident(), _reset_peak()
+    call()
+    source = "VmHWM" if _STATUS.exists() else "ru_maxrss"
+    span = "over the call" if reset else "over its life"
+    method = f"{source} of a process of its own {span}, above what was resident before it"
     return {"bytes": _peak() - before, "method": method}
 
 

@@ -135,16 +135,15 @@ Tensor cross_entropy_backward(const Tensor& logits, const Tensor& grad_loss, con
 }
 
 template <auto write>
-Tensor cross_entropy_backward_(const Tensor& logits, const Tensor& grad_loss, const Tensor& target,
-                               const Tensor& lse, const Tensor& total_weight,
-                               const std::optional<Tensor>& weight, int64_t reduction,
-                               int64_t ignore_index, double label_smoothing) {
+void cross_entropy_backward_(const Tensor& logits, const Tensor& grad_loss, const Tensor& target,
+                             const Tensor& lse, const Tensor& total_weight,
+                             const std::optional<Tensor>& weight, int64_t reduction,
+                             int64_t ignore_index, double label_smoothing) {
   check_arguments(logits, target, weight, reduction, label_smoothing);
   check_gradient(logits, grad_loss, lse, total_weight, reduction);
   check_in_place(logits, grad_loss, target, lse, weight, total_weight);
   write(logits, grad_loss, target, lse, total_weight, weight, reduction, ignore_index,
         label_smoothing, logits);
-  return logits;
 }
 
 }  // namespace torchgraph

@@ -191,6 +191,9 @@ class _Reinplace:
             if self._allowed(node, first, op):
                 node.target = op
                 self._merge(node, first)
+                if not op._schema.returns:
+                    node.replace_all_uses_with(first)
+                    self._replace_state(node, first)
         elif isinstance(first, fx.Node) and node.meta.get(IN_PLACE):
             self._as_recorded(node, first, op)
 

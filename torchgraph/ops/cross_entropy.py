@@ -242,13 +242,12 @@ def _gradient_reference(
     return torch.where(kept[:, None], out, 0.0).to(logits.dtype)
 
 
-def _gradient_reference_in_place(logits: Tensor, *args: Any) -> Tensor:
-    return logits.copy_(_gradient_reference(logits, *args))
+def _gradient_reference_in_place(logits: Tensor, *args: Any) -> None:
+    logits.copy_(_gradient_reference(logits, *args))
 
 
-def _in_place_shape(logits: Tensor, *args: Any) -> Tensor:
+def _in_place_check(logits: Tensor, *args: Any) -> None:
     _gradient_shape(logits, *args)
-    return logits
 
 
 _OPTIONS = "Tensor? weight=None, int reduction=1, int ignore_index=-100, float label_smoothing=0.0"
@@ -274,11 +273,11 @@ backward = define(
 """The gradient by the logits: contiguous, of their dtype."""
 
 backward_in_place = define(
-    f"cross_entropy_backward_(Tensor(a!) logits, {_STATISTICS}, {_OPTIONS}) -> Tensor(a!)",
+    f"cross_entropy_backward_(Tensor(a!) logits, {_STATISTICS}, {_OPTIONS}) -> ()",
     _gradient_reference_in_place,
-    _in_place_shape,
+    _in_place_check,
 )
-"""The same, in the place of the logits."""
+"""The same in the place of the logits, which may not share memory with anything else."""
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -14,6 +14,7 @@ from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
 from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
 from .fuse_attention import FuseAttention as FuseAttention
 from .fuse_cast_scale import FuseCastScale as FuseCastScale
+from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
@@ -30,6 +31,7 @@ __all__ = [
     "FuseAddToOutput",
     "FuseAttention",
     "FuseCastScale",
+    "FuseCrossEntropy",
     "FuseModelUpdate",
     "Pass",
     "PruneDepend",

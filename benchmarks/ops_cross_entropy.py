@@ -1,0 +1,250 @@
+"""Softmax cross-entropy, forward and backward: ATen's ops against ours, in time and in memory.
+
+    python -m benchmarks.ops_cross_entropy
+    python -m benchmarks.ops_cross_entropy --threads 2 --rounds 9
+
+Contenders alternate in one process. Each peak of memory is that of a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
+
+import torchgraph as tg
+from examples.models.gpt import GPT
+from torchgraph.ops.cross_entropy import backward, backward_in_place, forward, wide
+
+from . import memory, record
+from .timing import Clock, alternate
+
+ATEN, OURS, IN_PLACE = "ATen", "ours", "ours, in place"
+GPT_PLAIN, GPT_FUSED = "torchgraph", "torchgraph, fuse_cross_entropy"
+WANTED = {"time": 0.8, "memory": 0.01}
+"""What the largest case has to reach: time of ATen's, memory beside logits and gradient."""
+
+
+class Size(NamedTuple):
+    """Rows, classes and dtype of logits."""
+
+    rows: int
+    classes: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.classes} {str(self.dtype).removeprefix('torch.')}"
+
+
+SIZES = {
+    str(size): size
+    for size in (
+        Size(4096, 32000, torch.float32),
+        Size(4096, 32000, torch.bfloat16),
+        Size(8192, 1000, torch.float32),
+        Size(65536, 10, torch.float32),
+    )
+}
+LARGEST = next(iter(SIZES))
+GPT_CASE = "a GPT step, vocabulary 32000"
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure, print the table, write the JSON and return what it holds."""
+    args = _arguments(argv)
+    device = torch.device(args.device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(args.threads)
+    try:
+        if args.peak:
+            found = peak_of(*args.peak, device)
+            print(json.dumps(found))
+            return found
+        result = _run(args, device)
+    finally:
+        torch.set_num_threads(threads)
+    console = Console()
+    console.width = min(100, console.width) if console.is_terminal else 100
+    console.print(record.heading(result), highlight=False)
+    console.print(_table(result))
+    for what, (got, wanted) in reached(result).items():
+        console.print(f"{LARGEST}, {what}: {got:.3f}, wanted at most {wanted}", highlight=False)
+    name = f"ops-cross-entropy-{device.type}"
+    console.print(f"written to {record.save(result, args.out, name)}", soft_wrap=True)
+    return result
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
+    parser.add_argument("--peak", nargs=2, metavar=("CASE", "CONTENDER"), help="of one, as JSON")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    return parser.parse_args(argv)
+
+
+def _run(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    sizes = {"64x100 float32": Size(64, 100, torch.float32)} if args.quick else SIZES
+    rounds, least = (2, 1e-3) if args.quick else (args.rounds, 0.1)
+    cases = {name: calls(size, device) for name, size in sizes.items()}
+    rows = []
+    for name, contenders in {**cases, GPT_CASE: gpt_steps(device, quick=args.quick)}.items():
+        spreads = alternate(
+            Clock(device), list(contenders.values()), rounds=rounds, least_seconds=least
+        )
+        entry: dict[str, Any] = {"case": name, "contenders": {}}
+        for contender, spread in zip(contenders, spreads, strict=True):
+            entry["contenders"][contender] = {"seconds": spread.as_json()}
+            if name in (LARGEST, GPT_CASE) and not args.quick:
+                entry["contenders"][contender]["peak"] = _peak_of_child(name, contender, args)
+        rows.append(entry)
+    return {
+        "benchmark": "ops-cross-entropy",
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        **record.surroundings(device),
+        "settings": {"rounds": rounds, "quick": args.quick},
+        "rows": rows,
+    }
+
+
+# --- contenders -----------------------------------------------------------------------------------
+
+
+def calls(size: Size, device: torch.device) -> dict[str, Callable[[], Any]]:
+    """Forward and backward of a mean loss, as a program runs them: without autograd."""
+    logits = torch.randn(size.rows, size.classes, device=device).to(size.dtype)
+    target = torch.randint(size.classes, (size.rows,), device=device)
+    aten = torch.ops.aten
+
+    def by_aten() -> Tensor:
+        probabilities = aten._log_softmax(logits, 1, False)
+        loss, total = aten.nll_loss_forward(probabilities, target, None, 1, -100)
+        grad = torch.ones_like(loss)
+        grad = aten.nll_loss_backward(grad, probabilities, target, None, 1, -100, total)
+        return aten._log_softmax_backward_data(grad, probabilities, 1, logits.dtype)
+
+    def ours(write: Callable[..., Any] = backward) -> Any:
+        _, lse, total = forward(logits, target)
+        grad = torch.ones((), dtype=wide(logits.dtype), device=device)
+        return write(logits, grad, target, lse, total)
+
+    return {ATEN: by_aten, OURS: ours, IN_PLACE: lambda: ours(backward_in_place)}
+
+
+class _Train(tg.Graph):
+    def __init__(self, model: GPT, *, fuse: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
+        if fuse:
+            self.config.passes.insert(tg.passes.FuseCrossEntropy(), after="dce")
+
+    def build(self, ids: Tensor) -> Tensor:
+        logits = self.model(ids[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        return loss
+
+
+def gpt_steps(device: torch.device, *, quick: bool) -> dict[str, Callable[[], Any]]:
+    """Training steps of a small GPT whose logits are what takes time and memory."""
+    vocabulary, length = (50, 8) if quick else (32000, 128)
+    ids = torch.randint(vocabulary, (8, length + 1), device=device)
+
+    def step(*, fuse: bool) -> Callable[[], Any]:
+        torch.manual_seed(0)
+        sizes = {"layers": 2, "width": 128, "heads": 4, "dropout": 0.0}
+        graph = _Train(GPT(vocabulary, block_size=length, **sizes).to(device), fuse=fuse)
+        return lambda: graph(ids)
+
+    return {GPT_PLAIN: step(fuse=False), GPT_FUSED: step(fuse=True)}
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def peak_of(case: str, contender: str, device: torch.device) -> dict[str, Any]:
+    """The peak of one call beyond what lay in memory before it, after one of another size."""
+    if case == GPT_CASE:
+        gpt_steps(device, quick=True)[contender]()
+        call = gpt_steps(device, quick=False)[contender]
+        call()
+    else:
+        size = SIZES[case]
+        calls(Size(64, 4000, size.dtype), device)[contender]()
+        call = calls(size, device)[contender]
+    found = memory.peak_of_call(call, device)
+    if case != GPT_CASE:
+        logits = size.rows * size.classes * size.dtype.itemsize
+        gradient = 0 if contender == IN_PLACE else logits
+        found.update(beyond=found["bytes"] - gradient, logits=logits)
+    return found
+
+
+def _peak_of_child(case: str, contender: str, args: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.ops_cross_entropy", "--peak", case, contender]
+    command += ["--device", args.device, "--threads", str(args.threads)]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _table(result: dict[str, Any]) -> Table:
+    table = Table()
+    for heading in (
+        "case",
+        "contender",
+        "ms",
+        "of the first",
+        "peak MB",
+        "beyond logits, gradient",
+    ):
+        table.add_column(heading, justify="left" if heading in ("case", "contender") else "right")
+    for row in result["rows"]:
+        first = next(iter(row["contenders"].values()))["seconds"]["median"]
+        for name, found in row["contenders"].items():
+            seconds, peak = found["seconds"]["median"], found.get("peak", {})
+            table.add_row(
+                row["case"],
+                name,
+                f"{seconds * 1e3:.2f}",
+                f"{seconds / first:.2f}x",
+                f"{peak['bytes'] / 1e6:.1f}" if peak else "",
+                f"{peak['beyond'] / peak['logits']:.2%}" if "beyond" in peak else "",
+            )
+        table.add_section()
+    return table
+
+
+def reached(result: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """What the largest case reached and what it has to reach; empty when it was not measured."""
+    found = {}
+    for row in result["rows"]:
+        ours, aten = (row["contenders"].get(name) for name in (OURS, ATEN))
+        if row["case"] == LARGEST:
+            ratio = ours["seconds"]["median"] / aten["seconds"]["median"]
+            found["time of ATen's"] = (ratio, WANTED["time"])
+            peak = ours["peak"]
+            found["memory of the logits'"] = (peak["beyond"] / peak["logits"], WANTED["memory"])
+    return found
+
+
+if __name__ == "__main__":
+    main()

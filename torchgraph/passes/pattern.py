@@ -1,0 +1,64 @@
+"""Patterns of calls: is this node such a call, of such calls, of those nodes?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of any overload of an op. Its arguments are patterns, in order, and there are no more.
+
+    A pattern is a `Call`, a `Wanted`, or a node or a constant that has to be there.
+    """
+
+    op: Any
+    """The op's packet, such as ``torch.ops.aten.mul``, or a Python function."""
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Any value, wherever the same name is the same one; `Match.values` holds it by name."""
+
+    name: str
+
+
+@dataclass
+class Match:
+    """What matching has found so far."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    nodes: list[fx.Node] = field(default_factory=list)
+    """The calls, each after what it reads."""
+
+
+def call(op: Any, *args: Any) -> Call:
+    """`Call`, arguments one by one."""
+    return Call(op, args)
+
+
+def match(pattern: Any, value: Any, found: Match) -> bool:
+    """True when ``value`` is what ``pattern`` says; ``found`` then holds all of it."""
+    if isinstance(pattern, Wanted):
+        known = found.values.setdefault(pattern.name, value)
+        return known is value or (not isinstance(value, fx.Node) and bool(known == value))
+    if isinstance(pattern, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(value) == len(pattern)
+        return same and all(match(*pair, found) for pair in zip(pattern, value, strict=True))
+    if not isinstance(pattern, Call):
+        return value is pattern or (not isinstance(value, fx.Node) and bool(value == pattern))
+    if not isinstance(value, fx.Node) or value.kwargs or not _calls(value, pattern.op):
+        return False
+    if not match(pattern.args, value.args, found):
+        return False
+    if value not in found.nodes:
+        found.nodes.append(value)
+    return True
+
+
+def _calls(node: fx.Node, op: Any) -> bool:
+    return node.target is op or getattr(node.target, "overloadpacket", None) is op
