@@ -62,6 +62,7 @@ class Operand {
   }
 
   AtenTensorHandle get() const { return handle_; }
+  AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
 
   void* mutable_data() const {
     void* answer = nullptr;

@@ -9,6 +9,7 @@ from . import library as library
 from . import update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
+from .grad_stats import clip_coefficient, grad_stats
 from .marks import accumulated, gradient
 from .scale import cast_scale
 
@@ -16,7 +17,9 @@ __all__ = [
     "accumulated",
     "bernoulli",
     "cast_scale",
+    "clip_coefficient",
     "cross_entropy",
+    "grad_stats",
     "gradient",
     "grouped_mm",
     "normal",

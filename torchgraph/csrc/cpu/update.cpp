@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cpu/numbers.h"
 #include "cpu/stream.h"
 #include "cpu/update_loops.h"
 #include "update_arguments.h"
@@ -13,16 +14,6 @@ namespace {
 constexpr int64_t kStretch = 1024;    // elements that are converted at a time; five fit into L1
 constexpr int64_t kPerThread = 32768;  // as ATen shares out elementwise work
 constexpr int64_t kTorchVector = 32;   // bytes: the width that torch's fused kernels use
-
-double read_number(const Operand& tensor) {
-  switch (tensor.dtype) {
-    case Dtype::kFloat: return *static_cast<const float*>(tensor.data);
-    case Dtype::kDouble: return *static_cast<const double*>(tensor.data);
-    case Dtype::kBFloat16: return widen(*static_cast<const BFloat16*>(tensor.data));
-    case Dtype::kHalf: return widen(*static_cast<const Half*>(tensor.data));
-  }
-  return 0;
-}
 
 Options read_options(const UpdateArguments& arguments) {
   Options options = arguments.options;
@@ -239,15 +230,6 @@ void update_all<Lamb>(const std::vector<Member>& members, const Options& options
   });
 }
 
-void count_step(const Operand& step) {
-  void* number = step.mutable_data();
-  if (step.dtype == Dtype::kDouble) {
-    *static_cast<double*>(number) += 1;
-  } else {
-    *static_cast<float*>(number) += 1;
-  }
-}
-
 template <template <class> class Rule>
 void run(const RuleInfo& rule, bool on_device, StableIValue* stack) {
   const UpdateArguments arguments(rule, on_device, stack);
@@ -263,7 +245,7 @@ void run(const RuleInfo& rule, bool on_device, StableIValue* stack) {
     if (arguments.params[i].numel > 0) describe(members.emplace_back(), arguments, i, used);
   }
   update_all<Rule>(members, options, used);
-  for (const Operand& step : arguments.steps) count_step(step);
+  for (const Operand& step : arguments.steps) write_number(step, read_number(step) + 1);
 }
 
 #define TG_UPDATE(Rule, name, optional)                                      \
