@@ -128,7 +128,7 @@ def _pairs(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> list[tu
 
     found = []
     for number in range(calls):
-        values = replay._values([work.x, work.y])
+        values = list(replay._values([work.x, work.y]))
         with torch.no_grad(), below_autograd():
 
             def bare(values: list[Any] = values) -> Any:

@@ -34,7 +34,7 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (model,) = result["models"]
     assert model["name"] == "mlp"
     entries = {entry["name"]: entry for entry in model["contenders"]}
-    assert list(entries) == [EAGER, "eager fused", TORCHGRAPH]
+    assert list(entries) == [EAGER, "eager fused", TORCHGRAPH, "torchgraph aten fused"]
     assert model["skipped"]["compile fused"] == "--quick"
     for entry in entries.values():
         assert len(entry["seconds_per_step"]["rounds"]) == 2

@@ -9,6 +9,7 @@
 
 #include "checks.h"
 #include "cross_entropy.h"
+#include "versions.h"
 
 namespace torchgraph {
 
@@ -142,6 +143,7 @@ void cross_entropy_backward_(const Tensor& logits, const Tensor& grad_loss, cons
   check_arguments(logits, target, weight, reduction, label_smoothing);
   check_gradient(logits, grad_loss, lse, total_weight, reduction);
   check_in_place(logits, grad_loss, target, lse, weight, total_weight);
+  raise_version(logits.get());
   write(logits, grad_loss, target, lse, total_weight, weight, reduction, ignore_index,
         label_smoothing, logits);
 }

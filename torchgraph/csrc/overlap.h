@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "tensors.h"
+#include "operands.h"
 
 namespace torchgraph {
 
 struct Range {
   uintptr_t low, high;
-  const Tensor* tensor;
+  const Operand* tensor;
   bool written, dense;
 
   int64_t element() const { return element_size(tensor->dtype); }
@@ -18,7 +18,7 @@ struct Range {
 
 // The addresses of a tensor's elements, ascending.
 inline std::vector<uintptr_t> addresses(const Range& range) {
-  const Tensor& tensor = *range.tensor;
+  const Operand& tensor = *range.tensor;
   std::vector<uintptr_t> found{range.low};
   found.reserve(tensor.numel);
   for (int64_t d = 0; d < tensor.dim; ++d) {

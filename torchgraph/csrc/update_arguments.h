@@ -4,7 +4,7 @@
 #include <torch/headeronly/util/Exception.h>
 
 #include "overlap.h"
-#include "tensors.h"
+#include "operands.h"
 #include "update_rules.h"
 #include "versions.h"
 
@@ -27,22 +27,22 @@ constexpr RuleInfo info(const char* name, unsigned optional = 0) {
 struct UpdateArguments {
   RuleInfo rule;
   bool on_device;  // the overload that takes its numbers as tensors
-  std::vector<Tensor> params, grads, states[kMaxStates], steps, copies;
-  std::vector<Tensor> numbers;
-  std::optional<Tensor> l1, grad_scale, clip_coef, found_inf;
+  std::vector<Operand> params, grads, states[kMaxStates], steps, copies;
+  std::vector<Operand> numbers;
+  std::optional<Operand> l1, grad_scale, clip_coef, found_inf;
   Options options{};  // the numbers of the other overload; flags
 
   UpdateArguments(const RuleInfo& rule, bool on_device, StableIValue* stack)
       : rule(rule), on_device(on_device) {
-    params = take_tensors(*stack++);
-    grads = take_tensors(*stack++);
-    for (int i = 0; i < rule.states; ++i) states[i] = take_tensors(*stack++);
-    if (rule.steps) steps = take_tensors(*stack++);
-    copies = take_tensors(*stack++);
+    params = take_operands(*stack++);
+    grads = take_operands(*stack++);
+    for (int i = 0; i < rule.states; ++i) states[i] = take_operands(*stack++);
+    if (rule.steps) steps = take_operands(*stack++);
+    copies = take_operands(*stack++);
     options.grad_scale = options.clip_coef = 1;
     for (int i = 0; i < rule.numbers; ++i, ++stack) {
       if (on_device) {
-        numbers.push_back(take_tensor(*stack));
+        numbers.push_back(take_operand(*stack));
       } else {
         options.numbers[i] = torch::stable::detail::to<double>(*stack);
       }
@@ -50,13 +50,13 @@ struct UpdateArguments {
     for (int i = 0; i < rule.flags; ++i) options.flags[i] = torch::stable::detail::to<bool>(*stack++);
     options.maximize = torch::stable::detail::to<bool>(*stack++);
     if (on_device) {
-      l1 = take_optional_tensor(*stack++);
+      l1 = take_optional_operand(*stack++);
     } else {
       options.l1 = torch::stable::detail::to<double>(*stack++);
     }
-    grad_scale = take_optional_tensor(*stack++);
-    clip_coef = take_optional_tensor(*stack++);
-    found_inf = take_optional_tensor(*stack++);
+    grad_scale = take_optional_operand(*stack++);
+    clip_coef = take_optional_operand(*stack++);
+    found_inf = take_optional_operand(*stack++);
   }
 
   // The states whose lists are not empty, one bit each.
@@ -68,10 +68,9 @@ struct UpdateArguments {
 
   // Before the writing: a tensor that must not be written raises here.
   void raise_written() const {
-    raise_versions(params);
-    for (const auto& list : states) raise_versions(list);
-    raise_versions(steps);
-    raise_versions(copies);
+    for (const auto* list : {&params, &states[0], &states[1], &states[2], &steps, &copies}) {
+      for (const Operand& tensor : *list) raise_version(tensor.get());
+    }
   }
 
   void check() const {
@@ -82,25 +81,25 @@ struct UpdateArguments {
     for (const auto* one : {&l1, &grad_scale, &clip_coef, &found_inf}) {
       if (*one) check_scalar(**one, one == &l1);
     }
-    for (const Tensor& number : numbers) check_scalar(number, true);
+    for (const Operand& number : numbers) check_scalar(number, true);
     std::vector<Range> ranges;
     ranges.reserve(params.size() * (4 + rule.states));
     for (size_t i = 0; i < params.size(); ++i) check_tensors(i, ranges);
     for (const auto* one : {&l1, &grad_scale, &clip_coef, &found_inf}) {
       if (*one) add(ranges, **one, false);
     }
-    for (const Tensor& number : numbers) add(ranges, number, false);
+    for (const Operand& number : numbers) add(ranges, number, false);
     STD_TORCH_CHECK(!conflict(ranges), "torchgraph::", rule.name,
                     ": a written tensor overlaps another tensor or itself.");
   }
 
  private:
-  void same_count(const std::vector<Tensor>& list, const char* what, bool optional) const {
+  void same_count(const std::vector<Operand>& list, const char* what, bool optional) const {
     STD_TORCH_CHECK(list.size() == params.size() || (optional && list.empty()), "torchgraph::",
                     rule.name, ": ", params.size(), " params, ", list.size(), " ", what, ".");
   }
 
-  void check_scalar(const Tensor& scalar, bool number) const {
+  void check_scalar(const Operand& scalar, bool number) const {
     STD_TORCH_CHECK(scalar.numel == 1 && scalar.is_floating &&
                         (!number || scalar.dtype == Dtype::kDouble) &&
                         (params.empty() || scalar.same_device(params[0])),
@@ -123,16 +122,17 @@ struct UpdateArguments {
       add(ranges, copies[i], true);
     }
     if (rule.steps) {
-      const Tensor& step = steps[i];
-      STD_TORCH_CHECK(step.numel == 1 && step.is_floating && element_size(step.dtype) >= 4 &&
-                          step.same_device(params[0]),
-                      "torchgraph::", rule.name, ": steps[", i,
-                      "] must be one float32 or float64 number on the parameters' device.");
+      const Operand& step = steps[i];
+      const bool reachable = step.same_device(params[0]) || (step.on_cpu() && !on_device);
+      STD_TORCH_CHECK(
+          step.numel == 1 && step.is_floating && element_size(step.dtype) >= 4 && reachable,
+          "torchgraph::", rule.name, ": steps[", i, "] must be one float32 or float64 number ",
+          on_device ? "on the parameters' device." : "on the parameters' device or on the CPU.");
       add(ranges, step, true);
     }
   }
 
-  void check_tensor(const Tensor& tensor, size_t i, const char* list, bool any_dtype) const {
+  void check_tensor(const Operand& tensor, size_t i, const char* list, bool any_dtype) const {
     STD_TORCH_CHECK(tensor.same_device(params[0]), "torchgraph::", rule.name, ": ", list, "[", i,
                     "] is on another device than params[0].");
     STD_TORCH_CHECK(tensor.same_shape(params[i]), "torchgraph::", rule.name, ": ", list, "[", i,
@@ -141,7 +141,7 @@ struct UpdateArguments {
                     "torchgraph::", rule.name, ": ", list, "[", i, "] has a dtype that it cannot have.");
   }
 
-  static void add(std::vector<Range>& ranges, const Tensor& tensor, bool written) {
+  static void add(std::vector<Range>& ranges, const Operand& tensor, bool written) {
     if (tensor.numel == 0) return;
     const Extent place = extent(tensor);
     ranges.push_back({place.low, place.high, &tensor, written, place.dense});

@@ -243,49 +243,58 @@ struct Lion {
     const M direction = lerp1(average, g);
     average = lerp2(average, g);
     const M sign = direction > 0 ? M(1) : (direction < 0 ? M(-1) : M(0));
-    return p * keep - lr * sign;
+    return fused(sign, -lr, p * keep);
   }
 };
 
-// LAMB takes two passes: ``moments`` and the lengths that they lead to, then ``next``.
+// LAMB takes two passes: ``moments`` and the lengths that they lead to, then ``next``. As in
+// torchgraph/optim/lamb.py, both corrections are taken out of the elementwise part.
 template <class M>
 struct Lamb {
-  M lr, beta1, rest1, beta2, rest2, eps, weight_decay, decoupled_decay, correction1, correction2;
+  Lerp<M> lerp;
+  M lr, beta2, rest2, eps, weight_decay, decoupled_decay, scale;
+  bool decay_in_ratio;
 
-  static constexpr int kNumbers = 5, kFlags = 2, kStates = 2;
+  static constexpr int kNumbers = 5, kFlags = 3, kStates = 2;
   static constexpr bool kSteps = true;
 
-  TG_INLINE Lamb(const Options& o, double step)
-      : lr(M(o.numbers[0])),
-        beta1(M(o.numbers[1])),
-        rest1(M(1 - o.numbers[1])),
-        beta2(M(o.numbers[2])),
-        rest2(M(1 - o.numbers[2])),
-        eps(M(o.numbers[3])),
-        weight_decay(o.flags[0] ? M(0) : M(o.numbers[4])),
-        decoupled_decay(o.flags[0] ? M(o.numbers[4]) : M(0)),
-        correction1(o.flags[1] ? M(1 - pow(o.numbers[1], step)) : M(1)),
-        correction2(o.flags[1] ? M(sqrt(1 - pow(o.numbers[2], step))) : M(1)) {}
+  TG_INLINE Lamb(const Options& o, double step) : lerp(1 - o.numbers[1]) {
+    const bool decoupled = o.flags[0], corrected = o.flags[1];
+    const double root2 = corrected ? sqrt(1 - pow(o.numbers[2], step)) : 1;
+    lr = M(o.numbers[0]);
+    beta2 = M(o.numbers[2]);
+    rest2 = M(1 - o.numbers[2]);
+    eps = M(o.numbers[3] * root2);
+    weight_decay = decoupled ? M(0) : M(o.numbers[4]);
+    decoupled_decay = decoupled ? M(o.numbers[4]) : M(0);
+    scale = corrected ? M(root2 / (1 - pow(o.numbers[1], step))) : M(1);
+    decay_in_ratio = o.flags[2] && decoupled_decay != 0;
+  }
 
   TG_INLINE static unsigned used(const Options&, unsigned given) { return given; }
 
   TG_INLINE void moments(M p, M g, M& first, M& second) const {
     g = decayed(g, p, weight_decay);
-    first = beta1 * first + rest1 * g;
-    second = beta2 * second + rest2 * g * g;
+    first = lerp(first, g);
+    second = fused(rest2 * g, g, second * beta2);
   }
 
-  TG_INLINE M change(M first, M second) const {
-    return first / correction1 / (root(second) / correction2 + eps);
+  // What the trust ratio measures the parameter against.
+  TG_INLINE M change(M p, M first, M second) const {
+    const M step = scale * first / (root(second) + eps);
+    return decay_in_ratio ? p * decoupled_decay + step : step;
   }
 
-  // The trust ratio from the sums of squares of the parameter and of its change.
+  // From the sums of squares of the parameter and of its change.
   TG_INLINE static M ratio(double size, double length) {
-    return size > 0 && length > 0 ? M(sqrt(size)) / M(sqrt(length)) : M(1);
+    const M of_param = M(sqrt(size)), of_change = M(sqrt(length));
+    return of_param > 0 && of_change > 0 ? of_param / of_change : M(1);
   }
 
   TG_INLINE M next(M p, M first, M second, M ratio) const {
-    return p - lr * ratio * decayed(change(first, second), p, decoupled_decay);
+    M step = change(p, first, second);
+    if (!decay_in_ratio) step = decayed(step, p, decoupled_decay);
+    return fused(-lr * step, ratio, p);
   }
 };
 

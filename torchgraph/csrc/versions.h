@@ -6,7 +6,9 @@
 // torchgraph/ops puts that Python kernel in front.
 #pragma once
 
-#include "tensors.h"
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include <cstdint>
 
 namespace at {
 class Tensor;
@@ -25,14 +27,11 @@ inline bool kernels_raise_versions() {
   return possible;
 }
 
-inline void raise_version(const Tensor& tensor) {
+// To be called by every kernel that writes the tensor, before it does.
+inline void raise_version(AtenTensorHandle handle) {
   if (kernels_raise_versions()) {
-    torch::autograd::impl::bump_version(*reinterpret_cast<const at::Tensor*>(tensor.get()));
+    torch::autograd::impl::bump_version(*reinterpret_cast<const at::Tensor*>(handle));
   }
-}
-
-inline void raise_versions(const std::vector<Tensor>& tensors) {
-  for (const Tensor& tensor : tensors) raise_version(tensor);
 }
 
 }  // namespace torchgraph

@@ -8,6 +8,7 @@ from __future__ import annotations
 from . import library as library, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
+from .grad_stats import clip_coefficient, grad_stats
 from .marks import accumulated, gradient
 from .order import after, depend
 from .scale import cast_scale
@@ -17,8 +18,10 @@ __all__ = [
     "after",
     "bernoulli",
     "cast_scale",
+    "clip_coefficient",
     "cross_entropy",
     "depend",
+    "grad_stats",
     "gradient",
     "grouped_mm",
     "normal",

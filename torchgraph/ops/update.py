@@ -8,7 +8,8 @@ learning rate move.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,8 @@ import torch
 
 from .._torch import OpOverload
 from .library import define
+from .update_checks import SCALARS, check, check_overlap
 from .update_reference import compute
-
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_SCALARS = ("grad_scale", "clip_coef", "found_inf")
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,14 @@ class Rule:
     """The state lists; torch.optim's names."""
     numbers: tuple[str, ...]
     flags: tuple[tuple[str, bool], ...] = ()
-    optional: tuple[str, ...] = ()
-    """The states that may be an empty list: what they are for is then left out."""
+    needs: tuple[tuple[str, str], ...] = ()
+    """(option, state): a list that may be empty where the option is off, or a number of 0."""
     steps: bool = True
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The lists that may be empty."""
+        return frozenset({"copies", *(state for _, state in self.needs)})
 
     @property
     def lists(self) -> tuple[str, ...]:
@@ -50,7 +54,7 @@ class Rule:
         numbers = [f"{'Tensor' if device else 'float'} {number}" for number in self.numbers]
         flags = [f"bool {flag}={default}" for flag, default in (*self.flags, ("maximize", False))]
         l1 = "Tensor? l1=None" if device else "float l1=0.0"
-        scalars = [f"Tensor? {scalar}=None" for scalar in _SCALARS]
+        scalars = [f"Tensor? {scalar}=None" for scalar in SCALARS]
         arguments = ", ".join([*lists, "*", *numbers, *flags, l1, *scalars])
         return f"{name}({arguments}) -> ()"
 
@@ -60,98 +64,30 @@ RULES = {
         ("momentum_buffers",),
         ("lr", "weight_decay", "momentum", "dampening"),
         (("nesterov", False), ("is_first_step", False)),
-        optional=("momentum_buffers",),
+        needs=(("momentum", "momentum_buffers"),),
         steps=False,
     ),
     "adam": Rule(
         ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
         ("lr", "beta1", "beta2", "eps", "weight_decay"),
         (("decoupled", False), ("amsgrad", False)),
-        optional=("max_exp_avg_sqs",),
+        needs=(("amsgrad", "max_exp_avg_sqs"),),
     ),
     "rmsprop": Rule(
         ("square_avgs", "grad_avgs", "momentum_buffers"),
         ("lr", "alpha", "eps", "weight_decay", "momentum"),
         (("centered", False),),
-        optional=("grad_avgs", "momentum_buffers"),
+        needs=(("centered", "grad_avgs"), ("momentum", "momentum_buffers")),
     ),
     "adagrad": Rule(("state_sums",), ("lr", "lr_decay", "eps", "weight_decay")),
     "adadelta": Rule(("square_avgs", "acc_deltas"), ("lr", "rho", "eps", "weight_decay")),
     "lamb": Rule(
         ("exp_avgs", "exp_avg_sqs"),
         ("lr", "beta1", "beta2", "eps", "weight_decay"),
-        (("decoupled", True), ("bias_correction", True)),
+        (("decoupled", True), ("bias_correction", True), ("decay_in_trust_ratio", True)),
     ),
     "lion": Rule(("exp_avgs",), ("lr", "beta1", "beta2", "weight_decay"), steps=False),
 }
-
-
-def check(name: str, rule: Rule, lists: Sequence[Sequence[Any]], options: dict[str, Any]) -> None:
-    """Raise RuntimeError for arguments that do not belong together; nothing is written by then."""
-
-    def require(fits: bool, message: str) -> None:
-        if not fits:
-            raise RuntimeError(f"torchgraph::{name}: {message}")
-
-    given = dict(zip(rule.lists, lists, strict=True))
-    params = given["params"]
-    for flag, state in _NEEDED.get(name.partition(".")[0], ()):
-        wanted = options[flag]
-        if isinstance(wanted, (bool, float)):
-            require(
-                bool(given[state]) or not (wanted and params), f"{flag} needs the list {state}."
-            )
-    for each, tensors in given.items():
-        optional = each == "copies" or each in rule.optional
-        count = f"{len(params)} params, {len(tensors)} {each}."
-        require(len(tensors) == len(params) or (optional and not tensors), count)
-        for i, (param, tensor) in enumerate(zip(params, tensors, strict=bool(tensors))):
-            _check_tensor(require, each, i, param, tensor)
-    for scalar in (*_SCALARS, *rule.numbers, "l1"):
-        value = options.get(scalar)
-        if isinstance(value, torch.Tensor):
-            number = scalar not in _SCALARS
-            require(value.numel() == 1, f"{scalar} must have one element.")
-            require(
-                value.dtype == torch.float64 if number else value.dtype in _FLOATING,
-                f"{scalar} has dtype {value.dtype}.",
-            )
-            require(
-                not params or value.device == params[0].device,
-                f"{scalar} is on {value.device}, the parameters are not.",
-            )
-
-
-_NEEDED = {
-    "sgd_update_": (("momentum", "momentum_buffers"),),
-    "adam_update_": (("amsgrad", "max_exp_avg_sqs"),),
-    "rmsprop_update_": (("centered", "grad_avgs"), ("momentum", "momentum_buffers")),
-}
-
-
-def _check_tensor(
-    require: Callable[[bool, str], None],
-    each: str,
-    i: int,
-    param: torch.Tensor,
-    tensor: torch.Tensor,
-) -> None:
-    what = f"{each}[{i}]"
-    require(tensor.device == param.device, f"{what} is on {tensor.device}, not on {param.device}.")
-    require(tensor.layout == torch.strided, f"{what} is not strided.")
-    if each == "steps":
-        fits = tensor.numel() == 1 and tensor.dtype in (torch.float32, torch.float64)
-        require(fits, f"{what} must be one float32 or float64 number.")
-        return
-    require(
-        tensor.shape == param.shape,
-        f"{what} has shape {tuple(tensor.shape)}, not {tuple(param.shape)}.",
-    )
-    free = each in ("params", "grads", "copies")
-    require(
-        tensor.dtype in _FLOATING if free else tensor.dtype == param.dtype,
-        f"{what} has dtype {tensor.dtype}.",
-    )
 
 
 def _written(rule: Rule, lists: Sequence[Sequence[Any]]) -> list[Any]:
@@ -167,16 +103,22 @@ def _written(rule: Rule, lists: Sequence[Sequence[Any]]) -> list[Any]:
 def _define(rule_name: str, overload: str) -> tuple[OpOverload, OpOverload]:
     rule = RULES[rule_name]
     name = f"{rule_name}_update_{overload}"
-    defaults: dict[str, Any] = dict.fromkeys(_SCALARS)
+    defaults: dict[str, Any] = dict.fromkeys(SCALARS)
     defaults.update(rule.flags, maximize=False, l1=None if overload else 0.0)
 
-    def writing(*lists: Any, **options: Any) -> None:
+    def named(lists: Any, options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        given = dict(zip(rule.lists, lists, strict=True))
         options = {**defaults, **options}
-        check(name, rule, lists, options)
-        compute(rule_name, dict(zip(rule.lists, lists, strict=True)), options)
+        check(name, given, options, optional=rule.optional, needs=rule.needs)
+        return given, options
+
+    def writing(*lists: Any, **options: Any) -> None:
+        given, options = named(lists, options)
+        check_overlap(name, given, options)
+        compute(rule_name, given, options)
 
     def returning(*lists: Any, **options: Any) -> list[torch.Tensor]:
-        check(name, rule, lists, {**defaults, **options})
+        named(lists, options)
         fresh = [
             tensors if each == "grads" else [tensor.clone() for tensor in tensors]
             for each, tensors in zip(rule.lists, lists, strict=True)
@@ -185,16 +127,14 @@ def _define(rule_name: str, overload: str) -> tuple[OpOverload, OpOverload]:
         return _written(rule, fresh)
 
     def fake(*lists: Any, **options: Any) -> None:
-        check(name, rule, lists, {**defaults, **options})
+        named(lists, options)
 
     def fake_results(*lists: Any, **options: Any) -> list[torch.Tensor]:
-        fake(*lists, **options)
+        named(lists, options)
         return [torch.empty_like(tensor) for tensor in _written(rule, lists)]
 
     op = define(rule.schema(name), writing, fake)
-    schema = rule.schema(f"{rule_name}_update{overload}")
-    for letter in "abcdefgh":
-        schema = schema.replace(f"({letter}!)", "")
+    schema = re.sub(r"\(\w!\)", "", rule.schema(f"{rule_name}_update{overload}"))
     schema = schema.replace("-> ()", "-> Tensor[]")
     return op, define(schema, returning, fake_results, compiled=False)
 

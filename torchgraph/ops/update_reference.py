@@ -6,12 +6,14 @@ that torch has as a fused kernel runs that kernel: the last bit is that of ``fus
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .._torch import FUSED_KERNELS, foreach
+from .._torch import FUSED_KERNELS
+from .overlap import dense
 
 Tensor = torch.Tensor
 State = dict[str, Tensor]
@@ -86,25 +88,26 @@ def adadelta(p: Tensor, g: Tensor, state: State, n: Numbers, on: Flags) -> Tenso
 
 
 def lamb(p: Tensor, g: Tensor, state: State, n: Numbers, on: Flags) -> Tensor:
-    """OneFlow's LAMB: the trust ratio leaves a decoupled weight decay out."""
+    """torchgraph.optim.LAMB, the norms in the arithmetic's dtype."""
+    decay = n["weight_decay"]
     if "decoupled" not in on:
-        g = _plus(g, n["weight_decay"], p)
-    first = state["exp_avgs"] = state["exp_avgs"] * n["beta1"] + (1 - n["beta1"]) * g
+        g = _plus(g, decay, p)
+    first = state["exp_avgs"] = torch.lerp(state["exp_avgs"], g, 1 - n["beta1"])
     second = state["exp_avg_sqs"] = state["exp_avg_sqs"] * n["beta2"] + (1 - n["beta2"]) * g * g
-    root = second.sqrt()
+    root2 = scale = torch.ones_like(decay)
     if "bias_correction" in on:
-        first = first / (1 - n["beta1"] ** state["steps"])
-        root = root / torch.sqrt(1 - n["beta2"] ** state["steps"])
-    change = first / (root + n["eps"])
-    size, length = torch.linalg.vector_norm(p), torch.linalg.vector_norm(change)
+        root2 = torch.sqrt(1 - n["beta2"] ** state["steps"])
+        scale = root2 / (1 - n["beta1"] ** state["steps"])
+    change = scale * first / (second.sqrt() + n["eps"] * root2)
+    decayed = _plus(change, decay, p) if "decoupled" in on else change
+    measured = decayed if "decay_in_trust_ratio" in on else change
+    size, length = torch.linalg.vector_norm(p), torch.linalg.vector_norm(measured)
     ratio = torch.where((size > 0) & (length > 0), size / length, 1.0)
-    if "decoupled" in on:
-        change = _plus(change, n["weight_decay"], p)
-    return p - n["lr"] * ratio * change
+    return p - n["lr"] * decayed * ratio
 
 
 def lion(p: Tensor, g: Tensor, state: State, n: Numbers, on: Flags) -> Tensor:
-    """Lion (Chen et al. 2023, algorithm 2)."""
+    """torchgraph.optim.Lion."""
     old = state["exp_avgs"]
     change = torch.sign(torch.lerp(old, g, 1 - n["beta1"]))
     state["exp_avgs"] = torch.lerp(old, g, 1 - n["beta2"])
@@ -181,19 +184,35 @@ def _fused(rule: str, lists: dict[str, list[Tensor]], options: dict[str, Any]) -
     by_dtype: dict[torch.dtype, list[int]] = {}
     for i, param in enumerate(lists["params"]):
         walked = [lists[each] for each in lists if each not in ("steps", "copies") and lists[each]]
-        # torch's fused SGD in half precision leaves most parameters as they are, before 2.14.
-        broken = rule == "sgd" and param.dtype.itemsize == 2
-        if not broken and _walkable(param, [tensors[i] for tensors in walked]):
+        inexact = rule in ("sgd", "adagrad") and param.dtype.itemsize == 2
+        if not (inexact and not _half_is_sound()) and _walkable(
+            param, [tensors[i] for tensors in walked]
+        ):
             by_dtype.setdefault(param.dtype, []).append(i)
     for places in by_dtype.values():
         own = {name: [tensors[i] for i in places if tensors] for name, tensors in lists.items()}
         if own.get("steps"):
-            foreach.add_(own["steps"], 1.0)
+            for step in own["steps"]:
+                step += 1
         _FUSED[rule](own, options)
         for copy, param in zip(own["copies"], own["params"], strict=False):
             copy.copy_(param)
         done.update(places)
     return done
+
+
+@functools.cache
+def _half_is_sound() -> bool:
+    """False where torch's fused SGD in half precision leaves most parameters as they are.
+
+    Before torch 2.15 it does, on the CPU, and Adagrad's rounds the numbers to half precision.
+    """
+    param, grad = torch.zeros(64, dtype=torch.bfloat16), torch.ones(64, dtype=torch.bfloat16)
+    lists = {"params": [param], "grads": [grad], "momentum_buffers": []}
+    zero = dict.fromkeys(("weight_decay", "momentum", "dampening"), 0.0)
+    off = dict.fromkeys(("nesterov", "maximize", "is_first_step"), False)
+    _fused_sgd(lists, {"lr": 1.0, **zero, **off})
+    return bool((param == -1).all())
 
 
 def _walkable(param: Tensor, own: list[Tensor]) -> bool:
@@ -204,16 +223,6 @@ def _walkable(param: Tensor, own: list[Tensor]) -> bool:
         and all(tensor.stride() == param.stride() for tensor in own)
         and own[1].dtype == param.dtype
     )
-
-
-def dense(tensor: Tensor) -> bool:
-    """True when the elements fill a range of memory, in any order, each its own place."""
-    filled = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != filled:
-            return tensor.numel() == 0
-        filled *= size
-    return True
 
 
 def _fused_sgd(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ TG_CLONES void write(const double* in, Dtype dtype, int64_t stride, int64_t size
 
 }  // namespace
 
-Stream::Stream(const Tensor& tensor, const Tensor& first, bool written)
+Stream::Stream(const Operand& tensor, const Operand& first, bool written)
     : data_(static_cast<std::byte*>(written ? tensor.mutable_data()
                                             : const_cast<void*>(tensor.data))),
       dtype_(tensor.dtype) {

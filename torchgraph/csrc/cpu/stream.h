@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "tensors.h"
+#include "operands.h"
 
 namespace torchgraph {
 
@@ -13,7 +13,7 @@ class Stream {
  public:
   Stream() = default;
   // ``first``: the tensor in whose order the group is walked.
-  Stream(const Tensor& tensor, const Tensor& first, bool written);
+  Stream(const Operand& tensor, const Operand& first, bool written);
 
   bool empty() const { return data_ == nullptr; }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cpu/numbers.h"
 #include "cpu/stream.h"
 #include "cpu/update_loops.h"
 #include "update_arguments.h"
@@ -13,16 +14,6 @@ namespace {
 constexpr int64_t kStretch = 1024;    // elements that are converted at a time; five fit into L1
 constexpr int64_t kPerThread = 32768;  // as ATen shares out elementwise work
 constexpr int64_t kTorchVector = 32;   // bytes: the width that torch's fused kernels use
-
-double read_number(const Tensor& tensor) {
-  switch (tensor.dtype) {
-    case Dtype::kFloat: return *static_cast<const float*>(tensor.data);
-    case Dtype::kDouble: return *static_cast<const double*>(tensor.data);
-    case Dtype::kBFloat16: return widen(*static_cast<const BFloat16*>(tensor.data));
-    case Dtype::kHalf: return widen(*static_cast<const Half*>(tensor.data));
-  }
-  return 0;
-}
 
 Options read_options(const UpdateArguments& arguments) {
   Options options = arguments.options;
@@ -44,9 +35,8 @@ struct Member {
   bool wide;  // float64
 };
 
-Member member(const UpdateArguments& arguments, size_t i, unsigned used) {
-  Member m{};
-  const Tensor& param = arguments.params[i];
+void describe(Member& m, const UpdateArguments& arguments, size_t i, unsigned used) {
+  const Operand& param = arguments.params[i];
   m.size = param.numel;
   m.wide = param.dtype == Dtype::kDouble;
   m.param = Stream(param, param, true);
@@ -56,8 +46,7 @@ Member member(const UpdateArguments& arguments, size_t i, unsigned used) {
   }
   if (!arguments.copies.empty()) m.copy = Stream(arguments.copies[i], param, true);
   m.tail = m.size - m.size % (kTorchVector / element_size(param.dtype));
-  if (arguments.rule.steps) m.step = read_number(arguments.steps[i]) + 1;
-  return m;
+  m.step = arguments.rule.steps ? read_number(arguments.steps[i]) + 1 : 0;
 }
 
 // The streams of a member over one stretch: in place where they lie side by side as M, else copied
@@ -118,10 +107,27 @@ Stretch<M> part(Stretch<M> at, int64_t begin, int64_t end) {
   return at;
 }
 
-template <template <class> class Rule, class M>
-void update(const Member& member, int64_t begin, int64_t end, const Options& options, unsigned used) {
+// A rule, made anew when the step is another one: that takes powers.
+template <class Rule>
+class Made {
+ public:
+  explicit Made(const Options& options) : options_(options), rule_(options, 1) {}
+
+  const Rule& at(double step) {
+    if (step != step_) rule_ = Rule(options_, step_ = step);
+    return rule_;
+  }
+
+ private:
+  const Options& options_;
+  double step_ = 1;
+  Rule rule_;
+};
+
+template <class M, class Rule>
+void update(const Member& member, int64_t begin, int64_t end, const Options& options,
+            const Rule& rule, unsigned used) {
   alignas(64) M buffers[2 + kMaxStates][kStretch];
-  const Rule<M> rule(options, member.step);
   const Gradient<M> gradient(options);
   const bool prepares = options.prepares();
   for (; begin < end; begin += kStretch) {
@@ -135,18 +141,19 @@ void update(const Member& member, int64_t begin, int64_t end, const Options& opt
   }
 }
 
-// Calls work(member, begin, end) over all elements of all members, by several threads.
+// Calls start()(i, begin, end) over all elements of all members, ``start`` once per thread.
 template <class F>
-void share_out(const std::vector<Member>& members, const F& work) {
+void share_out(const std::vector<Member>& members, const F& start) {
   std::vector<int64_t> ends;
   ends.reserve(members.size());
   int64_t total = 0;
   for (const Member& member : members) ends.push_back(total += member.size);
   torch::stable::parallel_for(0, total, kPerThread, [&](int64_t begin, int64_t end) {
+    auto work = start();
     size_t i = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
     for (; begin < end; ++i) {
-      const int64_t start = ends[i] - members[i].size, stop = std::min(end, ends[i]);
-      if (begin < stop) work(i, begin - start, stop - start);
+      const int64_t first = ends[i] - members[i].size, stop = std::min(end, ends[i]);
+      if (begin < stop) work(i, begin - first, stop - first);
       begin = stop;
     }
   });
@@ -154,12 +161,16 @@ void share_out(const std::vector<Member>& members, const F& work) {
 
 template <template <class> class Rule>
 void update_all(const std::vector<Member>& members, const Options& options, unsigned used) {
-  share_out(members, [&](size_t i, int64_t begin, int64_t end) {
-    if (members[i].wide) {
-      update<Rule, double>(members[i], begin, end, options, used);
-    } else {
-      update<Rule, float>(members[i], begin, end, options, used);
-    }
+  share_out(members, [&] {
+    return [&, narrow = Made<Rule<float>>(options), wide = Made<Rule<double>>(options)](
+               size_t i, int64_t begin, int64_t end) mutable {
+      const Member& member = members[i];
+      if (member.wide) {
+        update<double>(member, begin, end, options, wide.at(member.step), used);
+      } else {
+        update<float>(member, begin, end, options, narrow.at(member.step), used);
+      }
+    };
   });
 }
 
@@ -208,22 +219,15 @@ void update_all<Lamb>(const std::vector<Member>& members, const Options& options
     sum.size += parts[at].size;
     sum.length += parts[at].length;
   }
-  share_out(members, [&](size_t i, int64_t begin, int64_t end) {
-    if (members[i].wide) {
-      lamb_apply<double>(members[i], begin, end, options, sums[i]);
-    } else {
-      lamb_apply<float>(members[i], begin, end, options, sums[i]);
-    }
+  share_out(members, [&] {
+    return [&](size_t i, int64_t begin, int64_t end) {
+      if (members[i].wide) {
+        lamb_apply<double>(members[i], begin, end, options, sums[i]);
+      } else {
+        lamb_apply<float>(members[i], begin, end, options, sums[i]);
+      }
+    };
   });
-}
-
-void count_step(const Tensor& step) {
-  void* number = step.mutable_data();
-  if (step.dtype == Dtype::kDouble) {
-    *static_cast<double*>(number) += 1;
-  } else {
-    *static_cast<float*>(number) += 1;
-  }
 }
 
 template <template <class> class Rule>
@@ -238,10 +242,10 @@ void run(const RuleInfo& rule, bool on_device, StableIValue* stack) {
   std::vector<Member> members;
   members.reserve(arguments.params.size());
   for (size_t i = 0; i < arguments.params.size(); ++i) {
-    if (arguments.params[i].numel > 0) members.push_back(member(arguments, i, used));
+    if (arguments.params[i].numel > 0) describe(members.emplace_back(), arguments, i, used);
   }
   update_all<Rule>(members, options, used);
-  for (const Tensor& step : arguments.steps) count_step(step);
+  for (const Operand& step : arguments.steps) write_number(step, read_number(step) + 1);
 }
 
 #define TG_UPDATE(Rule, name, optional)                                      \

@@ -68,13 +68,14 @@ TG_INLINE Lengths lengths_of(const Lamb<M> rule, const Stretch<M>& at) {
   for (; i + kLanes <= at.size; i += kLanes) {
     for (int j = 0; j < kLanes; ++j) {
       const double p = at.param[i + j];
-      const double change = rule.change(at.state[0][i + j], at.state[1][i + j]);
+      const double change = rule.change(at.param[i + j], at.state[0][i + j], at.state[1][i + j]);
       size[j] += p * p;
       length[j] += change * change;
     }
   }
   for (; i < at.size; ++i) {
-    const double p = at.param[i], change = rule.change(at.state[0][i], at.state[1][i]);
+    const double p = at.param[i];
+    const double change = rule.change(at.param[i], at.state[0][i], at.state[1][i]);
     size[0] += p * p;
     length[0] += change * change;
   }

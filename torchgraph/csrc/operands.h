@@ -31,9 +31,10 @@ inline int64_t element_size(Dtype dtype) {
   return dtype == Dtype::kDouble ? 8 : (dtype == Dtype::kFloat ? 4 : 2);
 }
 
-class Tensor {
+// A tensor argument: a handle that it owns, and what the handle tells, asked once.
+class Operand {
  public:
-  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {
+  explicit Operand(AtenTensorHandle handle) : handle_(handle) {
     int32_t code = 0;
     int64_t* shape = nullptr;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(handle, &numel));
@@ -48,19 +49,20 @@ class Tensor {
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device_index));
     if (numel > 0) TORCH_ERROR_CODE_CHECK(torch_get_const_data_ptr(handle, &data));
   }
-  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
-  Tensor& operator=(Tensor&& other) noexcept {
+  Operand(Operand&& other) noexcept { *this = std::move(other); }
+  Operand& operator=(Operand&& other) noexcept {
     memcpy(static_cast<void*>(this), &other, sizeof *this);
     other.handle_ = nullptr;
     return *this;
   }
-  Tensor(const Tensor&) = delete;
-  Tensor& operator=(const Tensor&) = delete;
-  ~Tensor() {
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+  ~Operand() {
     if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
   }
 
   AtenTensorHandle get() const { return handle_; }
+  AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
 
   void* mutable_data() const {
     void* answer = nullptr;
@@ -68,10 +70,15 @@ class Tensor {
     return answer;
   }
 
-  bool same_shape(const Tensor& other) const {
-    return dim == other.dim && std::equal(sizes, sizes + dim, other.sizes);
+  bool same_shape(const Operand& other) const {
+    if (dim != other.dim) return false;
+    for (int64_t d = 0; d < dim; ++d) {
+      if (sizes[d] != other.sizes[d]) return false;
+    }
+    return true;
   }
-  bool same_device(const Tensor& other) const {
+  bool on_cpu() const { return device_type == aoti_torch_device_type_cpu(); }
+  bool same_device(const Operand& other) const {
     return device_type == other.device_type && device_index == other.device_index;
   }
 
@@ -87,31 +94,31 @@ class Tensor {
   AtenTensorHandle handle_;
 };
 
-inline Tensor take_tensor(StableIValue value) {
-  return Tensor(torch::stable::detail::to<AtenTensorHandle>(value));
+inline Operand take_operand(StableIValue value) {
+  return Operand(torch::stable::detail::to<AtenTensorHandle>(value));
 }
 
-inline std::vector<Tensor> take_tensors(StableIValue value) {
+inline std::vector<Operand> take_operands(StableIValue value) {
   struct List {
     StableListHandle handle;
     ~List() { torch_delete_list(handle); }
   } list{torch::stable::detail::to<StableListHandle>(value)};
   size_t size = 0;
   TORCH_ERROR_CODE_CHECK(torch_list_size(list.handle, &size));
-  std::vector<Tensor> tensors;
-  tensors.reserve(size);
+  std::vector<Operand> operands;
+  operands.reserve(size);
   for (size_t i = 0; i < size; ++i) {
     StableIValue element = 0;
     TORCH_ERROR_CODE_CHECK(torch_list_get_item(list.handle, i, &element));
-    tensors.push_back(take_tensor(element));
+    operands.push_back(take_operand(element));
   }
-  return tensors;
+  return operands;
 }
 
-inline std::optional<Tensor> take_optional_tensor(StableIValue value) {
+inline std::optional<Operand> take_optional_operand(StableIValue value) {
   auto* element = torch::stable::detail::to<StableIValue*>(value);
   if (element == nullptr) return std::nullopt;
-  Tensor tensor = take_tensor(*element);
+  Operand tensor = take_operand(*element);
   delete element;
   return tensor;
 }
@@ -122,7 +129,7 @@ struct Extent {
   bool dense;
 };
 
-inline Extent extent(const Tensor& tensor) {
+inline Extent extent(const Operand& tensor) {
   const auto low = reinterpret_cast<uintptr_t>(tensor.data);
   const int64_t element = element_size(tensor.dtype);
   int64_t last = 0;
