@@ -240,7 +240,14 @@ def test_options_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None
     options = config.options
     assert options.passes.verify == "strict"
     done = run(small(), pipeline(options), options.passes)
-    assert [record.name for record in done.history] == ["canonicalize", "fold", "dce", "nothing"]
+    assert [record.name for record in done.history] == [
+        "canonicalize",
+        "fold",
+        "delay_variables",
+        "prune_depend",
+        "dce",
+        "nothing",
+    ]
 
 
 def test_the_pipeline_is_idempotent_and_deterministic() -> None:
