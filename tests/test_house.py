@@ -215,9 +215,10 @@ def test_public_names():
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
-        "ChannelsLast", "Canonicalize", "CommonSubexpressions", "DeadCode", "FoldBatchNorm",
-        "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale", "FuseModelUpdate",
-        "Pass", "SparseEmbedding", "pipeline", "run", "DelayVariables", "PruneDepend",
+        "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
+        "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale",
+        "FuseCrossEntropy", "FuseModelUpdate", "Pass", "PruneDepend", "SparseEmbedding",
+        "pipeline", "run",
     }  # fmt: skip
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
