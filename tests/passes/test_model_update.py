@@ -31,6 +31,11 @@ RULED = {
     ),
     "Adagrad": lambda p: optim.Adagrad(p, lr=0.05, lr_decay=0.1, weight_decay=0.1),
     "Adadelta": lambda p: optim.Adadelta(p, lr=0.5, weight_decay=0.1),
+    "LAMB": lambda p: tg.optim.LAMB(p, lr=0.01, weight_decay=0.1),
+    "LAMB, OneFlow's ratio": lambda p: tg.optim.LAMB(
+        p, lr=0.01, weight_decay=0.1, decay_in_trust_ratio=False, adam_w_mode=False
+    ),
+    "Lion": lambda p: tg.optim.Lion(p, lr=0.01, weight_decay=0.1),
 }
 FUSED = {name: make for name, make in RULED.items() if name.startswith(("SGD", "Adam", "Adag"))}
 CAPTURES = {"SGD, momentum": 2, "SGD, nesterov": 2}

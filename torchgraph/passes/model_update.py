@@ -71,10 +71,9 @@ class FuseModelUpdate(Pass):
     name: ClassVar[str] = "fuse_model_update"
 
     def exact(self, program: Program) -> bool:
-        """Where the user's optimizer is ``fused=True``: both run the same arithmetic then."""
+        """Where the op of each optimizer gives the bits of the user's own."""
         return all(
-            group.kind not in RULES
-            or (RULES[group.kind].equals_fused and dict(group.settings).get("fused") is True)
+            group.kind not in RULES or RULES[group.kind].is_exact(dict(group.settings))
             for group in program.signature.groups
         )
 

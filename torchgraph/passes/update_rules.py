@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from .._torch import OpOverload
 from ..ops.update import functional
+from ..optim import LAMB, Lion
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,12 @@ class UpdateRule:
     """The same for settings that are no numbers."""
     constants: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that are the same for every optimizer of the class."""
-    equals_fused: bool = False
-    """True when the op gives the bits of the optimizer with ``fused=True``."""
+    exact: Literal["always", "fused", "never"] = "never"
+    """When the op gives the optimizer's own bits: where it is ``fused=True``, or in any case."""
+
+    def is_exact(self, held: Mapping[str, Any]) -> bool:
+        """True when the update of a param group with these settings stays bitwise equal."""
+        return self.exact == "always" or (self.exact == "fused" and held.get("fused") is True)
 
     def settings(self, held: Mapping[str, Any]) -> dict[str, Any]:
         """The op's flags and constants for a param group that holds these settings."""
@@ -50,7 +55,7 @@ RULES: dict[type, UpdateRule] = {
         _ADAM_SLOTS,
         _ADAM_NUMBERS,
         {**_same("amsgrad", "maximize"), "decoupled": "decoupled_weight_decay"},
-        equals_fused=True,
+        exact="fused",
     ),
     torch.optim.AdamW: UpdateRule(
         functional("adam"),
@@ -58,14 +63,14 @@ RULES: dict[type, UpdateRule] = {
         _ADAM_NUMBERS,
         _same("amsgrad", "maximize"),
         {"decoupled": True},
-        equals_fused=True,
+        exact="fused",
     ),
     torch.optim.SGD: UpdateRule(
         functional("sgd"),
         ("momentum_buffer",),
         _same("lr", "momentum", "dampening", "weight_decay"),
         _same("nesterov", "maximize"),
-        equals_fused=True,
+        exact="fused",
     ),
     torch.optim.RMSprop: UpdateRule(
         functional("rmsprop"),
@@ -78,12 +83,28 @@ RULES: dict[type, UpdateRule] = {
         ("sum", "step"),
         _same("lr", "lr_decay", "eps", "weight_decay"),
         _same("maximize"),
-        equals_fused=True,
+        exact="fused",
     ),
     torch.optim.Adadelta: UpdateRule(
         functional("adadelta"),
         ("square_avg", "acc_delta", "step"),
         _same("lr", "rho", "eps", "weight_decay"),
+        _same("maximize"),
+    ),
+    LAMB: UpdateRule(
+        functional("lamb"),
+        ("exp_avg", "exp_avg_sq", "step"),
+        _ADAM_NUMBERS,
+        {
+            **_same("maximize", "decay_in_trust_ratio"),
+            "decoupled": "adam_w_mode",
+            "bias_correction": "do_bias_correction",
+        },
+    ),
+    Lion: UpdateRule(
+        functional("lion"),
+        ("exp_avg",),
+        {**_same("lr", "weight_decay"), "beta1": "betas.0", "beta2": "betas.1"},
         _same("maximize"),
     ),
 }
