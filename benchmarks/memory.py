@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 def measure(model: str, contender: str, device: torch.device, steps: int) -> dict[str, Any]:
     """``{"bytes", "method"}``: the peak over ``steps`` steps after as many to warm up."""
     _train(_SMALL, contender, device, 2)  # imports, compilers, thread pools: no part of the model
-    before = _resident()
+    before = resident()
     step = _train(CASES[model], contender, device, steps)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -56,13 +56,13 @@ def measure(model: str, contender: str, device: torch.device, steps: int) -> dic
             step()
         torch.cuda.synchronize(device)
         return {"bytes": torch.cuda.max_memory_allocated(device), "method": _CUDA}
-    reset = _reset_peak()
+    reset = reset_peak()
     for _ in range(steps):
         step()
     span = "over the steps after warm-up" if reset else "over its life"
     source = "VmHWM" if _STATUS.exists() else "ru_maxrss"
     method = f"{source} of a process of its own {span}, above what a tiny model had left behind"
-    return {"bytes": _peak() - before, "method": method}
+    return {"bytes": peak() - before, "method": method}
 
 
 def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any]:
@@ -118,11 +118,13 @@ def _status(field: str) -> int | None:
     return None
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Bytes of this process that are in memory."""
     return _status("VmRSS") or _max_rss()
 
 
-def _peak() -> int:
+def peak() -> int:
+    """The most bytes of this process that were in memory, since `reset_peak` where it works."""
     return _status("VmHWM") or _max_rss()
 
 
@@ -131,7 +133,8 @@ def _max_rss() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _reset_peak() -> bool:
+def reset_peak() -> bool:
+    """Begin a new peak; False where the system cannot."""
     try:
         _RESET.write_text("5", encoding="ascii")  # Linux: peak := resident now
     except OSError:

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import call, capture, fusions, memory, optimizers, record, step
+from benchmarks import (
+    call,
+    capture,
+    fusions,
+    memory,
+    optimizers,
+    optional_passes,
+    record,
+    step,
+)
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
 from benchmarks.timing import Clock, Spread, alternate
@@ -57,6 +66,23 @@ def test_optimizers(tmp_path: Path):
         assert len(entries) == 6
         assert entries["AdamW"]["of_adamw"] == 1
         assert all(entry["seconds"]["median"] > 0 for entry in entries.values())
+
+
+def test_optional_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = "conv6 inference,table of 20k"
+    optional_passes.main(["--quick", "--only", rows, "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "optional_passes"
+    assert [row["name"] for row in result["rows"]] == ["conv6 inference", "table of 20k"]
+    for row in result["rows"]:
+        first, *others = row["contenders"]
+        assert first["name"] == "graph"
+        assert first["speed_against_first"] == 1
+        assert all(entry["seconds"]["median"] > 0 for entry in others)
+    capsys.readouterr()
+    optional_passes.main(["--peak", "delayed"])
+    assert int(capsys.readouterr().out) > 0
 
 
 def test_call(tmp_path: Path):

@@ -37,7 +37,8 @@ def test_stages_and_passes(report):
         "building plan",
     ]
     assert all(stage.seconds > 0 for stage in report.stages)
-    assert [record.name for record in report.passes] == ["canonicalize", "fold", "cse", "dce"]
+    names = ["canonicalize", "fold", "cse", "delay_variables", "prune_depend", "dce"]
+    assert [record.name for record in report.passes] == names
     assert all(record.exact for record in report.passes)
 
 

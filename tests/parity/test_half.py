@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+import torchgraph as tg
+from tests import support
 from torchgraph.testing import Setup, assert_parity
 
 
@@ -35,3 +37,28 @@ def test_five_steps_are_bitwise_eager(name: str, dtype: torch.dtype) -> None:
 
     batches = [(torch.randn(6, 4).to(dtype), torch.randint(0, 5, (6,))) for _ in range(5)]
     assert_parity(make, batches)
+
+
+class Twice(tg.Graph):
+    """One layer called twice under the user's own autocast."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(self.layer(x))
+
+
+def test_a_weight_is_cast_once_in_each_call_and_never_kept() -> None:
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    graph = Twice(layer)
+    with torch.no_grad():
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                expected = layer(layer(x))
+            assert torch.equal(graph(x), expected)
+            layer.weight.data.copy_(torch.randn(4, 4))  # moves neither version nor pointer
+    casts = support.targets(vars(graph)["_shown"][0].program).count("_to_copy")
+    assert casts == 3  # x, weight, bias
