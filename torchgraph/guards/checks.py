@@ -33,13 +33,14 @@ class Members:
         self._empty = [held for held in holders if not held]
         self._sizes = list(map(len, self._full))
         self._keys = list(chain.from_iterable(self._full))
+        self._named = all(type(key) is str for key in self._keys)
         self.expected = list(chain.from_iterable(map(dict.values, self._full)))
 
     def hold(self, excuse: Callable[[Any, Any], bool] | None = None) -> bool:
         """True when nothing moved; ``excuse(old, new)`` may accept a value that did."""
         if any(self._empty) or list(map(len, self._full)) != self._sizes:
             return False
-        if not all(map(operator.is_, chain.from_iterable(self._full), self._keys)):
+        if not self._same_keys():
             return False
         now = list(chain.from_iterable(map(dict.values, self._full)))
         if all(map(operator.is_, now, self.expected)):
@@ -47,6 +48,12 @@ class Members:
         return excuse is not None and all(
             new is old or excuse(old, new) for old, new in zip(self.expected, now, strict=True)
         )
+
+    def _same_keys(self) -> bool:
+        keys = chain.from_iterable(self._full)
+        if self._named:
+            return list(keys) == self._keys
+        return all(map(operator.is_, keys, self._keys))
 
 
 class Hooks:
