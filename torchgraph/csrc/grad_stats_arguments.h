@@ -23,6 +23,9 @@ struct GradStatsArguments {
       STD_TORCH_CHECK(grads[i].is_floating && grads[i].same_device(grads[0]),
                       "torchgraph::grad_stats: grads[", i,
                       "] must be a floating-point tensor on the device of grads[0].");
+      STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(grads[i].data) % element_size(grads[i].dtype) == 0,
+                      "torchgraph::grad_stats: grads[", i,
+                      "] begins at an address where no element of its dtype may be.");
     }
     STD_TORCH_CHECK(!grad_scale || (grad_scale->numel == 1 && grad_scale->is_floating &&
                                     grad_scale->same_device(grads[0])),

@@ -139,6 +139,9 @@ struct UpdateArguments {
                     "] has not the shape of params[", i, "].");
     STD_TORCH_CHECK(tensor.is_floating && (any_dtype || tensor.dtype == params[i].dtype),
                     "torchgraph::", rule.name, ": ", list, "[", i, "] has a dtype that it cannot have.");
+    STD_TORCH_CHECK(reinterpret_cast<uintptr_t>(tensor.data) % element_size(tensor.dtype) == 0,
+                    "torchgraph::", rule.name, ": ", list, "[", i,
+                    "] begins at an address where no element of its dtype may be.");
   }
 
   static void add(std::vector<Range>& ranges, const Operand& tensor, bool written) {

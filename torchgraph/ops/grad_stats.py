@@ -87,7 +87,6 @@ def _coefficient(norm: Tensor, max_norm: float, eps: float = 1e-6) -> Tensor:
 clip_coefficient = define(
     "clip_coefficient(Tensor norm, float max_norm, float eps=1e-6) -> Tensor",
     _coefficient,
-    torch.empty_like,
     compiled=False,
 )
 """What `torch.nn.utils.clip_grads_with_norm_` multiplies gradients by: at most 1."""

@@ -17,7 +17,7 @@ import torch
 
 from .._torch import OpOverload
 from .library import define
-from .update_checks import SCALARS, check, check_overlap
+from .update_checks import SCALARS, check, check_memory
 from .update_reference import compute
 
 
@@ -114,7 +114,7 @@ def _define(rule_name: str, overload: str) -> tuple[OpOverload, OpOverload]:
 
     def writing(*lists: Any, **options: Any) -> None:
         given, options = named(lists, options)
-        check_overlap(name, given, options)
+        check_memory(name, given, options)
         compute(rule_name, given, options)
 
     def returning(*lists: Any, **options: Any) -> list[torch.Tensor]:

@@ -43,8 +43,15 @@ def check(
             _check_scalar(name, option, value, params)
 
 
-def check_overlap(name: str, lists: Lists, options: Mapping[str, Any]) -> None:
-    """Raise RuntimeError when a tensor to be written shares memory with another, or with itself."""
+def check_memory(name: str, lists: Lists, options: Mapping[str, Any]) -> None:
+    """Raise RuntimeError when a tensor to be written shares memory with another, or with itself.
+
+    And for one whose elements are not where elements of its dtype may be.
+    """
+    for each, tensors in lists.items():
+        for i, tensor in enumerate(tensors):
+            if tensor.data_ptr() % tensor.itemsize:
+                _refuse(name, f"{each}[{i}] begins at an address where no {tensor.dtype} may be.")
     written = [t for each, tensors in lists.items() if each != "grads" for t in tensors]
     read = [*lists["grads"], *(v for v in options.values() if isinstance(v, torch.Tensor))]
     if overlap(written, read):

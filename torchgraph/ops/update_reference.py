@@ -144,10 +144,12 @@ def _write(rule: Rule, own: dict[str, Tensor], options: dict[str, Any]) -> None:
         for name, value in options.items()
         if value is not None and not isinstance(value, bool)
     }
-    p = param.to(wide)
-    grad = _gradient(own["grads"].to(wide), p, n, on)
+    # A dimension keeps the numbers, which are float64 and have none, from widening the elements.
+    p = param.to(wide).reshape(-1)
+    grad = _gradient(own["grads"].to(wide).reshape(-1), p, n, on)
     apart = ("params", "grads", "steps", "copies")
-    state = {name: tensor.to(wide) for name, tensor in own.items() if name not in apart}
+    states = {name: tensor for name, tensor in own.items() if name not in apart}
+    state = {name: tensor.to(wide).reshape(-1) for name, tensor in states.items()}
     if "steps" in own:
         state["steps"] = own["steps"].to(torch.float64).reshape(()) + 1
     new = {"params": rule(p, grad, state, n, on).to(param.dtype), **state}
