@@ -75,12 +75,12 @@ def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any
         torch.cuda.synchronize(device)
         method = "torch.cuda.max_memory_allocated over the call, above memory_allocated before it"
         return {"bytes": torch.cuda.max_memory_allocated(device) - before, "method": method}
-    before, reset = _resident(), _reset_peak()
+    before, reset = resident(), reset_peak()
     call()
     source = "VmHWM" if _STATUS.exists() else "ru_maxrss"
     span = "over the call" if reset else "over its life"
     method = f"{source} of a process of its own {span}, above what was resident before it"
-    return {"bytes": _peak() - before, "method": method}
+    return {"bytes": peak() - before, "method": method}
 
 
 def _train(case: Case, contender: str, device: torch.device, steps: int) -> Step:

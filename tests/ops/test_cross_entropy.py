@@ -27,12 +27,7 @@ from torchgraph.ops.cross_entropy import (
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 REDUCTIONS = ["none", "mean", "sum"]
 # Relative error of a result that is rounded once: half a unit in the last place.
-HALF_ULP = {
-    torch.float32: 2**-24,
-    torch.float64: 2**-53,
-    torch.bfloat16: 2**-8,
-    torch.float16: 2**-11,
-}
+HALF_ULP = dict(zip(DTYPES, (2**-24, 2**-53, 2**-8, 2**-11), strict=True))
 
 
 def laid_out(layout: str, rows: int, classes: int, dtype: torch.dtype) -> torch.Tensor:

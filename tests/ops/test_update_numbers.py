@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.ops.cases import DTYPES, RULES, Case, equal, expected, make
 
