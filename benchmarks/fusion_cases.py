@@ -5,6 +5,7 @@ Each ``make`` draws its tensors and returns the contenders by name, what the pro
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -233,11 +234,12 @@ def batch_norm_add_relu(channels: int, size: int, train: bool) -> Calls:
 def _each(
     name: str, make: Callable[..., Calls], shapes: Sequence[tuple[Any, ...]], rtol: float = 1e-4
 ) -> list[Row]:
-    return [Row(name, _about(shape), partial(make, *shape), rtol) for shape in shapes]
+    return [Row(name, _about(make, shape), partial(make, *shape), rtol) for shape in shapes]
 
 
-def _about(shape: tuple[Any, ...]) -> str:
-    return ", ".join(str(item).removeprefix("torch.") for item in shape)
+def _about(make: Callable[..., Calls], shape: tuple[Any, ...]) -> str:
+    named = zip(inspect.signature(make).parameters, shape, strict=True)
+    return ", ".join(f"{name} {value}".replace("dtype torch.", "") for name, value in named)
 
 
 SINGLE, HALF = torch.float32, torch.bfloat16
@@ -262,4 +264,3 @@ ROWS: tuple[Row, ...] = (
     Row("step", "decoder, 2 layers, width 128, AdamW", training, 1e-2),
     Row("infer", "the same decoder, one forward", inference, 1e-3),
 )
-"""Arguments in order, as the functions above name them."""
