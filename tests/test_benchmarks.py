@@ -92,8 +92,11 @@ def test_call(tmp_path: Path):
     assert result["benchmark"] == "call"
     assert result["settings"]["modules"] == 10
     assert result["settings"]["parameters"] == 20
-    assert len(result["adds"]["sample"]) == 10
-    assert "guards" in result["parts"]
+    assert list(result["forms"])[-1] == "python"
+    for measured in result["forms"].values():
+        assert len(measured["in the loop"]["sample"]) == 10
+        assert measured["hot"]["median"] > 0
+        assert measured["parts"]["guards"]["hot"]["median"] > 0
 
 
 def test_capture(tmp_path: Path):

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 import torchgraph
-from torchgraph import cli
+from torchgraph import _extension, cli
 
 
 def test_doctor_finds_a_working_machine(capsys):
@@ -46,6 +46,23 @@ def test_optional_tools_may_be_absent(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda command: None)
     assert _findings(monkeypatch)["nvcc"] == cli.Finding("nvcc", "not found", None)
     assert _doctor(monkeypatch)[0] == 0
+
+
+def test_the_guards_are_compiled_or_in_python(monkeypatch, tmp_path):
+    name = "compiled guards"
+    if _extension.path("guards") is not None:
+        assert _findings(monkeypatch)[name].good is True
+    monkeypatch.setattr(_extension, "_HERE", tmp_path)
+    assert _findings(monkeypatch)[name].good is None
+
+    def fail() -> None:
+        raise ImportError("for another Python")
+
+    (tmp_path / "_guards.abi3.so").touch()
+    monkeypatch.setattr(_extension, "guards", fail)
+    found = _findings(monkeypatch)[name]
+    assert found.good is False
+    assert found.found.endswith("for another Python")
 
 
 def test_old_torch_is_a_problem(monkeypatch):

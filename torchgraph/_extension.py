@@ -10,12 +10,12 @@ from types import ModuleType
 import torch
 
 _HERE = Path(__file__).parent
-_NAMES = {"cpu": "_C.abi3.so", "cuda": "_C_cuda.abi3.so"}
+_NAMES = {"cpu": "_C.abi3.so", "cuda": "_C_cuda.abi3.so", "guards": "_guards.abi3.so"}
 
 
-def path(device: str) -> Path | None:
-    """The library with the ops of ``"cpu"`` or ``"cuda"``; None when it was not compiled."""
-    found = _HERE / _NAMES[device]
+def path(part: str) -> Path | None:
+    """The ops of ``"cpu"`` or ``"cuda"``, or the ``"guards"``; None when it was not compiled."""
+    found = _HERE / _NAMES[part]
     return found if found.exists() else None
 
 
@@ -38,7 +38,7 @@ def guards() -> ModuleType | None:
 
     Raises ImportError when they are there and cannot be loaded.
     """
-    if not (_HERE / "_guards.abi3.so").exists():
+    if path("guards") is None:
         return None
     return importlib.import_module("torchgraph._guards")
 

@@ -84,6 +84,7 @@ def findings() -> Iterator[Finding]:
     yield _tool("nvcc", "nvcc")
     yield _compiled("compiled ops", "cpu")
     yield _compiled("compiled CUDA ops", "cuda")
+    yield _compiled_guards()
     yield _package("triton")
     yield _private_names()
     yield _tested("self-test", _self_test)
@@ -119,6 +120,17 @@ def _compiled(what: str, device: str) -> Finding:
     except OSError as error:
         return Finding(what, f"{library} does not load: {error}", False)
     return Finding(what, str(library) if loaded else "for a torch with CUDA", loaded or None)
+
+
+def _compiled_guards() -> Finding:
+    what, library = "compiled guards", _extension.path("guards")
+    if library is None:
+        return Finding(what, "not compiled; Python compares instead, slower", None)
+    try:
+        _extension.guards()
+    except ImportError as error:
+        return Finding(what, f"{library} does not load: {error}", False)
+    return Finding(what, str(library))
 
 
 def _package(name: str) -> Finding:

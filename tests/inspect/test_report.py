@@ -6,6 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from torchgraph import _extension
 from torchgraph.errors import NotCompiled
 from torchgraph.inspect.baked import Kind
 from torchgraph.inspect.report import Report
@@ -66,6 +67,21 @@ def test_guards(report):
     assert guards["model.drop.training"] == "True"
     assert guards["optimizer.0.param_groups.0.amsgrad"] == "False"
     assert "optimizer.0.param_groups.0.lr" not in guards
+
+
+def test_the_form_of_the_guards(monkeypatch):
+    forms = {"python": "in Python"}
+    if _extension.guards() is not None:
+        forms["compiled"] = "by compiled code"
+    for form, words in forms.items():
+        with monkeypatch.context() as patch:
+            if form == "python":
+                patch.setattr(_extension, "guards", lambda: None)
+            graph = trainer()
+            graph(*batch(), weight=2.0)
+        report = graph.report()
+        assert report.guard_form == form
+        assert words in str(report)
     assert "optimizer.0.param_groups.0.lr" in report.moving
 
 

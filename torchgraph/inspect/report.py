@@ -43,6 +43,8 @@ class Report:
     """Numbers of the optimizers that may change at any time: the next call uses them."""
     guards: tuple[Guard, ...]
     """Attributes and settings that must stay, besides the modules, tensors and hooks themselves."""
+    guard_form: str
+    """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
 
     @classmethod
@@ -74,6 +76,7 @@ class Report:
             branches=facts.branches(captured.value_guard),
             moving=tuple(spec.fqn for spec in program.signature.roles(Role.SCALAR)),
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
+            guard_form=replay.guards.form,
             baked=values,
         )
 
@@ -86,7 +89,7 @@ class Report:
             tables.nodes(self.nodes),
             tables.memory(self.memory),
             tables.programs(self.programs),
-            tables.guards(self.guards, self.moving),
+            tables.guards(self.guards, self.moving, self.guard_form),
             tables.branches(self.branches),
             tables.baked(self.baked),
         )

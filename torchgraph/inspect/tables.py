@@ -117,7 +117,10 @@ def programs(cache: Programs) -> RenderableType:
     return _block(table, *reasons)
 
 
-def guards(rows: Sequence[Guard], moving: Sequence[str]) -> RenderableType:
+_CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are not compiled here"}
+
+
+def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> RenderableType:
     """Guarded attributes, those of one name and value in one row."""
     table = _table(
         "Guards: a change needs another program",
@@ -134,6 +137,7 @@ def guards(rows: Sequence[Guard], moving: Sequence[str]) -> RenderableType:
     notes += [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
     if moving:
         notes.append(Text(f"free to move: {', '.join(_moving(moving))}", "green"))
+    notes.append(Text(f"checked before each call, {_CHECKED[form]}", "dim"))
     return _block(table, *notes)
 
 
