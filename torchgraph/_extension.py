@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 _HERE = Path(__file__).parent
+_loaded: list[str] = []
+_hooks: list[Callable[[], None]] = []
 _NAMES = {"cpu": "_C.abi3.so", "cuda": "_C_cuda.abi3.so"}
 
 
@@ -27,7 +30,18 @@ def load(device: str = "cpu") -> bool:
     if library is None or (device == "cuda" and torch.version.cuda is None):
         return False
     torch.ops.load_library(library)
+    _loaded.append(device)
+    while _hooks:
+        _hooks.pop()()
     return True
+
+
+def when_loaded(hook: Callable[[], None]) -> None:
+    """Call it when compiled ops are there: now, or after the first library has been loaded."""
+    if _loaded:
+        hook()
+    else:
+        _hooks.append(hook)
 
 
 def version() -> int:
