@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,8 @@ import torch
 
 _HERE = Path(__file__).parent
 _NAMES = {"cpu": "_C.abi3.so", "cuda": "_C_cuda.abi3.so", "guards": "_guards.abi3.so"}
+_loaded: list[str] = []
+_hooks: list[Callable[[], None]] = []
 
 
 def path(part: str) -> Path | None:
@@ -29,6 +32,9 @@ def load(device: str = "cpu") -> bool:
     if library is None or (device == "cuda" and torch.version.cuda is None):
         return False
     torch.ops.load_library(library)
+    _loaded.append(device)
+    while _hooks:
+        _hooks.pop()()
     return True
 
 
@@ -41,6 +47,14 @@ def guards() -> ModuleType | None:
     if path("guards") is None:
         return None
     return importlib.import_module("torchgraph._guards")
+
+
+def when_loaded(hook: Callable[[], None]) -> None:
+    """Call it when compiled ops are there: now, or after the first library has been loaded."""
+    if _loaded:
+        hook()
+    else:
+        _hooks.append(hook)
 
 
 def version() -> int:

@@ -40,10 +40,14 @@ def _norm_dtype(grads: Sequence[Tensor]) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
-def _reference(
+def reference(
     grads: Sequence[Tensor], p: float = 2.0, grad_scale: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
+    """What the op computes, in ATen."""
     _check(grads, p, grad_scale)
+    for i, grad in enumerate(grads):
+        if grad.data_ptr() % grad.itemsize:
+            _refuse(f"grads[{i}] begins at an address where no {grad.dtype} may be.")
     wide = torch.float64
     some = [grad for grad in grads if grad.numel()]
     norms = [torch.linalg.vector_norm(grad, p, dtype=wide) for grad in some]
@@ -68,7 +72,7 @@ def _shapes(
 grad_stats = define(
     "grad_stats(Tensor[] grads, float p=2.0, Tensor? grad_scale=None) "
     "-> (Tensor norm, Tensor not_finite)",
-    _reference,
+    reference,
     _shapes,
 )
 """``(norm, not_finite)`` of all elements of ``grads``, which may have any shapes and strides.

@@ -37,6 +37,8 @@ def define(
     if op._schema.is_mutable:
         reference = _raising_versions(op, reference)
         fake = fake and _raising_versions(op, fake)
+        if compiled:
+            _extension.when_loaded(functools.partial(_raise_versions_first, op))
     kernel = _loading_first(op, reference) if compiled else reference
     _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
     if fake is not None:
@@ -69,7 +71,6 @@ def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..
         if device not in tried:
             tried.add(device)
             if _extension.load(device):
-                _raise_versions_first(op)
                 return op(*args, **kwargs)
         return reference(*args, **kwargs)
 
@@ -106,10 +107,14 @@ def _written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return found
 
 
-@functools.cache
+def kernels_raise_versions() -> bool:
+    """True when the compiled kernels, which are loaded, tell autograd what they write."""
+    return bool(torch.ops.torchgraph.kernels_raise_versions())
+
+
 def _raise_versions_first(op: OpOverload) -> None:
     """Where the compiled kernels of an op that writes cannot raise the counters, do it for them."""
-    if not op._schema.is_mutable or torch.ops.torchgraph.kernels_raise_versions():
+    if kernels_raise_versions():
         return
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:

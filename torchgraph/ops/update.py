@@ -9,7 +9,7 @@ learning rate move.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +100,14 @@ def _written(rule: Rule, lists: Sequence[Sequence[Any]]) -> list[Any]:
     ]
 
 
-def _define(rule_name: str, overload: str) -> tuple[OpOverload, OpOverload]:
+@dataclass(frozen=True)
+class _Update:
+    writing: OpOverload
+    functional: OpOverload
+    reference: Callable[..., None]
+
+
+def _define(rule_name: str, overload: str) -> _Update:
     rule = RULES[rule_name]
     name = f"{rule_name}_update_{overload}"
     defaults: dict[str, Any] = dict.fromkeys(SCALARS)
@@ -136,7 +143,7 @@ def _define(rule_name: str, overload: str) -> tuple[OpOverload, OpOverload]:
     op = define(rule.schema(name), writing, fake)
     schema = re.sub(r"\(\w!\)", "", rule.schema(f"{rule_name}_update{overload}"))
     schema = schema.replace("-> ()", "-> Tensor[]")
-    return op, define(schema, returning, fake_results, compiled=False)
+    return _Update(op, define(schema, returning, fake_results, compiled=False), writing)
 
 
 _OPS = {(name, overload): _define(name, overload) for name in RULES for overload in ("", ".device")}
@@ -144,9 +151,14 @@ _OPS = {(name, overload): _define(name, overload) for name in RULES for overload
 
 def writing(rule: str, *, device: bool = False) -> OpOverload:
     """The op that updates in place; ``device``: with its numbers as tensors."""
-    return _OPS[rule, ".device" if device else ""][0]
+    return _OPS[rule, ".device" if device else ""].writing
 
 
 def functional(rule: str, *, device: bool = False) -> OpOverload:
     """The op that returns what the writing one writes."""
-    return _OPS[rule, ".device" if device else ""][1]
+    return _OPS[rule, ".device" if device else ""].functional
+
+
+def reference(rule: str, *, device: bool = False) -> Callable[..., None]:
+    """What the writing op does where there is no compiled kernel."""
+    return _OPS[rule, ".device" if device else ""].reference

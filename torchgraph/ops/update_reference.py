@@ -237,6 +237,7 @@ def _fused_sgd(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:
 def _fused_adam(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:
     names = ("lr", "beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize")
     lists = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "steps")
+    own = own if n["amsgrad"] else {**own, "max_exp_avg_sqs": []}
     kernel = FUSED_KERNELS["_fused_adamw_" if n["decoupled"] else "_fused_adam_"]
     kernel(*(own[name] for name in lists), **{name: n[name] for name in names})
 
