@@ -6,6 +6,7 @@ The compiled library puts faster kernels under the same schemas; without it ever
 from __future__ import annotations
 
 from . import library as library
+from . import norm as norm
 from . import update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
