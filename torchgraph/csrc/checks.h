@@ -20,6 +20,16 @@ inline void require(bool fits, const Parts&... message) {
   throw std::runtime_error(text.str());
 }
 
+inline bool is_floating(ScalarType dtype) {
+  return dtype == ScalarType::Float || dtype == ScalarType::Double ||
+         dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
+}
+
+// What numbers of a dtype are computed and added up in.
+inline ScalarType wide(ScalarType dtype) {
+  return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
 inline bool same_device(const Tensor& a, const Tensor& b) {
   return a.is_cpu() == b.is_cpu() && a.is_cuda() == b.is_cuda() &&
          a.get_device_index() == b.get_device_index();

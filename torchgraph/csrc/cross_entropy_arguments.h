@@ -13,22 +13,12 @@
 
 namespace torchgraph {
 
-inline bool is_logits(ScalarType dtype) {
-  return dtype == ScalarType::Float || dtype == ScalarType::Double ||
-         dtype == ScalarType::BFloat16 || dtype == ScalarType::Half;
-}
-
-// The dtype of losses, weights and gradients of losses.
-inline ScalarType wide(ScalarType dtype) {
-  return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
-
 inline void check_arguments(const Tensor& logits, const Tensor& target,
                             const std::optional<Tensor>& weight, int64_t reduction,
                             double label_smoothing) {
   require(logits.dim() == 2, "cross_entropy: logits are (N, C), not of dimension ",
                   logits.dim(), ".");
-  require(is_logits(logits.scalar_type()),
+  require(is_floating(logits.scalar_type()),
                   "cross_entropy: logits are float32, float64, bfloat16 or float16.");
   require(target.dim() == 1 && target.size(0) == logits.size(0),
                   "cross_entropy: targets are (N,), one class for each row of the logits.");
