@@ -25,6 +25,7 @@ def built(tmp_path, *, path=None) -> Path:
     )
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     environment = {"PATH": path or sysconfig.get_path("scripts") + ":/usr/local/bin:/usr/bin:/bin"}
+    environment["TORCHGRAPH_NO_CUDA"] = "1"  # the wheel is the same, made in half the time
     done = subprocess.run(
         [*command, "--no-index", "-w", str(tmp_path), str(sources)],
         capture_output=True,

@@ -45,7 +45,12 @@ def extensions() -> list[Extension]:
 
 
 def nvcc() -> str | None:
-    """The CUDA compiler: of CUDA_HOME, of the PATH, or where it is usually installed."""
+    """The CUDA compiler: of CUDA_HOME, of the PATH, or where it is usually installed.
+
+    None as well where TORCHGRAPH_NO_CUDA is set.
+    """
+    if os.environ.get("TORCHGRAPH_NO_CUDA"):
+        return None
     home = os.environ.get("CUDA_HOME", "")
     usual = "/usr/local/cuda/bin/nvcc"
     return shutil.which(f"{home}/bin/nvcc") or shutil.which("nvcc") or shutil.which(usual)
