@@ -12,7 +12,7 @@ template <class M>
 struct Prepared {
   Lamb<M> rule;
   Gradient<M> gradient;
-  bool prepares, skip;
+  bool skip;
 };
 
 template <class M>
@@ -22,7 +22,7 @@ __device__ __forceinline__ Prepared<M> prepare(const UpdateTable& table, const U
   if (threadIdx.x == 0) {
     const Options options = read_options(table.numbers);
     *shared = Prepared<M>{Lamb<M>(options, read_step(record)), Gradient<M>(options),
-                          options.prepares(), skipped(table.numbers)};
+                          skipped(table.numbers)};
   }
   __syncthreads();
   return *shared;
@@ -54,21 +54,19 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t vectors = r.aligned ? begin + (end - begin) / kVector * kVector : begin;
   Squares squares;
   const auto next = [&](M p, M g, M& first, M& second) {
-    g = mine.prepares ? mine.gradient.template prepare<true>(g, p)
-                      : mine.gradient.template prepare<false>(g, p);
-    mine.rule.moments(p, g, first, second);
+    mine.rule.moments(p, mine.gradient.template prepare<true>(g, p), first, second);
     squares.add(mine.rule, p, rounded(first, r.dtype), rounded(second, r.dtype));
   };
   for (int64_t i = begin + int64_t(threadIdx.x) * kVector; i < vectors; i += kThreads * kVector) {
     M p[kVector], g[kVector], first[kVector], second[kVector];
-    load(r.param, r.dtype, i, p);
+    load_own(r.param, r.dtype, i, p);
     load(r.grad, r.grad_dtype, i, g);
-    load(r.states[0], r.dtype, i, first);
-    load(r.states[1], r.dtype, i, second);
+    load_own(r.states[0], r.dtype, i, first);
+    load_own(r.states[1], r.dtype, i, second);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) next(p[j], g[j], first[j], second[j]);
-    store(r.states[0], r.dtype, i, first);
-    store(r.states[1], r.dtype, i, second);
+    store_own(r.states[0], r.dtype, i, first);
+    store_own(r.states[1], r.dtype, i, second);
   }
   for (int64_t i = vectors + threadIdx.x; i < end; i += kThreads) {
     M first = load_one<M>(r.states[0], r.dtype, i), second = load_one<M>(r.states[1], r.dtype, i);
@@ -115,12 +113,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t vectors = r.aligned ? begin + (end - begin) / kVector * kVector : begin;
   for (int64_t i = begin + int64_t(threadIdx.x) * kVector; i < vectors; i += kThreads * kVector) {
     M p[kVector], first[kVector], second[kVector];
-    load(r.param, r.dtype, i, p);
-    load(r.states[0], r.dtype, i, first);
-    load(r.states[1], r.dtype, i, second);
+    load_own(r.param, r.dtype, i, p);
+    load_own(r.states[0], r.dtype, i, first);
+    load_own(r.states[1], r.dtype, i, second);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) p[j] = mine.rule.next(p[j], first[j], second[j], ratio);
-    store(r.param, r.dtype, i, p);
+    store_own(r.param, r.dtype, i, p);
     if (r.copy != nullptr) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) p[j] = rounded(p[j], r.dtype);

@@ -78,6 +78,25 @@ __device__ __forceinline__ void store_one(void* base, Dtype dtype, int64_t at, M
   }
 }
 
+// The same for parameters and states: float64 exactly where M is double.
+template <class M>
+__device__ __forceinline__ void load_own(const void* base, Dtype dtype, int64_t at,
+                                         M (&out)[kVector]) {
+  if constexpr (sizeof(M) == 8) return load_as<M, double>(base, at, out);
+  if (dtype == Dtype::kFloat) return load_as<M, float>(base, at, out);
+  if (dtype == Dtype::kBFloat16) return load_as<M, BFloat16>(base, at, out);
+  return load_as<M, Half>(base, at, out);
+}
+
+template <class M>
+__device__ __forceinline__ void store_own(void* base, Dtype dtype, int64_t at,
+                                          const M (&in)[kVector]) {
+  if constexpr (sizeof(M) == 8) return store_as<M, double>(base, at, in);
+  if (dtype == Dtype::kFloat) return store_as<M, float>(base, at, in);
+  if (dtype == Dtype::kBFloat16) return store_as<M, BFloat16>(base, at, in);
+  return store_as<M, Half>(base, at, in);
+}
+
 // As it would be read back.
 template <class M>
 __device__ __forceinline__ M rounded(M value, Dtype dtype) {

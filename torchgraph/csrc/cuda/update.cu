@@ -5,27 +5,26 @@ namespace torchgraph {
 namespace {
 
 template <unsigned kUsed, class Rule, class M>
-__device__ __forceinline__ void walk(const Rule& rule, const Gradient<M>& gradient, bool prepares,
+__device__ __forceinline__ void walk(const Rule& rule, const Gradient<M>& gradient,
                                      const UpdateRecord& r, int64_t begin, int64_t end) {
   const auto next = [&](M p, M g, M& a, M& b, M& c) {
-    g = prepares ? gradient.template prepare<true>(g, p) : gradient.template prepare<false>(g, p);
-    return rule.template next<kUsed, false>(p, g, a, b, c);
+    return rule.template next<kUsed, false>(p, gradient.template prepare<true>(g, p), a, b, c);
   };
   const int64_t vectors = r.aligned ? begin + (end - begin) / kVector * kVector : begin;
   for (int64_t i = begin + int64_t(threadIdx.x) * kVector; i < vectors; i += kThreads * kVector) {
     M p[kVector], g[kVector], s[kMaxStates][kVector] = {};
-    load(r.param, r.dtype, i, p);
+    load_own(r.param, r.dtype, i, p);
     load(r.grad, r.grad_dtype, i, g);
 #pragma unroll
     for (int k = 0; k < kMaxStates; ++k) {
-      if (kUsed >> k & 1u) load(r.states[k], r.dtype, i, s[k]);
+      if (kUsed >> k & 1u) load_own(r.states[k], r.dtype, i, s[k]);
     }
 #pragma unroll
     for (int j = 0; j < kVector; ++j) p[j] = next(p[j], g[j], s[0][j], s[1][j], s[2][j]);
-    store(r.param, r.dtype, i, p);
+    store_own(r.param, r.dtype, i, p);
 #pragma unroll
     for (int k = 0; k < kMaxStates; ++k) {
-      if (kUsed >> k & 1u) store(r.states[k], r.dtype, i, s[k]);
+      if (kUsed >> k & 1u) store_own(r.states[k], r.dtype, i, s[k]);
     }
     if (r.copy != nullptr) {
 #pragma unroll
@@ -53,12 +52,11 @@ __device__ __forceinline__ void walk(const Rule& rule, const Gradient<M>& gradie
 // The first of ``kUsed`` that is what is used.
 template <unsigned kFirst, unsigned... kOthers, class Rule, class M>
 __device__ __forceinline__ void choose(unsigned used, const Rule& rule, const Gradient<M>& gradient,
-                                       bool prepares, const UpdateRecord& r, int64_t begin,
-                                       int64_t end) {
+                                       const UpdateRecord& r, int64_t begin, int64_t end) {
   if (used == kFirst) {
-    walk<kFirst>(rule, gradient, prepares, r, begin, end);
+    walk<kFirst>(rule, gradient, r, begin, end);
   } else if constexpr (sizeof...(kOthers) > 0) {
-    choose<kOthers...>(used, rule, gradient, prepares, r, begin, end);
+    choose<kOthers...>(used, rule, gradient, r, begin, end);
   }
 }
 
@@ -68,7 +66,7 @@ struct Prepared {
   Rule rule;
   Gradient<M> gradient;
   unsigned used;
-  bool prepares, skip;
+  bool skip;
 };
 
 template <template <class> class Rule, class M, unsigned... kUsed>
@@ -81,15 +79,14 @@ __global__ void __launch_bounds__(kThreads) update(const __grid_constant__ Updat
   if (threadIdx.x == 0) {
     const Options options = read_options(table.numbers);
     shared = Mine{Rule<M>(options, read_step(record)), Gradient<M>(options),
-                  Rule<M>::used(options, table.numbers.given), options.prepares(),
-                  skipped(table.numbers)};
+                  Rule<M>::used(options, table.numbers.given), skipped(table.numbers)};
   }
   __syncthreads();
   const Mine mine = shared;
   if (mine.skip) return;
   const int64_t begin = table.begin(index, blockIdx.x);
   const int64_t end = begin + kChunk < record.size ? begin + kChunk : record.size;
-  choose<kUsed...>(mine.used, mine.rule, mine.gradient, mine.prepares, record, begin, end);
+  choose<kUsed...>(mine.used, mine.rule, mine.gradient, record, begin, end);
 }
 
 template <template <class> class Rule, unsigned... kUsed>
