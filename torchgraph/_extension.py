@@ -29,7 +29,10 @@ def load(device: str = "cpu") -> bool:
     Raises OSError when a library is there and cannot be loaded.
     """
     library = path(device)
-    if library is None or (device == "cuda" and torch.version.cuda is None):
+    if library is None:
+        return False
+    # What the libraries say about themselves is in the first one.
+    if device == "cuda" and (torch.version.cuda is None or not load("cpu")):
         return False
     torch.ops.load_library(library)
     _loaded.append(device)
