@@ -56,8 +56,8 @@ class SparseEmbedding(Pass):
         table = tables.get(update)
         if table is None or not _is_plain_step(update, table, gradient):
             return (
-                "the update is no plain step of SGD: momentum, weight decay, clipping, a second "
-                "use of the table, foreach=True or fused=True"
+                "the update is no plain step of SGD on this gradient alone: momentum, clipping, "
+                "accumulation, a second use of the table, or an update fused with others"
             )
         if len(update.users) != 1:
             return "something else reads the new table"
