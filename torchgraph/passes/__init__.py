@@ -9,6 +9,8 @@ from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .fold import FoldConstants as FoldConstants
 from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
+from .fuse_layer_norm import FuseLayerNorm as FuseLayerNorm
+from .fuse_rms_norm import FuseRmsNorm as FuseRmsNorm
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .runner import run as run
 
@@ -18,7 +20,9 @@ __all__ = [
     "DeadCode",
     "FoldConstants",
     "FuseCrossEntropy",
+    "FuseLayerNorm",
     "FuseModelUpdate",
+    "FuseRmsNorm",
     "Pass",
     "pipeline",
     "run",
