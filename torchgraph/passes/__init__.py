@@ -15,6 +15,8 @@ from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
 from .fuse_attention import FuseAttention as FuseAttention
 from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
+from .fuse_layer_norm import FuseLayerNorm as FuseLayerNorm
+from .fuse_rms_norm import FuseRmsNorm as FuseRmsNorm
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
@@ -32,7 +34,9 @@ __all__ = [
     "FuseAttention",
     "FuseCastScale",
     "FuseCrossEntropy",
+    "FuseLayerNorm",
     "FuseModelUpdate",
+    "FuseRmsNorm",
     "Pass",
     "PruneDepend",
     "SparseEmbedding",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -62,3 +65,17 @@ def match(pattern: Any, value: Any, found: Match) -> bool:
 
 def _calls(node: fx.Node, op: Any) -> bool:
     return node.target is op or getattr(node.target, "overloadpacket", None) is op
+
+
+def plain_sum(node: Any) -> tuple[fx.Node, fx.Node] | None:
+    """The addends of ``add(x, y)`` of two tensors that agree in shape, dtype and device."""
+    if not isinstance(node, fx.Node) or node.target is not aten.add.Tensor or node.kwargs:
+        return None
+    first, second = node.args
+    if not (isinstance(first, fx.Node) and isinstance(second, fx.Node)):
+        return None
+    values = [each.meta["val"] for each in (first, second, node)]
+    if not all(isinstance(value, torch.Tensor) for value in values):
+        return None
+    kinds = {(tuple(value.shape), value.dtype, value.device) for value in values}
+    return (first, second) if len(kinds) == 1 else None
