@@ -31,6 +31,7 @@ from rich.table import Table
 from torch import nn
 
 from torchgraph._torch import below_autograd
+from torchgraph.capture.inputs import Call
 from torchgraph.config import ambient
 from torchgraph.guards import Guards
 from torchgraph.replay.replay import Replay
@@ -149,7 +150,7 @@ def _turns(
 ) -> tuple[list[float], dict[str, list[float]]]:
     """Times of the bare program, and of the Graph in each form; who comes first changes."""
     function = replay.executable.function
-    values = [*replay._values([work.x, work.y])]
+    values = [*replay._values(_call(graph, work))]
     bare: list[float] = []
     whole: dict[str, list[float]] = {form: [] for form in forms}
 
@@ -188,7 +189,7 @@ def _measured(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> dict
         return results
 
     with torch.no_grad(), below_autograd():
-        done = executable.function([*replay._values([work.x, work.y])])
+        done = executable.function([*replay._values(_call(graph, work))])
     try:
         replay.executable = replace(executable, function=timed)
         inside = [_timed(lambda: graph(work.x, work.y)) - ran[-1] for _ in range(calls)]
@@ -201,20 +202,25 @@ def _measured(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> dict
 
 def _parts(graph: TrainGraph, replay: Replay, work: Work) -> list[tuple[str, Callable[[], Any]]]:
     """What a call does around the program, piece by piece."""
-    inputs = vars(graph)["_inputs"]
+    call = _call(graph, work)
 
     def patience() -> None:
         with replay.patience():
             pass
 
     return [
-        ("bind the arguments", lambda: inputs.bind((work.x, work.y), {})),
+        ("bind the arguments", lambda: _call(graph, work)),
         ("ambient switches", ambient),
         ("guards", replay.why_not),
         ("no gradients left", lambda: replay.guards.check_gradients(replay.name_of)),
-        ("gather the values", lambda: replay._values([work.x, work.y])),
+        ("gather the values", lambda: replay._values(call)),
         ("interrupts wait", patience),
     ]
+
+
+def _call(graph: TrainGraph, work: Work) -> Call:
+    call: Call = vars(graph)["_inputs"].bind((work.x, work.y), {})
+    return call
 
 
 def _hot(part: Callable[[], Any], calls: int) -> list[float]:

@@ -164,7 +164,7 @@ class Graph(ModuleHolder):
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
         with replay.patience():
-            returned = replay.run(call.tensors)
+            returned = replay.run(call)
             self._calls += 1
             if replay.serves_once:
                 self._cache.remove(replay)

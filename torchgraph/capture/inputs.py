@@ -21,6 +21,8 @@ class Call(NamedTuple):
     key: tuple[Any, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    memory: Sequence[int] = ()
+    """Where the storage of each tensor starts."""
 
     def without_data(self) -> Call:
         """The call as a description: keeping it keeps no batch alive."""
@@ -53,12 +55,15 @@ class Inputs:
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-            flat = (tuple(map(_tensor_key, args)), _sharing(args))
-            return Call(list(args), flat, args, kwargs)
+            keys = tuple(map(_tensor_key, args))  # and no tensor without a storage is left
+            memory = list(map(_start, args))
+            flat = (keys, _sharing(args, memory))
+            return Call(list(args), flat, args, kwargs, memory)
         tensors: list[torch.Tensor] = []
         tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
-        key = (tree, tuple(map(_tensor_key, tensors)), _sharing(tensors))
-        return Call(tensors, key, args, kwargs)
+        keys = tuple(map(_tensor_key, tensors))
+        memory = list(map(_start, tensors))
+        return Call(tensors, (tree, keys, _sharing(tensors, memory)), args, kwargs, memory)
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -76,14 +81,19 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
 
 
-def _sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int, int], ...]:
+def _start(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _sharing(
+    tensors: Sequence[torch.Tensor], memory: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
     """(first, other, distance) for tensors of one storage: part of what a program is made for."""
-    if len(tensors) < 2:
+    if len(set(memory)) == len(memory):
         return ()
     first_of: dict[int, int] = {}
     found = []
-    for position, tensor in enumerate(tensors):
-        pointer = tensor.untyped_storage().data_ptr()
+    for position, (tensor, pointer) in enumerate(zip(tensors, memory, strict=True)):
         first = first_of.setdefault(pointer, position)
         if first != position and pointer:  # empty tensors have no memory
             distance = int(tensor.storage_offset() - tensors[first].storage_offset())

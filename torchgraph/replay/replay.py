@@ -14,7 +14,7 @@ import torch
 
 from .._torch import below_autograd
 from ..capture.capture import Captured
-from ..capture.inputs import described, map_leaves
+from ..capture.inputs import Call, described, map_leaves
 from ..capture.standins import assign
 from ..capture.step import Leaf, Step
 from ..capture.trace import OutputSlot
@@ -99,14 +99,14 @@ class Replay:
         self._bind()
         return True
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
+    def run(self, call: Call) -> Any:
         """One step over the live state.
 
         Raises:
             StepFailed: an op raised; says whether anything was written before.
         """
         try:
-            values = self._values(inputs)
+            values = self._values(call)
             counters.replays += 1
             self.derived.refresh()
             results = self._execute(values)
@@ -171,7 +171,7 @@ class Replay:
             and isinstance(leaf.value, torch.Tensor)
         } - {0}
 
-    def _values(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+    def _values(self, call: Call) -> list[Any]:
         """What the executable takes, always in the same list: the guards found the rest unmoved.
 
         A copy of thousands of entries would cost more than all that is new in it.
@@ -179,12 +179,14 @@ class Replay:
         values = self._values_now
         for i, leaf in self._numbers:
             values[i] = leaf.read()
-        for i, tensor in zip(self._inputs, inputs, strict=True):
+        for i, tensor in zip(self._inputs, call.tensors, strict=True):
             values[i] = tensor
-            if tensor.untyped_storage().data_ptr() in self._written_memory:
-                raise SharedMemory(
-                    f"{self._leaves[i].fqn} shares memory with a state that the step writes."
-                )
+        if not self._written_memory.isdisjoint(call.memory):
+            hit = [start in self._written_memory for start in call.memory].index(True)
+            raise SharedMemory(
+                f"{self._leaves[self._inputs[hit]].fqn} shares memory with a state that the step "
+                "writes."
+            )
         return values
 
     # --- running ----------------------------------------------------------------------------------
