@@ -38,6 +38,11 @@ def folds_without_bias(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any
     return (norm(convolution(x, w, None), None, None, m, v)[0],)
 
 
+def folds_as_on_cuda(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) -> Sequence[Any]:
+    y = convolution(x, w, b)
+    return (aten._batch_norm_no_update.default(y, g, beta, m, v, 0.1, 1e-5)[0],)
+
+
 def no_pattern(x: Any, w: Any, b: Any, g: Any, beta: Any, m: Any, v: Any) -> Sequence[Any]:
     return (norm(aten.relu.default(convolution(x, w, b)), g, beta, m, v)[0],)
 
@@ -83,7 +88,7 @@ def test_idempotent() -> None:
     support.assert_unchanged(ALWAYS, done)
 
 
-@pytest.mark.parametrize("step", [folds, folds_without_bias])
+@pytest.mark.parametrize("step", [folds, folds_without_bias, folds_as_on_cuda])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_parity(step: Any, layout: torch.memory_format, dtype: torch.dtype) -> None:

@@ -141,7 +141,11 @@ def test_in_eager_mode_it_is_a_copy_with_a_gradient() -> None:
     assert x.grad is not None
     assert torch.equal(x.grad, torch.ones_like(X))
     assert y.grad is None
-    torch.library.opcheck(ops.after, (x, [y]))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own
+def test_the_op_keeps_the_rules_of_ops() -> None:
+    torch.library.opcheck(ops.after, (X.clone().requires_grad_(), [Y]))
 
 
 @pytest.mark.parametrize("arguments", [(X,), (X, 1), (None, X), (X, [Y])])

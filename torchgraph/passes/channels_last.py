@@ -222,6 +222,7 @@ _CARRIERS: dict[Any, tuple[int, ...]] = {
     aten._native_batch_norm_legit_no_training.default: (0,),
     aten._native_batch_norm_legit_functional.default: (0,),
     aten._native_batch_norm_legit.no_stats: (0,),
+    aten._batch_norm_no_update.default: (0,),
     aten._batch_norm_with_update_functional.default: (0,),
     aten.native_batch_norm_backward.default: (0, 1),
     aten.batch_norm_backward.default: (0, 1),

@@ -15,7 +15,9 @@ from .base import Pass
 
 aten = torch.ops.aten
 
-_EVAL = aten._native_batch_norm_legit_no_training.default
+_EVAL = frozenset(
+    {aten._native_batch_norm_legit_no_training.default, aten._batch_norm_no_update.default}
+)
 _TRAINING = frozenset(
     {
         aten._native_batch_norm_legit_functional.default,
@@ -57,7 +59,7 @@ class FoldBatchNorm(Pass):
                 _fold(node, conv, edit)
 
     def _reason_against(self, norm: fx.Node, conv: Any) -> str:
-        if norm.target is not _EVAL:
+        if norm.target not in _EVAL:
             return "the batch norm is in training mode: its statistics are those of the batch"
         if len(conv.users) > 1:
             return "something else reads what the convolution gives"
@@ -78,7 +80,7 @@ class FoldBatchNorm(Pass):
 
 def _convolution_before(node: fx.Node) -> Any:
     """The convolution whose result a batch norm normalizes, or None."""
-    if node.target is not _EVAL and node.target not in _TRAINING:
+    if node.target not in _EVAL | _TRAINING:
         return None
     source = node.args[0]
     found = isinstance(source, fx.Node) and source.target is aten.convolution.default
