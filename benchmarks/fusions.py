@@ -163,7 +163,7 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(expand=False)
-    table.add_column("contender", no_wrap=True)
+    table.add_column("contender", max_width=48)
     for heading in ("us", "min-max", "speed"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
