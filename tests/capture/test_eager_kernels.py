@@ -81,3 +81,22 @@ def test_dropout_of_a_transposed_tensor():
         return (F.dropout(scale.t(), 0.1) * F.alpha_dropout(scale.t(), 0.1, training=True)).sum()
 
     _check(loss)
+
+
+def test_a_cudnn_batch_norm_trains_only_in_training_mode():
+    cudnn = table()[torch.ops.aten.cudnn_batch_norm.default]
+    x, weight, bias = torch.randn(4, 3, 5, 5), torch.rand(3), torch.rand(3)
+    mean, variance = torch.rand(3), torch.rand(3) + 0.5
+    statistics = (mean.clone(), variance.clone())
+
+    out, *_ = cudnn(x, weight, bias, mean, variance, False, 0.1, 1e-5)
+    torch.testing.assert_close(out, F.batch_norm(x, *statistics, weight, bias, False))
+    assert torch.equal(mean, statistics[0])
+    assert torch.equal(variance, statistics[1])
+
+    out, *_ = cudnn(x, weight, bias, None, None, True, 0.1, 1e-5)
+    torch.testing.assert_close(out, F.batch_norm(x, None, None, weight, bias, True))
+
+    out, *_ = cudnn(x, weight, bias, mean, variance, True, 0.1, 1e-5)
+    torch.testing.assert_close(out, F.batch_norm(x, *statistics, weight, bias, True))
+    assert torch.equal(mean, statistics[0])

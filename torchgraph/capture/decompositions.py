@@ -56,7 +56,13 @@ def _cudnn_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    # Picks the same vendor kernel by the same rule, and returns the same reserve space.
+    if running_mean is None:
+        return aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)
+    # Both pick the same vendor kernel by the same rule, and return the same reserve space.
+    if not training:
+        return aten._batch_norm_no_update.default(
+            input, weight, bias, running_mean, running_var, momentum, eps
+        )
     return aten._batch_norm_with_update.default(
         input, weight, bias, running_mean, running_var, momentum, eps
     )
