@@ -220,3 +220,11 @@ def test_every_contender_that_needs_no_gpu_takes_a_step():
         if not (contender.cuda_only or contender.compiles):
             take, _ = contender.make(CASES["mlp"].on(CPU))
             assert take().ndim == 0
+
+
+def test_ops(tmp_path):
+    result = ops.main(["--quick", "--out", str(tmp_path)])
+
+    assert len(result["rows"]) == len(ops.ROWS)
+    assert all(row["ours"]["median"] > 0 for row in result["rows"])
+    assert len(list(tmp_path.glob("ops-cpu-*.json"))) == 1
