@@ -78,7 +78,7 @@ class BuildExtensions(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         objects = Path(self.build_temp) / ext.name
         objects.mkdir(parents=True, exist_ok=True)
-        compile_, link = _commands(ext.name.rpartition(".")[2])
+        compile_, link = commands(ext.name.rpartition(".")[2])
         outputs = [str(objects / f"{Path(source).stem}.o") for source in ext.sources]
         jobs = [
             [*compile_, "-c", src, "-o", out] for src, out in zip(ext.sources, outputs, strict=True)
@@ -90,7 +90,7 @@ class BuildExtensions(build_ext):
         partial.replace(target)
 
 
-def _commands(name: str) -> tuple[list[str], list[str]]:
+def commands(name: str) -> tuple[list[str], list[str]]:
     """(compiler and flags, linker flags) of a library."""
     python = sysconfig.get_path("include")
     if name == "_guards":
