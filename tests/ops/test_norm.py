@@ -36,11 +36,17 @@ def laid_out(layout: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.T
     return values
 
 
-def near(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype, terms: int = 1) -> None:
-    """Within rounding for the largest of the values, which are sums of ``terms``."""
-    size = want.abs().max().item() if want.numel() else 0.0
-    atol = TOLERANCE[dtype] * size * max(1.0, terms**0.5)
+def near(got: torch.Tensor, want: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> None:
+    """Within rounding of terms of that size."""
+    atol = TOLERANCE[dtype] * size.item()
     torch.testing.assert_close(got.double(), want, rtol=0.0, atol=atol, equal_nan=True)
+
+
+def largest(*factors: torch.Tensor) -> torch.Tensor:
+    """The product of the largest absolute values; 0 of none."""
+    return torch.stack(
+        [x.double().abs().amax() if x.numel() else torch.zeros(()) for x in factors]
+    ).prod()
 
 
 @settings(max_examples=60, deadline=None)
@@ -49,7 +55,7 @@ def near(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype, terms: int =
     dtype=st.sampled_from(DTYPES),
     layout=st.sampled_from(["contiguous", "transposed", "gaps", "misaligned"]),
     rows=st.integers(0, 70),
-    width=st.one_of(st.integers(1, 40), st.sampled_from([511, 512, 513, 1500])),
+    width=st.one_of(st.integers(2, 40), st.sampled_from([511, 512, 513, 1500])),
     adds=st.booleans(),
     mixed=st.booleans(),
     offset=st.sampled_from([0.0, 100.0]),
@@ -77,22 +83,35 @@ def test_against_float64(kind, dtype, layout, rows, width, adds, mixed, offset, 
     assert summed.numel() == (0 if residual is None else x.numel())
     if residual is not None:
         assert torch.equal(summed.double(), total)
-    # A mean of numbers about 100 is rounded as they are.
-    cancelled = 1.0 + offset if kind == "layer" else 1.0
-    near(out, want.detach(), dtype, terms=int(cancelled**2))
+    # The mean is rounded as x is, and what is normalized is their difference.
+    lost = 1.0 + (largest(total.detach(), rstd) if kind == "layer" else 0.0)
+    near(out, want.detach(), lost * (largest(want.detach()) + 1.0), dtype)
 
     grad_out, grad_sum = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
     wanted = torch.autograd.grad(want, [total, *parameters], grad_out.double())
     backward = norm.add_layer_norm_backward if kind == "layer" else norm.add_rms_norm_backward
     values = (x if residual is None else summed).contiguous()
+    normal = (total.detach() - (statistics[0] if kind == "layer" else 0.0)) * rstd
     for more in (None, grad_sum):
         grad, *others = backward(grad_out, more, values, *statistics, weight)
         right = wanted[0] if more is None else wanted[0] + more.double()
-        if width > 1:  # of one number there is nothing but rounding left, times 1 / sqrt(eps)
-            near(grad, right, dtype, terms=int(cancelled**2))
+        terms = largest(grad_out, weight, rstd, 1.0 + normal) + largest(right)
+        near(grad, right, lost * terms, dtype)
+        rounded = wide(dtype) if mixed else dtype
+        terms = lost * (1.0 + rows) * largest(grad_out, 1.0 + normal)
         for got, parameter in zip(others, wanted[1:], strict=True):
-            least = dtype if not mixed else wide(dtype)
-            near(got, parameter, least, terms=rows * int(cancelled**2))
+            near(got, parameter, terms, rounded)
+
+
+def test_one_element_alone():
+    x, weight, bias = torch.randn(4, 1), torch.tensor([2.0]), torch.tensor([0.5])
+    _, out, mean, rstd = norm.add_layer_norm(x, None, weight, bias, EPS)
+    assert torch.equal(mean, x)
+    assert torch.equal(out, torch.full_like(x, 0.5))
+    grad, by_weight, by_bias = norm.add_layer_norm_backward(x, None, x, mean, rstd, weight)
+    assert not grad.any()
+    assert not by_weight.any()
+    torch.testing.assert_close(by_bias, x.sum(0))
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
