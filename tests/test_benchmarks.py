@@ -12,6 +12,7 @@ from benchmarks import (
     capture,
     fusions,
     memory,
+    ops,
     optimizers,
     optional_passes,
     record,

@@ -217,7 +217,8 @@ def test_public_names():
     assert set(tg.passes.__all__) == {
         "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale",
-        "FuseCrossEntropy", "FuseModelUpdate", "Pass", "PruneDepend", "SparseEmbedding",
+        "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm", "Pass",
+        "PruneDepend", "SparseEmbedding",
         "pipeline", "run",
     }  # fmt: skip
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
