@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from .. import effects, ops
+from ..ops.library import has_kernel
 from ..program import OutputKind, ParameterGroup, Program, Role
 from ..rewriter import Rewriter
 from .base import Pass
@@ -100,10 +101,14 @@ class FuseModelUpdate(Pass):
         self, region: _Region, group: ParameterGroup, updates: list[Update], edit: Rewriter
     ) -> None:
         rule = RULES[group.kind]
+        writing = effects.other_form(rule.op)
+        assert writing is not None
         options = {**region.numbers(group, edit), **rule.settings(dict(group.settings))}
         calls: dict[Hashable, list[Update]] = {}
         for update in updates:
-            folded = _folded(update) if self.fold else update
+            # The reference rounds what is folded otherwise than the compiled kernels do.
+            compiled = has_kernel(writing, update.parameter.meta["val"].device)
+            folded = _folded(update) if self.fold and compiled else update
             if self.cast:
                 folded = replace(folded, copy=_kept_cast(folded, edit))
             key = folded.key() if self.multi_tensor else folded.fqn
