@@ -96,12 +96,14 @@ def test_match() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("cast", ["", "and back", "only"])
 def test_match_as_captured(reduction, smoothing, weighted, cast) -> None:
+    torch.manual_seed(0)
     model = Model(cast, weighted, reduction=reduction, label_smoothing=smoothing)
     eager, x = copy.deepcopy(model), torch.randn(2, 3, 8)
     graph, plain = Train(model), Train(eager, fuse=False)
     for _ in range(2):
         got, want = graph(x, T), plain(x, T)
-        half = {"rtol": 1e-2, "atol": 1e-2} if cast == "only" else {"rtol": 2e-6, "atol": 1e-6}
+        # ATen rounds the losses of rows to bfloat16 and then their sum: two units in the last place.
+        half = {"rtol": 2**-6, "atol": 1e-2} if cast == "only" else {"rtol": 2e-6, "atol": 1e-6}
         torch.testing.assert_close(got, want, **half)
         half = {"rtol": 1e-2, "atol": 1e-2} if cast else {"rtol": 2e-6, "atol": 1e-6}
         torch.testing.assert_close(model.linear.weight, eager.linear.weight, **half)
