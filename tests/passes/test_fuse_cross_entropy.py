@@ -102,7 +102,7 @@ def test_match_as_captured(reduction, smoothing, weighted, cast) -> None:
     graph, plain = Train(model), Train(eager, fuse=False)
     for _ in range(2):
         got, want = graph(x, T), plain(x, T)
-        # ATen rounds the losses of rows to bfloat16 and then their sum: two units in the last place.
+        # ATen rounds the losses of rows to bfloat16 and then their sum: two units in the last place
         half = {"rtol": 2**-6, "atol": 1e-2} if cast == "only" else {"rtol": 2e-6, "atol": 1e-6}
         torch.testing.assert_close(got, want, **half)
         half = {"rtol": 1e-2, "atol": 1e-2} if cast else {"rtol": 2e-6, "atol": 1e-6}
