@@ -60,9 +60,14 @@ _OPAQUE = Effects(opaque=True)
 
 
 def of_target(target: Any) -> Effects:
-    """The effects of calling ``target``: an op overload, a higher-order op or a Python function."""
+    """The effects of calling ``target``: an op overload, a higher-order op or a Python function.
+
+    A callable of our own may say them itself, by an attribute ``effects``.
+    """
     if isinstance(target, OpOverload):
         return _of_overload(target)
+    if isinstance(declared := getattr(target, "effects", None), Effects):
+        return declared
     if isinstance(target, HigherOrderOperator):
         return _OPAQUE
     module = getattr(target, "__module__", "") or ""

@@ -44,6 +44,7 @@ from .lower import lower
 from .optim.rules import check as check_optimizer
 from .passes import pipeline, run
 from .replay.replay import Replay
+from .replay.switch import Switch
 from .schedule import Schedulers
 
 _capturing = threading.RLock()
@@ -87,6 +88,7 @@ class Graph(ModuleHolder):
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._calls = 0
+        self._program_calls: Counter[str] = Counter()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
         Graph._instances[name] += 1
@@ -163,9 +165,12 @@ class Graph(ModuleHolder):
         replay = self._program_for(call)
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
+        if replay.before_run is not None:
+            replay.before_run(self._program_calls[replay.serves])
         with replay.patience():
             returned = replay.run(call)
             self._calls += 1
+            self._program_calls[replay.serves] += 1
             if replay.serves_once:
                 self._cache.remove(replay)
             if self._optimizers:
@@ -196,7 +201,9 @@ class Graph(ModuleHolder):
                 program = run(captured.program, passes, options.passes)
         with stages.stage("building plan", parts=1):
             replay = Replay(captured, program, lower(program, f"{self._name} {len(self._cache)}"))
-        self._stage_seconds = dict(stages.seconds)
+        if options.backend != "aten":
+            replay.before_run = Switch(replay, options, self._name, stages).before_run
+        self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
         self._cache.add(key, replay, options.cache_size)
         self._say_program(stages, replay)

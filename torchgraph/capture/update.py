@@ -74,7 +74,7 @@ class OptimizerTrace:
                     self._mark(optimizer, ops.accumulated)
                 with eager_branch(optimizer):
                     clip(optimizer)
-                    if self._options.updates_fused:
+                    if self._options.marks_gradients:
                         self._mark(optimizer, ops.gradient)
                     scaled_step(optimizer)
             self._keep_rebound_slots()

@@ -50,12 +50,12 @@ def reinplace(program: Program) -> Program:
     Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
     """
     lowered = program.copy()
-    _refresh_views(lowered)
+    refresh_views(lowered)
     _Reinplace(lowered).run()
     return lowered
 
 
-def _refresh_views(program: Program) -> None:
+def refresh_views(program: Program) -> None:
     """Give views the storage of what they show now: passes may have put it in a copy's place."""
     mode = mode_of(program)
     with neutral():

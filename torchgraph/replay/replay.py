@@ -5,7 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -40,9 +40,13 @@ class Replay:
         self.executable = executable
         self.guards = captured.guards
         self.runs = 0
+        self.serves = program.signature.describe_inputs()
+        self.before_run: Callable[[int], None] | None = None
+        """To be called before each run, with the number of calls so far; see `Switch`."""
+        self.inductor_since: int | None = None
+        """How many calls of the program came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
         self._leaves = list(captured.leaves)
-        self._outputs = executable.outputs
         self._bind()
 
     @property
@@ -50,6 +54,17 @@ class Replay:
         """True when the program creates optimizer state: the next step needs another program."""
         creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
         return creates or bool(self.captured.writes)
+
+    def adopt(self, program: Program, executable: Executable | Plan, *, since: int) -> None:
+        """Run ``executable``, of Inductor's code, from now on: call number ``since`` + 1."""
+        self.program, self.executable, self.inductor_since = program, executable, since
+        self._bind()
+
+    @property
+    def devices(self) -> set[str]:
+        """The kinds of device that its tensors are on."""
+        metas = (spec.meta for spec in self.program.signature.inputs)
+        return {meta.device.type for meta in metas if meta is not None}
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -150,6 +165,7 @@ class Replay:
     # --- binding ----------------------------------------------------------------------------------
 
     def _bind(self) -> None:
+        self._outputs = self.executable.outputs
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
         self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
         self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
