@@ -8,6 +8,7 @@ Mostly there is one region: forward and backward.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -75,10 +76,14 @@ class _Cut:
     def _stays_outside(self, node: fx.Node) -> bool:
         if node.op == "get_attr" or node in self._sources_of_numbers:
             return True
-        if not all(isinstance(value, torch.Tensor) for value in leaves(node.meta.get("val"))):
-            return True
         if node.target is operator.getitem:
             return self._stays_outside(node.all_input_nodes[0])
+        # None: a gradient that nobody wants, of an op that returns several.
+        values = [value for value in leaves(node.meta.get("val")) if value is not None]
+        if not all(isinstance(value, torch.Tensor) for value in values):
+            return True
+        if any(map(_has_unknown_size, [*values, *_read_values(node)])):
+            return True
         if not isinstance(node.target, OpOverload):
             return True
         found = effects.of(node)
@@ -196,7 +201,6 @@ class _Cut:
         signature = self._program.signature
         names = (spec.fqn for spec in signature.inputs)
         states = dict(zip(names, self._program.placeholders, strict=True))
-        sharing = self._sharing()
         for out, value in zip(signature.outputs, self._program.results, strict=True):
             state = states.get(out.target)
             if out.kind is not OutputKind.UPDATE or value not in own or state is None:
@@ -205,7 +209,9 @@ class _Cut:
                 continue
             if not self._is_state_alone(value, own):
                 continue
-            views = [node for node in sharing[storage_id(state.meta["val"])] if node is not state]
+            views = [
+                node for node in self._sharing[storage_id(state.meta["val"])] if node is not state
+            ]
             readers = [user for node in (state, *views) for user in node.users]
             if (
                 own.issuperset(views)
@@ -214,6 +220,7 @@ class _Cut:
             ):
                 yield state, value
 
+    @functools.cached_property
     def _sharing(self) -> dict[int, list[fx.Node]]:
         """The nodes of each memory."""
         found: dict[int, list[fx.Node]] = {}
@@ -231,6 +238,15 @@ class _Cut:
 
 def _name(node: Any) -> str:
     return node.target._schema.name if isinstance(node.target, OpOverload) else ""
+
+
+def _read_values(node: fx.Node) -> list[Any]:
+    return [value for source in node.all_input_nodes for value in leaves(source.meta.get("val"))]
+
+
+def _has_unknown_size(value: Any) -> bool:
+    """True for what ``nonzero`` gives: nobody knows its shape before it runs."""
+    return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
 
 
 def _is_one_kernel(op: OpOverload) -> bool:
