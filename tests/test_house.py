@@ -25,6 +25,7 @@ SOURCES = sorted(
 LAYERS = {
     "_extension": 0,
     "_torch": 0,
+    "amp": 0,
     "config": 0,
     "counters": 0,
     "errors": 0,
@@ -208,7 +209,7 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "__version__", "depend", "errors", "load", "nn", "optim", "passes",
+        "Graph", "GraphConfig", "__version__", "amp", "depend", "errors", "load", "nn", "optim", "passes",
         "save", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
@@ -221,6 +222,7 @@ def test_public_names():
         "PruneDepend", "SparseEmbedding",
         "pipeline", "run",
     }  # fmt: skip
+    assert set(tg.amp.__all__) == {"StaticGradScaler"}
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",

@@ -49,6 +49,8 @@ class Options:
     backend: str = "aten"
     cache_size: int = 8
     amp: torch.dtype | None = None
+    scaler: str = ""
+    """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""

@@ -36,6 +36,7 @@ from .decompositions import table
 from .inputs import Call, map_leaves, paths
 from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
 from .refusals import no_cond, no_steps, readable_errors
+from .scaler import Scaling
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
 from .step import Leaf, Step
 from .trail import Trail
@@ -111,6 +112,7 @@ class Tracer:
         self._outside: list[nn.Module] = []
         self._swapped: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._branches: list[tuple[Any, Any]] = []
+        self._scaling = Scaling({})
         self._recorder: Recorder | None = None
 
     def run(self) -> Recording:
@@ -143,17 +145,20 @@ class Tracer:
             enter(recorder)
             recorder.stamp()
             values = self._with_numbers(standins)
+            scaling = self._scaling = Scaling.over(self._step.leaves, values)
             holders = StandIns(self._step)
             enter(holders.in_place(values))
             enter(self._border)
-            enter(self._trail.watching_engine(self._autocast.backward, self._scaled()))
+            enter(self._trail.watching_engine(self._autocast.backward, self._scaled))
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
             returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
             outputs = self._outputs(returned, standins)
-            update = OptimizerTrace(self._step, holders, values, self._trail, self._options)
+            update = OptimizerTrace(
+                self._step, holders, values, self._trail, self._options, scaling
+            )
             if self._step.optimizers:
                 update.run()
             recorder.stamp()
@@ -186,12 +191,13 @@ class Tracer:
             )
         return returned
 
-    def _scaled(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         """What becomes of the gradient that a ``backward()`` starts with."""
+        if not self._step.optimizers:
+            return gradient
+        gradient = self._scaling.scaled(gradient)
         count = self._options.micro_batches
-        if count == 1 or not self._step.optimizers:
-            return None
-        return lambda gradient: gradient / count
+        return gradient if count == 1 else gradient / count
 
     def _with_numbers(self, standins: Sequence[Any]) -> list[Any]:
         """Replace the stand-ins of Python numbers by symbolic numbers."""
@@ -247,6 +253,9 @@ class Tracer:
         recording.creates, recording.writes = update.created(), update.writes
         recording.slot_orders = update.slot_orders
         recording.outputs += [OutputSpec(OutputKind.CREATE, new.fqn) for new in recording.creates]
+        found = self._scaling.found
+        recording.outputs += [OutputSpec(OutputKind.SKIP, f"optimizer.{n}") for n in found]
+        recording.outputs += [OutputSpec(OutputKind.BEFORE, fqn) for fqn in update.before]
         recording.inputs = self._leaves
         recording.calls = self._calls.calls
         recording.reads = self._attributes.read_values()
@@ -259,6 +268,8 @@ class Tracer:
             *outputs,
             *(value for _, value in numbers),
             *(new.value for new in recording.creates),
+            *found.values(),
+            *update.before.values(),
             *(number for number, _ in self._branches),
         ]
 

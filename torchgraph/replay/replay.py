@@ -23,7 +23,14 @@ from ..debug.tree import TreeSource
 from ..errors import GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
 from ..lower import Executable, Plan
-from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
+from ..program import (
+    InputSpec,
+    OutputKind,
+    Program,
+    Role,
+    TensorMeta,
+    optimizer_of,
+)
 from .derived import Derived
 
 _INTERRUPT = int(signal.SIGINT)
@@ -41,9 +48,20 @@ class Replay:
         self.guards = captured.guards
         self.runs = 0
         self.broken: str = ""
+        self.skipped: frozenset[str] = frozenset()
+        """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self._leaves = list(captured.leaves)
         self._outputs = executable.outputs
+        outputs = enumerate(self._outputs)
+        self._flags = [(i, out) for i, out in outputs if out.kind is OutputKind.SKIP]
         self._bind()
+
+    @property
+    def is_used_up(self) -> bool:
+        """True when a run has created optimizer state, or would have to."""
+        optimizers = {optimizer_of(o.target) for o in self._outputs if o.kind is OutputKind.CREATE}
+        optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
+        return not optimizers <= self.skipped
 
     @property
     def serves_once(self) -> bool:
@@ -95,6 +113,7 @@ class Replay:
         if live or step.structure() != self.captured.structure:
             return False
         self.guards = Guards(step, reads, self.guards.outside)
+        self.captured.made.clear()  # what an optimizer skipped so far, it has by now
         self._leaves = leaves
         self._bind()
         return True
@@ -115,16 +134,27 @@ class Replay:
             for i in self._inputs:  # a program must not keep a batch alive
                 self._values_now[i] = None
         self.runs += 1
+        if self._flags:
+            hit = (out.target for i, out in self._flags if results[i].item())
+            self.skipped = frozenset(hit)
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
                 returned.append(value)
+            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
+                continue
             elif out.kind is OutputKind.UPDATE:
                 assign(self._live[out.target].root, self._live[out.target].path, value)
             else:
                 self._create(out.target, value)
         self._write_back()
         return _rebuild(self.captured.out_tree, returned)
+
+    def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+        """Those that the last run did not skip."""
+        if not self.skipped:
+            return list(optimizers)
+        return [optimizer for i, optimizer in enumerate(optimizers) if self._stepped(i)]
 
     def loss(self, returned: Any) -> Any:
         """The returned tensor that backward() was called on; None when build does not return it."""
@@ -217,19 +247,30 @@ class Replay:
         self._slots(new.optimizer, new.owner)[new.key] = value
 
     def _write_back(self) -> None:
-        for new, value in self.captured.made:
-            self._slots(new.optimizer, new.owner)[new.key] = value
-        self.captured.made.clear()
-        for write in self.captured.writes:
+        captured = self.captured
+        if not (captured.made or captured.writes or captured.slot_orders):
+            return
+        for new, value in captured.made:
+            if self._stepped(new.optimizer):
+                self._slots(new.optimizer, new.owner)[new.key] = value
+        for write in captured.writes:
+            if not self._stepped(write.optimizer):
+                continue
             if write.owner is None:
                 optimizer = self.guards.optimizers[write.optimizer].optimizer
                 optimizer.param_groups[write.group][write.key] = write.value
             else:
                 self._slots(write.optimizer, write.owner)[write.key] = write.value
-        for number, owner, keys in self.captured.slot_orders:
-            slots = self._slots(number, owner)
-            slots.update([(key, slots.pop(key)) for key in keys if key in slots])
-        self.captured.slot_orders.clear()
+        for number, owner, keys in captured.slot_orders:
+            if self._stepped(number):
+                slots = self._slots(number, owner)
+                slots.update([(key, slots.pop(key)) for key in keys if key in slots])
+        made, orders = captured.made, captured.slot_orders
+        captured.made = [pair for pair in made if not self._stepped(pair[0].optimizer)]
+        captured.slot_orders = [order for order in orders if not self._stepped(order[0])]
+
+    def _stepped(self, number: int) -> bool:
+        return f"optimizer.{number}" not in self.skipped
 
     def _slots(self, number: int, owner: Any) -> dict[Any, Any]:
         """The state of a parameter, or what the optimizer keeps under a key of its own."""
