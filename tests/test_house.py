@@ -251,7 +251,8 @@ def test_names_of_the_options():
         "enable_compress_memory", "enable_cudnn_conv_heuristic_search_algo",
         "enable_fused_model_update_cast", "enable_multi_tensor_update",
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
-        "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_cuda_graph",
+        "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
+        "set_clip_grad_value", "set_cuda_graph",
         "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
         "set_zero_redundancy_optimizer_mode", "training",
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,14 +65,19 @@ class OptimizerTrace:
         self._scaling = scaling
         self._fqns = {id(standins[i]): leaf.fqn for i, leaf in scanned.tensors()}
         self._positions = {leaf.fqn: i for i, leaf in scanned.tensors()}
+        self.gradients: dict[int, torch.Tensor] = {}
+        """By the id of a parameter's stand-in."""
         self.before: dict[str, torch.Tensor] = {}
         """Under a GradScaler, the states before the optimizers step."""
         self.writes: list[Write] = []
         self.slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = []
         """(optimizer, owner, keys) wherever the step made new slots: their order is eager's."""
 
-    def run(self) -> None:
-        """Unscale, clip, scale the learning rate and step, each for all optimizers in turn."""
+    def run(self, wanted: Iterable[torch.Tensor] = ()) -> None:
+        """Unscale, clip, scale the learning rate and step, each for all optimizers in turn.
+
+        ``wanted``: parameters whose gradients, as the optimizers read them, go to ``gradients``.
+        """
         optimizers = self._step.optimizers
         with self._trail.update():
             for optimizer in optimizers:
@@ -80,7 +85,10 @@ class OptimizerTrace:
                 if self._options.micro_batches > 1:
                     self._mark(optimizer, ops.accumulated)
             with eager_branches(optimizers):
-                prepare_gradients(optimizers, self._scaling)
+                prepare_gradients(optimizers, self._parameters(), self._scaling, self._options)
+                for parameter in wanted:
+                    assert parameter.grad is not None
+                    self.gradients[id(parameter)] = parameter.grad.detach().clone()
                 if self._scaling.dynamic:
                     self._mark_states()
                 for optimizer in optimizers:
@@ -163,6 +171,11 @@ class OptimizerTrace:
                 if parameter.grad is not None:
                     parameter.grad = mark(parameter.grad, self._fqns[id(parameter)])
 
+    def _parameters(self) -> list[torch.Tensor]:
+        """The stand-ins of the parameters in the order of their modules."""
+        tensors = self._step.tensors()
+        return [self._standins[i] for i, leaf in tensors if leaf.role is Role.PARAMETER]
+
     def _mark_states(self) -> None:
         """Note what the optimizers' states hold now: `build` may have written parameters."""
         with torch.no_grad():
@@ -185,9 +198,14 @@ class OptimizerTrace:
                     slots[key] = standin
 
 
-def step(optimizers: Sequence[torch.optim.Optimizer], scaling: Scaling) -> tuple[int, ...]:
+def step(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    scaling: Scaling,
+    options: Options,
+) -> tuple[int, ...]:
     """What one call of a Graph does with its optimizers, in eager; the numbers of those skipped."""
-    prepare_gradients(optimizers, scaling)
+    prepare_gradients(optimizers, parameters, scaling, options)
     skipped = tuple(number for number, found in scaling.found.items() if found.item())
     for number, optimizer in enumerate(optimizers):
         if number not in skipped:
@@ -196,12 +214,24 @@ def step(optimizers: Sequence[torch.optim.Optimizer], scaling: Scaling) -> tuple
     return skipped
 
 
-def prepare_gradients(optimizers: Sequence[torch.optim.Optimizer], scaling: Scaling) -> None:
-    """Unscale and clip the gradients of all optimizers."""
+def prepare_gradients(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    scaling: Scaling,
+    options: Options,
+) -> None:
+    """Unscale and clip the gradients of all optimizers. ``parameters``: in the modules' order."""
     for number, optimizer in enumerate(optimizers):
-        scaling.unscale(number, optimizer, explicit=_clips(optimizer))
+        scaling.unscale(number, optimizer, explicit=options.clips or _clips(optimizer))
     for optimizer in optimizers:
         clip(optimizer)
+    if options.clips:
+        owned = {id(p) for opt in optimizers for group in opt.param_groups for p in group["params"]}
+        together = [parameter for parameter in parameters if id(parameter) in owned]
+        if options.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(together, *options.clip_norm)
+        if options.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(together, options.clip_value)
 
 
 def _clips(optimizer: torch.optim.Optimizer) -> bool:

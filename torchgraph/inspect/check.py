@@ -105,9 +105,10 @@ def check(
             "are several.",
             fix="set_gradient_accumulation_steps(1) and check one micro-batch.",
         )
-    autocast = Autocast(graph.config.options.amp, (leaf.value for leaf in replay.leaves))
+    options = graph.config.options
+    autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
-    eager = Eager(built, call, modules, optimizers, scaler, replay.leaves, graph)
+    eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
     side = _GraphSide(replay, call, Step.scan(modules, optimizers, scaler))
     expected = eager.run()
     got = side.run(replay.executable.function, replay.executable.outputs)

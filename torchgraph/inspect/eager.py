@@ -15,6 +15,7 @@ from ..capture.inputs import Call, map_leaves, paths
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
 from ..capture.update import step as step_all
+from ..config import Options
 from ..program import Role
 from . import bits
 from .ops import base_name
@@ -85,10 +86,12 @@ class Eager:
         modules: Mapping[str, nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         scaler: Scaler | None,
+        options: Options,
         leaves: Sequence[Leaf],
         graph: Any,
     ) -> None:
         self._scaler = scaler
+        self._options = options
         self._build = build
         self._call = call
         self._modules = modules
@@ -109,7 +112,8 @@ class Eager:
                 returned = self._build(*self._call.args, **self._call.kwargs)
             ends = _outputs(returned)
             with watch:
-                step_all(self._optimizers, scaling)
+                parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
+                step_all(self._optimizers, parameters, scaling, self._options)
             ends.update(self._states())
             ends[GENERATOR] = torch.get_rng_state()
         return ends

@@ -26,6 +26,7 @@ from ..lower import Executable, Plan
 from ..program import (
     InputSpec,
     OutputKind,
+    OutputSpec,
     Program,
     Role,
     TensorMeta,
@@ -52,6 +53,9 @@ class Replay:
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self._leaves = list(captured.leaves)
         self._outputs = executable.outputs
+        names = self._returned(self._outputs)
+        self._order = list(map(names.index, self._returned(program.signature.outputs)))
+        """Of what build returns: the update of a plan may give a part of it."""
         outputs = enumerate(self._outputs)
         self._flags = [(i, out) for i, out in outputs if out.kind is OutputKind.SKIP]
         self._bind()
@@ -148,7 +152,7 @@ class Replay:
             else:
                 self._create(out.target, value)
         self._write_back()
-        return _rebuild(self.captured.out_tree, returned)
+        return _rebuild(self.captured.out_tree, [returned[i] for i in self._order])
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
@@ -161,10 +165,14 @@ class Replay:
         path = self.captured.loss_path
         if path is None:
             return None
-        names = [out.target for out in self._outputs if out.kind is OutputKind.USER]
+        names = self._returned(self.program.signature.outputs)
         found: list[torch.Tensor] = []
         map_leaves(returned, torch.Tensor, found.append)
         return found[names.index(path)]
+
+    @staticmethod
+    def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
+        return [out.target for out in outputs if out.kind is OutputKind.USER]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""
