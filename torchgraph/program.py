@@ -22,6 +22,9 @@ from .errors import SourceLine
 IN_PLACE = "in_place"
 """Key in ``node.meta``: eager calls the in-place form of the node's op."""
 
+SKIPPED_BY = "skipped_by"
+"""Key in ``node.meta`` of a lowered program: the SKIP output that leaves the node out."""
+
 
 class Role(enum.Enum):
     """What an input of a program is to the user."""
