@@ -26,6 +26,7 @@ LAYERS = {
     "_extension": 0,
     "_inductor": 0,
     "_torch": 0,
+    "amp": 0,
     "config": 0,
     "counters": 0,
     "errors": 0,
@@ -209,8 +210,8 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "__version__", "depend", "errors", "load", "nn", "optim", "passes",
-        "save", "testing", "train_step",
+        "Graph", "GraphConfig", "__version__", "amp", "depend", "errors", "load", "nn", "optim",
+        "passes", "save", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
@@ -222,6 +223,7 @@ def test_public_names():
         "PruneDepend", "SparseEmbedding",
         "pipeline", "run",
     }  # fmt: skip
+    assert set(tg.amp.__all__) == {"StaticGradScaler"}
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",
@@ -250,7 +252,8 @@ def test_names_of_the_options():
         "enable_compress_memory", "enable_cudnn_conv_heuristic_search_algo",
         "enable_fused_model_update_cast", "enable_multi_tensor_update",
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
-        "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_cuda_graph",
+        "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
+        "set_clip_grad_value", "set_cuda_graph",
         "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
         "set_zero_redundancy_optimizer_mode", "training",
     }  # fmt: skip

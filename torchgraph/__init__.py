@@ -1,6 +1,7 @@
 """OneFlow's nn.Graph for PyTorch: one whole training step as one torch.fx program."""
 
 from . import (
+    amp as amp,
     config as config,
     errors as errors,
     nn as nn,
@@ -18,6 +19,7 @@ __all__ = [
     "Graph",
     "GraphConfig",
     "__version__",
+    "amp",
     "depend",
     "errors",
     "load",

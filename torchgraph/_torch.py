@@ -57,6 +57,12 @@ FUSED_KERNELS: dict[str, Callable[..., None]] = {
 }
 """What torch.optim calls for ``fused=True``, as torch itself has it."""
 
+amp = types.SimpleNamespace(
+    unscale_=torch._amp_foreach_non_finite_check_and_unscale_,
+    update_scale_=torch._amp_update_scale_,
+)
+"""What torch.amp.GradScaler calls."""
+
 foreach = types.SimpleNamespace(
     **{
         name: getattr(torch, f"_foreach_{name}")
@@ -298,6 +304,11 @@ def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterato
     """Let torch.optim call ``replacements`` for the names of `FUSED_KERNELS`."""
     with mock.patch.dict(vars(torch), replacements):
         yield
+
+
+def init_scaler(scaler: torch.amp.GradScaler, device: torch.device) -> None:
+    """Let a GradScaler make its scale and its growth tracker, as its first ``scale()`` does."""
+    scaler._lazy_init_scale_growth_tracker(device)
 
 
 def sequence_number() -> int:

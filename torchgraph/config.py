@@ -71,6 +71,11 @@ class Options:
     rng: str = "eager"
     cache_size: int = 8
     amp: torch.dtype | None = None
+    scaler: str = ""
+    """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
+    clip_norm: tuple[float, float] | None = None
+    """(largest norm, its p) of all gradients together."""
+    clip_value: float | None = None
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""
@@ -81,6 +86,11 @@ class Options:
     fused_model_update_cast: bool = False
     sparse_update: bool = False
     passes: PassOptions = field(default_factory=PassOptions)
+
+    @property
+    def clips(self) -> bool:
+        """True when the gradients of all optimizers are clipped together."""
+        return self.clip_norm is not None or self.clip_value is not None
 
     @property
     def updates_fused(self) -> bool:
@@ -248,6 +258,40 @@ class GraphConfig:
             )
         self._set(micro_batches=value, whole_inputs=frozenset(whole))
 
+    def set_clip_grad_norm(self, max_norm: float | None, norm_type: float = 2.0) -> None:
+        """Clip all gradients together by their norm, as `torch.nn.utils.clip_grad_norm_` does.
+
+        Those of every parameter that an optimizer of the Graph updates; unscaled and summed over
+        micro-batches, and after the clipping of single param groups. None: no more.
+
+        Args:
+            norm_type: the p of the norm; any number, infinite ones included.
+
+        Raises:
+            InvalidOption: ``max_norm`` is negative, or one of them is no number.
+        """
+        if max_norm is None:
+            self._set(clip_norm=None)
+            return
+        if not (_is_number(max_norm) and max_norm >= 0 and _is_number(norm_type)):
+            raise InvalidOption(
+                f"set_clip_grad_norm takes two numbers, the first of at least 0, not {max_norm!r} "
+                f"and {norm_type!r}."
+            )
+        self._set(clip_norm=(float(max_norm), float(norm_type)))
+
+    def set_clip_grad_value(self, clip_value: float | None) -> None:
+        """Clip each element of the gradients to at most ``clip_value`` away from 0; None: no more.
+
+        As `torch.nn.utils.clip_grad_value_` does, after all clipping by norms.
+
+        Raises:
+            InvalidOption: ``clip_value`` is no number of at least 0.
+        """
+        if clip_value is not None and not (_is_number(clip_value) and clip_value >= 0):
+            raise InvalidOption(f"set_clip_grad_value takes a number >= 0, not {clip_value!r}.")
+        self._set(clip_value=None if clip_value is None else float(clip_value))
+
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
         """Let matrix products accumulate onto what is added to them: ``addmm`` for ``mm`` + add.
 
@@ -290,6 +334,10 @@ class GraphConfig:
 
     def __repr__(self) -> str:
         return f"(CONFIG:config:GraphConfig(training={self.training}, ))"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
 def _later(name: str, subject: str) -> Callable[..., NoReturn]:

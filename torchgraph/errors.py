@@ -253,6 +253,21 @@ class OptimizerStepInBuild(CaptureError):
     fix = "remove the call, and give the optimizer to add_optimizer."
 
 
+class ScalerInBuild(CaptureError):
+    """``scaler.scale(loss).backward()`` in ``build``, or ``scaler.step(...)``."""
+
+    fix = "give the scaler to set_grad_scaler and call loss.backward() in build, nothing else."
+
+
+class GradientNotFinal(CaptureError):
+    """``clip_grad_norm_(...)`` in ``build`` on gradients that are scaled, or of a micro-batch."""
+
+    fix = (
+        "call scaler.unscale_(optimizer) before it, as in eager, or clip with "
+        "config.set_clip_grad_norm, set_clip_grad_value or by param group."
+    )
+
+
 class RandomStateTouched(CaptureError):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 

@@ -7,24 +7,23 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from rich.tree import Tree
 from torch.optim import Optimizer
 
-from . import state
+from . import amp, state
 from ._torch import active_tracer
+from .amp import Scaler
 from .blocks import DebugOptions
 from .cache import ProgramCache
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
 from .capture.step import Step
 from .config import GraphConfig, ambient, with_dynamic_input_shape
-from .debug import text
 from .debug.rich_tree import rich_tree
 from .debug.stages import Stages
-from .debug.tree import TreeSource, block_text, module_text, text as tree_text, trace_lines
+from .debug.tree import TreeSource, block_text, module_text, text as tree_text
 from .errors import (
     BuildNotOverridden,
     GraphBroken,
@@ -32,12 +31,12 @@ from .errors import (
     InvalidOption,
     NestedGraph,
     NotAnOptimizer,
-    NotAvailableYet,
     NotCompiled,
     NotSupported,
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
+from .inspect import announce
 from .inspect.check import Divergence, check
 from .inspect.report import Report
 from .lower import lower
@@ -82,6 +81,7 @@ class Graph(ModuleHolder):
         name = type(self).__name__
         self._name = f"{name}_{Graph._instances[name]}"
         self._optimizers: list[Optimizer] = []
+        self._scaler: Scaler | None = None
         self._schedulers = Schedulers()
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
@@ -131,9 +131,21 @@ class Graph(ModuleHolder):
         is_sparse = is_sparse or self.config.options.sparse_update
         self.config._set(training=True, sparse_update=is_sparse)
 
-    def set_grad_scaler(self, grad_scaler: Any = None) -> None:
-        """Gradient scaling in the program. Not available yet."""
-        raise NotAvailableYet("set_grad_scaler is not available yet.")
+    def set_grad_scaler(self, grad_scaler: Scaler | None = None) -> None:
+        """Scale gradients in the program, unscale them, and skip the steps that overflow.
+
+        `build` calls plain ``loss.backward()`` and returns the loss as it is. The scaler stays the
+        live object: it shows the scale and saves it. An optimizer that is skipped leaves its
+        parameters, its state and its scheduler as they were. None, or a scaler that is not enabled:
+        nothing is scaled.
+
+        Raises:
+            InvalidOption, NotSupported: it is no scaler, or one of a kind that a Graph cannot take.
+        """
+        self.config._set(scaler=amp.kind(grad_scaler))
+        if grad_scaler is not self._scaler:
+            self._cache.clear()
+        self._scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -171,19 +183,20 @@ class Graph(ModuleHolder):
             returned = replay.run(call)
             self._calls += 1
             self._program_calls[replay.serves] += 1
-            if replay.serves_once:
+            if replay.serves_once and replay.is_used_up:
                 self._cache.remove(replay)
             if self._optimizers:
                 loss = replay.loss(returned) if self._schedulers.needs_loss() else None
-                self._schedulers.step(loss, self._optimizers)
+                self._schedulers.step(loss, replay.stepped(self._optimizers))
         return returned
 
     def _program_for(self, call: Call) -> Replay:
         key = (call.key, ambient(), self.config.options)
         found = self._cache.find(key)
         if found is None:
-            step = Step.scan(self._modules, self._optimizers)
-            found = self._cache.refit(key, step) or self._compile(key, step, call)
+            with amp.started(self._scaler, self._optimizers):
+                step = Step.scan(self._modules, self._optimizers, self._scaler)
+                found = self._cache.refit(key, step) or self._compile(key, step, call)
         return found
 
     def _compile(self, key: Any, step: Step, call: Call) -> Replay:
@@ -196,7 +209,7 @@ class Graph(ModuleHolder):
         with stages.stage("building graph", parts=len(passes) + 2):
             with stages.part("building graph modules"):
                 captured = self._capture(step, call)
-            self._say_modules(stages, captured, call)
+            announce.modules(stages, self._source(), captured, call, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
         with stages.stage("building plan", parts=1):
@@ -206,7 +219,7 @@ class Graph(ModuleHolder):
         self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
         self._cache.add(key, replay, options.cache_size)
-        self._say_program(stages, replay)
+        announce.program(stages, self._name, replay, lambda: repr(self))
         return replay
 
     def _capture(self, step: Step, call: Call) -> Captured:
@@ -247,7 +260,7 @@ class Graph(ModuleHolder):
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
-        return state.collect(self._modules, self._optimizers, list(self._schedulers), self._calls)
+        return state.collect(*self._held(), self._calls)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load at any time; the next call uses it. Nothing is written unless everything fits.
@@ -256,12 +269,13 @@ class Graph(ModuleHolder):
             StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
         """
         with self._lock:
-            self._calls = state.restore(
-                state_dict, self._modules, self._optimizers, list(self._schedulers), strict=strict
-            )
+            self._calls = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
             for replay in self._cache:
                 replay.broken = ""
+
+    def _held(self) -> tuple[Any, list[Optimizer], list[Any], Scaler | None]:
+        return self._modules, self._optimizers, list(self._schedulers), self._scaler
 
     # --- looking in -------------------------------------------------------------------------------
 
@@ -343,7 +357,9 @@ class Graph(ModuleHolder):
             replay = self._program_for(call)
             replay.guards.check_gradients(replay.name_of)
             with self._building():
-                return check(replay, self.build, call, self._modules, self._optimizers, self)
+                return check(
+                    replay, self.build, call, self._modules, self._optimizers, self._scaler, self
+                )
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None:
@@ -373,23 +389,6 @@ class Graph(ModuleHolder):
 
     def __rich__(self) -> Tree:
         return rich_tree(self._tree())
-
-    def _say_modules(self, stages: Stages, captured: Captured, call: Call) -> None:
-        if stages.level >= 1:
-            inputs = described((call.args, call.kwargs))
-            source = replace(self._source(), calls=captured.calls, inputs=inputs)
-            for path, line in trace_lines(source):
-                if self._blocks.debug(path).level() >= 1:
-                    stages.say(1, line)
-
-    def _say_program(self, stages: Stages, replay: Replay) -> None:
-        if stages.level >= 1:
-            stages.say(1, f"{self._name} with operators:\n{self!r}")
-        if stages.level >= 2:
-            stages.say(2, f"{self._name} as captured:\n{text.render(replay.captured.program)}")
-            stages.say(2, f"{self._name} after all passes:\n{text.render(replay.program)}")
-        if stages.level >= 3:
-            stages.say(3, f"{self._name} as it runs:\n{replay.executable.source}")
 
     # --- other ways to make one -------------------------------------------------------------------
 

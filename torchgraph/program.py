@@ -22,6 +22,9 @@ from .errors import SourceLine
 IN_PLACE = "in_place"
 """Key in ``node.meta``: eager calls the in-place form of the node's op."""
 
+SKIPPED_BY = "skipped_by"
+"""Key in ``node.meta`` of a lowered program: the SKIP output that leaves the node out."""
+
 
 class Role(enum.Enum):
     """What an input of a program is to the user."""
@@ -30,6 +33,7 @@ class Role(enum.Enum):
     BUFFER = "buffer"
     SLOT = "slot"  # a tensor in optimizer.state or in a param group
     SCALAR = "scalar"  # a Python number of the optimizer: lr, betas, a step count
+    SCALER = "scaler"  # the scale of a GradScaler, and its count of good steps
     FREE = "free"  # a tensor from outside build, bound by reference
     INPUT = "input"  # an argument of the call
     ACCUMULATOR = "accumulator"  # a gradient summed over micro-batches, within one call
@@ -98,6 +102,8 @@ class OutputKind(enum.Enum):
     USER = "user"  # returned from build
     UPDATE = "update"  # the new value of an input state
     CREATE = "create"  # a slot that the first step creates
+    SKIP = "skip"  # not 0: the optimizer of that name, ``optimizer.0``, does not step
+    BEFORE = "before"  # within capture: what the state of that fqn holds before the update
     GRADIENT = "gradient"  # of a micro-batch, for the accumulator of that fqn
 
 
@@ -256,6 +262,11 @@ class CallRecord:
     inputs: tuple[tuple[str, TensorMeta | str], ...]
     """(path such as ``0.0`` or ``1.0_mask``, the tensor, or the type name of another value)."""
     outputs: tuple[tuple[str, TensorMeta | str], ...]
+
+
+def optimizer_of(fqn: str) -> str:
+    """``optimizer.0`` for the fqn of something that optimizer 0 keeps; empty for all else."""
+    return ".".join(fqn.split(".")[:2]) if fqn.startswith("optimizer.") else ""
 
 
 def provenance(node: fx.Node) -> Provenance:

@@ -79,10 +79,12 @@ class Schedulers:
             )
 
     def step(self, loss: Any, optimizers: Sequence[Optimizer]) -> None:
-        """One step of each, after a call in which ``optimizers`` stepped."""
+        """One step for each of ``optimizers``: those that stepped in a call."""
         for optimizer in optimizers:  # also those whose scheduler the user steps
             mark_step_called(optimizer)
         for entry in self._entries:
+            if not any(entry.optimizer is optimizer for optimizer in optimizers):
+                continue
             if isinstance(entry.scheduler, ReduceLROnPlateau):
                 entry.scheduler.step(loss.mean())  # over micro-batches; else a scalar already
             else:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .amp import Scaler
 from .errors import StateDictMismatch
 
 TRAIN = "_train"
@@ -24,6 +25,7 @@ def collect(
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
     schedulers: Sequence[Any],
+    scaler: Scaler | None,
     step: int,
 ) -> OrderedDict[str, Any]:
     """One entry per module, and ``"_train"``: step, optimizers, schedulers, scaler, RNG."""
@@ -37,7 +39,7 @@ def collect(
         "step": step,
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
-        "scaler": None,
+        "scaler": None if scaler is None else scaler.state_dict(),
         "rng": rng,
     }
     return state
@@ -48,6 +50,7 @@ def restore(
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
     schedulers: Sequence[Any],
+    scaler: Scaler | None,
     *,
     strict: bool,
 ) -> int:
@@ -56,7 +59,7 @@ def restore(
     Raises:
         StateDictMismatch: names every missing, unexpected or wrongly shaped entry.
     """
-    problems = list(_problems(state, modules, optimizers, schedulers, strict=strict))
+    problems = list(_problems(state, modules, optimizers, schedulers, scaler, strict=strict))
     if problems:
         raise StateDictMismatch("The state does not fit the Graph:\n  " + "\n  ".join(problems))
     for name, module in modules.items():
@@ -70,6 +73,8 @@ def restore(
         optimizer.load_state_dict(copy.deepcopy(saved))
     for scheduler, saved in zip(schedulers, train["schedulers"], strict=False):
         scheduler.load_state_dict(copy.deepcopy(saved))
+    if scaler is not None and train.get("scaler"):
+        scaler.load_state_dict(train["scaler"])
     torch.set_rng_state(train["rng"]["cpu"])
     if "cuda" in train["rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(train["rng"]["cuda"])
@@ -81,6 +86,7 @@ def _problems(
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
     schedulers: Sequence[Any],
+    scaler: Scaler | None,
     *,
     strict: bool,
 ) -> Any:
@@ -96,6 +102,7 @@ def _problems(
             yield from _module_problems(name, module, state[name], strict=strict)
     if TRAIN in state:
         yield from _train_problems(state[TRAIN], optimizers, schedulers)
+        yield from _scaler_problems(state[TRAIN], scaler, strict=strict)
 
 
 def _module_problems(name: str, module: nn.Module, saved: Any, *, strict: bool) -> Any:
@@ -134,6 +141,22 @@ def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Seq
     for number, (scheduler, saved) in enumerate(zip(schedulers, train["schedulers"], strict=False)):
         if not isinstance(saved, Mapping) or _public(saved) != _public(scheduler.state_dict()):
             yield f"{TRAIN}.schedulers.{number}: is no state of a {type(scheduler).__name__}"
+
+
+def _scaler_problems(train: Any, scaler: Scaler | None, *, strict: bool) -> Any:
+    saved = train.get("scaler") if isinstance(train, Mapping) else None
+    if scaler is None:
+        if saved and strict:
+            yield f"{TRAIN}.scaler: unexpected, the Graph has no grad scaler"
+        return
+    own = scaler.state_dict()
+    if not saved:
+        if strict:
+            yield f"{TRAIN}.scaler: missing"
+    elif not isinstance(saved, Mapping) or set(saved) != set(own):
+        yield f"{TRAIN}.scaler: is no state of a {type(scaler).__name__}"
+    elif not all(isinstance(value, (int, float)) for value in saved.values()):
+        yield f"{TRAIN}.scaler: holds something other than numbers"
 
 
 def _public(state: Mapping[str, Any]) -> set[str]:

@@ -102,7 +102,6 @@ def test_other_things_that_come_later():
     model, _ = made()
     graph = Eval(model)
     for call in (
-        lambda: graph.set_grad_scaler(torch.amp.GradScaler("cpu")),
         lambda: graph.config.set_backend("inductor"),
         lambda: graph.config.set_backend("auto"),
         lambda: setattr(graph.model.to(tg.nn.graph.GraphModule), "activation_checkpointing", True),
@@ -295,9 +294,12 @@ def test_sync_and_last_lr():
     assert Eval(model).last_lr == []
 
 
-def test_set_grad_scaler_without_one():
-    with pytest.raises(errors.GraphError):
-        Eval(nn.Linear(1, 1)).set_grad_scaler(None)
+def test_set_grad_scaler_takes_scalers_and_none():
+    graph = Eval(nn.Linear(1, 1))
+    graph.set_grad_scaler(None)
+    graph.set_grad_scaler(torch.amp.GradScaler("cpu"))
+    with pytest.raises(errors.InvalidOption):
+        graph.set_grad_scaler(1024.0)
 
 
 def test_a_class_with_its_own_init_arguments_and_methods():

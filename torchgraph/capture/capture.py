@@ -21,6 +21,7 @@ from ..program import CallRecord, OutputKind, Program, Role
 from .functionalize import functionalize
 from .inputs import Call, hollow
 from .micro_batch import micro_batch, split_inputs
+from .skip import keep_skipped
 from .slots import make_slots
 from .step import Leaf, Step
 from .trace import Recording, Tracer
@@ -91,11 +92,13 @@ def capture(
         groups=tuple(step.parameter_groups()),
         micro_batches=options.micro_batches if step.optimizers else 1,
     )
+    keep_skipped(program)
     leaves = [_without_batch(leaf) for leaf in recording.inputs]
     _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
-    guards = Guards(step, recording.reads, Modules(recording.outside, free))
+    reads = [*recording.reads, *step.scaler_reads()]
+    guards = Guards(step, reads, Modules(recording.outside, free))
     return Captured(
         program,
         leaves,

@@ -120,12 +120,17 @@ class Recorder(TorchDispatchMode):
     supports_higher_order_operators = True  # so that they come here and are refused
 
     def __init__(
-        self, trail: Trail, host: HostValues, adopt: Callable[[torch.Tensor], torch.Tensor]
+        self,
+        trail: Trail,
+        host: HostValues,
+        adopt: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self._trail = trail
         self._host = host
         self._adopt = adopt
+        self.check: Callable[[Any], None] | None = None
+        """Looks at the arguments of each op before it is recorded."""
         self._tracer = active_tracer()
         self._stamp = Stamp(self._tracer.graph)
         self.creators: dict[int, Any] = {}
@@ -144,6 +149,8 @@ class Recorder(TorchDispatchMode):
             return self._literal(func, args[0])
         args, kwargs = self._fake(args), self._fake(kwargs)
         self._check_random(func, args, kwargs)
+        if self.check is not None:
+            self.check((args, kwargs))
         out = self._record(func, args, kwargs)
         self._stamp.new_nodes(self._trail.here)
         for tensor in _tensors(out):

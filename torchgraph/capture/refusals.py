@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
@@ -16,7 +16,13 @@ from .._torch import (
     DynamicOutputShapeException,
     GuardOnDataDependentSymNode,
 )
-from ..errors import DataDependent, DeviceMismatch, OptimizerStepInBuild, user_frames
+from ..errors import (
+    DataDependent,
+    DeviceMismatch,
+    OptimizerStepInBuild,
+    ScalerInBuild,
+    user_frames,
+)
 from .recorder import higher_order
 from .trail import Trail
 
@@ -36,6 +42,32 @@ def no_steps(trail: Trail) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextlib.contextmanager
+def scaler_calls(
+    trail: Trail, unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None]
+) -> Iterator[None]:
+    """In `build`, ``scaler.unscale_(optimizer)`` is ``unscale``; the rest is the Graph's to do."""
+
+    def calls(name: str, own: Callable[..., Any] | None) -> Callable[..., Any]:
+        original = getattr(torch.amp.GradScaler, name)
+
+        def method(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return original(scaler, *args, **kwargs)
+            if own is not None:
+                return own(scaler, *args, **kwargs)
+            raise ScalerInBuild(
+                f"build calls scaler.{name}(), which is the Graph's to do.", where=trail.line
+            )
+
+        return method
+
+    methods: dict[str, Any] = {name: calls(name, None) for name in ("scale", "step", "update")}
+    methods["unscale_"] = calls("unscale_", unscale)
+    with mock.patch.multiple(torch.amp.GradScaler, **methods):
+        yield
 
 
 def no_cond(trail: Trail) -> AbstractContextManager[Any]:

@@ -58,7 +58,7 @@ class StandIns:
         optimizers = [(opt, dict(vars(opt)), dict(opt.state)) for opt in step.optimizers]
         try:
             for position, leaf in enumerate(step.leaves):
-                if leaf.fqn.startswith("optimizer."):
+                if not leaf.in_module:
                     continue
                 leaf.root[leaf.path[0]] = standins[position]
             for place in step.places:
@@ -131,7 +131,7 @@ def _rebuilt(container: Any, path: Path, value: Any) -> Any:
 def rebound_buffers(step: Step, standins: list[Any]) -> Iterator[tuple[Leaf, Any, Any]]:
     """Buffers that `build` replaced by another tensor: (leaf, stand-in, new value)."""
     for position, leaf in step.tensors():
-        if leaf.fqn.startswith("optimizer."):
+        if not leaf.in_module:
             continue
         now = leaf.root.get(leaf.path[0])
         if now is not standins[position]:

@@ -15,11 +15,18 @@ import torch
 from torch import nn
 
 from .._torch import has_step_hooks, tensor_hooks
+from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..program import ParameterGroup, Role
 
 Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
+
+SCALER = "_train.scaler."
+"""What the names of a scaler's leaves begin with; ``_train`` is no name of a module."""
+SCALER_TENSORS = ("scale", "growth_tracker")
+SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
+"""What a GradScaler keeps, as its leaves are called; its attributes have an underscore more."""
 
 _STATIC = (bool, str, type(None), torch.dtype, torch.device)
 
@@ -34,6 +41,11 @@ class Leaf:
     """The dict that holds the value, directly or inside of nested lists, tuples and dicts."""
     path: Path
     value: Any
+
+    @property
+    def in_module(self) -> bool:
+        """True for a parameter or buffer."""
+        return self.role in (Role.PARAMETER, Role.BUFFER)
 
     def read(self) -> Any:
         """The value that is there now; KeyError or IndexError when the place is gone."""
@@ -64,7 +76,7 @@ class Static:
 
 @dataclass
 class Step:
-    """Modules and optimizers of one Graph with their leaves, in a stable order."""
+    """Modules, optimizers and scaler of one Graph with their leaves, in a stable order."""
 
     modules: dict[str, nn.Module]
     """Every module below the Graph by path, shared ones once, under the first path."""
@@ -76,12 +88,18 @@ class Step:
     statics: list[Static] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)
     """id of a tensor -> its leaf."""
+    scaler: Scaler | None = None
 
     @classmethod
     def scan(
-        cls, roots: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+        cls,
+        roots: Mapping[str, nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        scaler: Scaler | None = None,
     ) -> Step:
-        """Name every tensor and number of the given modules and optimizers.
+        """Name every tensor and number of the given modules, optimizers and scaler.
+
+        The scaler has made its scale, or is disabled.
 
         Raises:
             ParameterOutsideGraph, ParameterInTwoOptimizers.
@@ -93,7 +111,7 @@ class Step:
                 if id(module) not in seen:
                     seen.add(id(module))
                     modules[path] = module
-        step = cls(modules, list(optimizers), roots)
+        step = cls(modules, list(optimizers), roots, scaler=scaler)
         for path, module in modules.items():
             step._scan_tensors(module._parameters, path, Role.PARAMETER)
             step._scan_tensors(module._buffers, path, Role.BUFFER)
@@ -101,6 +119,7 @@ class Step:
         for number, optimizer in enumerate(optimizers):
             step._check_parameters(number, optimizer, owners)
             step._scan_optimizer(number, optimizer)
+        step._scan_scaler(scaler)
         return step
 
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
@@ -143,6 +162,12 @@ class Step:
         gradient_hooks = tensor_hooks(parameters)
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
         return modules, ties, statics, groups, hooked
+
+    def scaler_reads(self) -> Iterator[tuple[str, Any, str, Any]]:
+        """The tensors of a GradScaler, as attributes that must stay the same objects."""
+        for leaf in self.leaves:
+            if leaf.role is Role.SCALER:
+                yield "scaler", self.scaler, str(leaf.path[0]), leaf.value
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""
@@ -201,6 +226,20 @@ class Step:
                 raise GraphError(f"{prefix} is a {type(slots).__name__}, not a dict of slots.")
             for slot, value in slots.items():
                 self._scan_value(f"{prefix}.{slot}", slots, (slot,), value, in_state=True)
+
+    def _scan_scaler(self, scaler: Scaler | None) -> None:
+        if scaler is None:
+            return
+        held = vars(scaler)
+        if isinstance(scaler, StaticGradScaler):
+            places = {"scale": ("_scale_factor", Role.SCALAR)}
+        elif scaler.is_enabled():
+            places = {name: (f"_{name}", Role.SCALER) for name in SCALER_TENSORS}
+            places |= {name: (f"_{name}", Role.SCALAR) for name in SCALER_NUMBERS}
+        else:
+            return
+        for name, (key, role) in places.items():
+            self._add(Leaf(f"{SCALER}{name}", role, held, (key,), held[key]))
 
     def _scan_value(self, fqn: str, root: Any, path: Path, value: Any, *, in_state: bool) -> None:
         if isinstance(value, torch.Tensor):

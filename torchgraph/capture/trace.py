@@ -28,14 +28,17 @@ from ..errors import (
     BackwardWithoutOptimizer,
     CaptureError,
     OptimizerWithoutBackward,
+    ScalerInBuild,
 )
 from ..optim import fused
 from ..program import CallRecord, OutputKind, OutputSpec, Role
 from .amp import Autocast
 from .decompositions import table
+from .gradients import Gradients
 from .inputs import Call, map_leaves, paths
 from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
-from .refusals import no_cond, no_steps, readable_errors
+from .refusals import no_cond, no_steps, readable_errors, scaler_calls
+from .scaler import Scaling
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
 from .step import Leaf, Step
 from .trail import Trail
@@ -111,7 +114,10 @@ class Tracer:
         self._outside: list[nn.Module] = []
         self._swapped: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._branches: list[tuple[Any, Any]] = []
+        self._scaling = Scaling({})
         self._recorder: Recorder | None = None
+        self._late: dict[int, torch.Tensor] = {}
+        """Outputs that are the final gradient of a parameter, by position."""
 
     def run(self) -> Recording:
         """Trace. The user's objects are as before afterwards, whatever happens.
@@ -143,20 +149,27 @@ class Tracer:
             enter(recorder)
             recorder.stamp()
             values = self._with_numbers(standins)
+            scaling = self._scaling = Scaling.over(self._step.leaves, values)
+            gradients = Gradients(self._step, values, scaling, self._options, self._trail)
+            recorder.check = gradients.check
             holders = StandIns(self._step)
             enter(holders.in_place(values))
             enter(self._border)
-            enter(self._trail.watching_engine(self._autocast.backward, self._scaled()))
+            enter(self._trail.watching_engine(self._autocast.backward, self._scaled))
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
             returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
-            outputs = self._outputs(returned, standins)
-            update = OptimizerTrace(self._step, holders, values, self._trail, self._options)
+            outputs = self._outputs(returned, standins, gradients)
+            update = OptimizerTrace(
+                self._step, holders, values, self._trail, self._options, scaling
+            )
             if self._step.optimizers:
-                update.run()
+                update.run(self._late.values())
             recorder.stamp()
+            for position, parameter in self._late.items():
+                outputs[position] = update.gradients[id(parameter)]
             return self._finish(outputs, update, returned)
 
     def _run_build(self, standins: Sequence[Any]) -> Any:
@@ -171,6 +184,7 @@ class Tracer:
             watches[0],
             watches[1],
             no_steps(self._trail),
+            scaler_calls(self._trail, self._unscale),
             no_cond(self._trail),
         ):
             returned = self._build(*args, **kwargs)
@@ -186,12 +200,30 @@ class Tracer:
             )
         return returned
 
-    def _scaled(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """``scaler.unscale_(optimizer)`` in `build`."""
+        known = [i for i, own in enumerate(self._step.optimizers) if own is optimizer]
+        if scaler is not self._step.scaler or not known:
+            raise ScalerInBuild(
+                "build calls scaler.unscale_() of another scaler, or for another optimizer, than "
+                "the Graph has.",
+                where=self._trail.line,
+            )
+        if self._options.micro_batches > 1:
+            raise ScalerInBuild(
+                "build calls scaler.unscale_() on the gradients of one micro-batch.",
+                where=self._trail.line,
+            )
+        with self._trail.update():
+            self._scaling.unscale(known[0], optimizer, explicit=True)
+
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         """What becomes of the gradient that a ``backward()`` starts with."""
+        if not self._step.optimizers:
+            return gradient
+        gradient = self._scaling.scaled(gradient)
         count = self._options.micro_batches
-        if count == 1 or not self._step.optimizers:
-            return None
-        return lambda gradient: gradient / count
+        return gradient if count == 1 else gradient / count
 
     def _with_numbers(self, standins: Sequence[Any]) -> list[Any]:
         """Replace the stand-ins of Python numbers by symbolic numbers."""
@@ -216,16 +248,23 @@ class Tracer:
                 standin.copy_(now)
             leaf.root[leaf.path[0]] = standin
 
-    def _outputs(self, returned: Any, standins: Sequence[Any]) -> list[torch.Tensor]:
+    def _outputs(
+        self, returned: Any, standins: Sequence[Any], gradients: Gradients
+    ) -> list[torch.Tensor]:
         """The returned tensors, detached, as before the update; never memory of a state."""
         owned = {storage_id(s) for s in standins if isinstance(s, torch.Tensor)}
         owned.update(storage_id(fake) for fake in self._adopted.values())
         # Clipping and optimizers write gradients in place.
-        gradients = (s.grad for s in standins if isinstance(s, torch.Tensor))
-        owned.update(storage_id(gradient) for gradient in gradients if gradient is not None)
+        grads = (s.grad for s in standins if isinstance(s, torch.Tensor))
+        owned.update(storage_id(grad) for grad in grads if grad is not None)
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> OutputSlot:
+            parameter = gradients.final(tensor)
+            if parameter is not None:
+                self._late[len(found)] = parameter
+                found.append(tensor)
+                return OutputSlot(len(found) - 1)
             if not isinstance(tensor, FakeTensor):
                 tensor = self._adopt(tensor)
             value = tensor.detach()
@@ -247,6 +286,9 @@ class Tracer:
         recording.creates, recording.writes = update.created(), update.writes
         recording.slot_orders = update.slot_orders
         recording.outputs += [OutputSpec(OutputKind.CREATE, new.fqn) for new in recording.creates]
+        found = self._scaling.found
+        recording.outputs += [OutputSpec(OutputKind.SKIP, f"optimizer.{n}") for n in found]
+        recording.outputs += [OutputSpec(OutputKind.BEFORE, fqn) for fqn in update.before]
         recording.inputs = self._leaves
         recording.calls = self._calls.calls
         recording.reads = self._attributes.read_values()
@@ -259,6 +301,8 @@ class Tracer:
             *outputs,
             *(value for _, value in numbers),
             *(new.value for new in recording.creates),
+            *found.values(),
+            *update.before.values(),
             *(number for number, _ in self._branches),
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,11 @@ from .. import ops
 from .._torch import OpOverload, clip_grad_norm
 from ..config import Options
 from ..errors import UnsupportedOptimizer
-from ..optim.rules import check, eager_branch
+from ..optim.rules import check, eager_branches
+from ..program import Role
+from .scaler import Scaling
 from .standins import StandIns
-from .step import Leaf, Step
+from .step import SCALER, Leaf, Step
 from .trail import Trail
 
 
@@ -53,30 +55,47 @@ class OptimizerTrace:
         standins: list[Any],
         trail: Trail,
         options: Options,
+        scaling: Scaling,
     ) -> None:
         self._step = scanned
         self._options = options
         self._holders = holders
         self._standins = standins
         self._trail = trail
+        self._scaling = scaling
         self._fqns = {id(standins[i]): leaf.fqn for i, leaf in scanned.tensors()}
         self._positions = {leaf.fqn: i for i, leaf in scanned.tensors()}
+        self.gradients: dict[int, torch.Tensor] = {}
+        """By the id of a parameter's stand-in."""
+        self.before: dict[str, torch.Tensor] = {}
+        """Under a GradScaler, the states before the optimizers step."""
         self.writes: list[Write] = []
         self.slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = []
         """(optimizer, owner, keys) wherever the step made new slots: their order is eager's."""
 
-    def run(self) -> None:
-        """Clip, scale the learning rate and step, group by group, optimizer by optimizer."""
+    def run(self, wanted: Iterable[torch.Tensor] = ()) -> None:
+        """Unscale, clip, scale the learning rate and step, each for all optimizers in turn.
+
+        ``wanted``: parameters whose gradients, as the optimizers read them, go to ``gradients``.
+        """
+        optimizers = self._step.optimizers
         with self._trail.update():
-            for optimizer in self._step.optimizers:
+            for optimizer in optimizers:
                 check(optimizer)
                 if self._options.micro_batches > 1:
                     self._mark(optimizer, ops.accumulated)
-                with eager_branch(optimizer):
-                    clip(optimizer)
+            with eager_branches(optimizers):
+                prepare_gradients(optimizers, self._parameters(), self._scaling, self._options)
+                for parameter in wanted:
+                    assert parameter.grad is not None
+                    self.gradients[id(parameter)] = parameter.grad.detach().clone()
+                if self._scaling.dynamic:
+                    self._mark_states()
+                for optimizer in optimizers:
                     if self._options.marks_gradients:
                         self._mark(optimizer, ops.gradient)
                     scaled_step(optimizer)
+            self._scaling.update()
             self._keep_rebound_slots()
 
     def changed_numbers(self) -> list[tuple[Leaf, Any]]:
@@ -85,6 +104,7 @@ class OptimizerTrace:
             (leaf, now)
             for position, leaf in enumerate(self._step.leaves)
             if not isinstance(leaf.value, torch.Tensor)
+            and not leaf.fqn.startswith(SCALER)
             and (now := self._now(leaf)) is not self._standins[position]
         ]
 
@@ -151,6 +171,18 @@ class OptimizerTrace:
                 if parameter.grad is not None:
                     parameter.grad = mark(parameter.grad, self._fqns[id(parameter)])
 
+    def _parameters(self) -> list[torch.Tensor]:
+        """The stand-ins of the parameters in the order of their modules."""
+        tensors = self._step.tensors()
+        return [self._standins[i] for i, leaf in tensors if leaf.role is Role.PARAMETER]
+
+    def _mark_states(self) -> None:
+        """Note what the optimizers' states hold now: `build` may have written parameters."""
+        with torch.no_grad():
+            for position, leaf in self._step.tensors():
+                if leaf.role in (Role.PARAMETER, Role.SLOT):
+                    self.before[leaf.fqn] = ops.before_update(self._standins[position])
+
     def _keep_rebound_slots(self) -> None:
         for number, parameter, slots in self._states():
             for key, value in slots.items():
@@ -166,10 +198,45 @@ class OptimizerTrace:
                     slots[key] = standin
 
 
-def step(optimizer: torch.optim.Optimizer) -> None:
-    """What one call of a Graph does with an optimizer: clip, scale the lr, ``optimizer.step()``."""
-    clip(optimizer)
-    scaled_step(optimizer)
+def step(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    scaling: Scaling,
+    options: Options,
+) -> tuple[int, ...]:
+    """What one call of a Graph does with its optimizers, in eager; the numbers of those skipped."""
+    prepare_gradients(optimizers, parameters, scaling, options)
+    skipped = tuple(number for number, found in scaling.found.items() if found.item())
+    for number, optimizer in enumerate(optimizers):
+        if number not in skipped:
+            scaled_step(optimizer)
+    scaling.update()
+    return skipped
+
+
+def prepare_gradients(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    scaling: Scaling,
+    options: Options,
+) -> None:
+    """Unscale and clip the gradients of all optimizers. ``parameters``: in the modules' order."""
+    for number, optimizer in enumerate(optimizers):
+        scaling.unscale(number, optimizer, explicit=options.clips or _clips(optimizer))
+    for optimizer in optimizers:
+        clip(optimizer)
+    if options.clips:
+        owned = {id(p) for opt in optimizers for group in opt.param_groups for p in group["params"]}
+        together = [parameter for parameter in parameters if id(parameter) in owned]
+        if options.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(together, *options.clip_norm)
+        if options.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(together, options.clip_value)
+
+
+def _clips(optimizer: torch.optim.Optimizer) -> bool:
+    keys = {"clip_grad_max_norm", "clip_grad_norm_type"}
+    return any(keys & group.keys() for group in optimizer.param_groups)
 
 
 def clip(optimizer: torch.optim.Optimizer) -> None:

@@ -9,11 +9,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
+from ..amp import Scaler
 from ..capture.amp import Autocast
 from ..capture.inputs import Call
 from ..capture.step import Step
 from ..errors import NotSupported, SourceLine
-from ..program import OutputKind, OutputSpec, Phase, Program, Role, provenance
+from ..program import (
+    OutputKind,
+    OutputSpec,
+    Phase,
+    Program,
+    Role,
+    optimizer_of,
+    provenance,
+)
 from ..replay.replay import Replay
 from . import bits
 from .eager import GENERATOR, Eager, Journal, Place, copied, results
@@ -79,6 +88,7 @@ def check(
     call: Call,
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
+    scaler: Scaler | None,
     graph: Any,
 ) -> Divergence | None:
     """Compare one step of the program in ``replay`` with ``build`` and the optimizers' own steps.
@@ -95,9 +105,11 @@ def check(
             "are several.",
             fix="set_gradient_accumulation_steps(1) and check one micro-batch.",
         )
-    autocast = Autocast(graph.config.options.amp, (leaf.value for leaf in replay.leaves))
-    eager = Eager(autocast.eager(build), call, modules, optimizers, replay.leaves, graph)
-    side = _GraphSide(replay, call, Step.scan(modules, optimizers))
+    options = graph.config.options
+    autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
+    built = autocast.eager(build)
+    eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
+    side = _GraphSide(replay, call, Step.scan(modules, optimizers, scaler))
     expected = eager.run()
     got = side.run(replay.executable.function, replay.executable.outputs)
     if not _different(expected, got):
@@ -152,20 +164,26 @@ class _GraphSide:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             returned = function(values)
             generator = torch.get_rng_state()
-        ends = {out.target: v for out, v in zip(outputs, returned, strict=True) if not _user(out)}
+        pairs = list(zip(outputs, returned, strict=True))
+        skipped = {o.target for o, v in pairs if o.kind is OutputKind.SKIP and v.item()}
+        ends = {
+            out.target: value
+            for out, value in pairs
+            if out.kind in (OutputKind.UPDATE, OutputKind.CREATE)
+            and optimizer_of(out.target) not in skipped
+        }
         found = {
-            f"output{out.target}": value
-            for out, value in zip(outputs, returned, strict=True)
-            if _user(out)
+            f"output{out.target}": value for out, value in pairs if out.kind is OutputKind.USER
         }
         found.update(self._statics)
-        found.update((leaf.fqn, value) for leaf, value in zip(leaves, values, strict=True))
-        found.update((write.fqn, write.value) for write in self._replay.captured.writes)
+        made = {
+            new.fqn for new, _ in self._replay.captured.made if optimizer_of(new.fqn) in skipped
+        }
+        states = zip(leaves, values, strict=True)
+        found.update((leaf.fqn, value) for leaf, value in states if leaf.fqn not in made)
+        writes = self._replay.captured.writes
+        found.update((w.fqn, w.value) for w in writes if optimizer_of(w.fqn) not in skipped)
         return {**found, **ends, GENERATOR: generator}
-
-
-def _user(out: OutputSpec) -> bool:
-    return out.kind is OutputKind.USER
 
 
 def _now(leaf: Any) -> Any:

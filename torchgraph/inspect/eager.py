@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from .._torch import TorchDispatchMode
+from .._torch import TorchDispatchMode, engine_watch
+from ..amp import Scaler
 from ..capture.inputs import Call, map_leaves, paths
+from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
-from ..capture.update import step as optimizer_step
+from ..capture.update import step as step_all
+from ..config import Options
 from ..program import Role
 from . import bits
 from .ops import base_name
@@ -82,9 +85,13 @@ class Eager:
         call: Call,
         modules: Mapping[str, nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
+        scaler: Scaler | None,
+        options: Options,
         leaves: Sequence[Leaf],
         graph: Any,
     ) -> None:
+        self._scaler = scaler
+        self._options = options
         self._build = build
         self._call = call
         self._modules = modules
@@ -92,18 +99,21 @@ class Eager:
         self._outside = [leaf for leaf in leaves if leaf.role is Role.FREE]
         below = [child for module in modules.values() for child in module.modules()]
         tensors = [*call.tensors, *(leaf.value for leaf in leaves if leaf.role is not Role.INPUT)]
-        self._snapshot = Snapshot([graph, *below, *optimizers], tensors)
+        scalers = [] if scaler is None else [scaler]
+        self._snapshot = Snapshot([graph, *below, *optimizers, *scalers], tensors)
 
     def run(self, journal: Journal | None = None) -> dict[str, Any]:
         """One step. What it returned and every state after it, by name; the user's things stay."""
         watch = nullcontext() if journal is None else journal
         with self._snapshot.kept(), torch.autograd.set_multithreading_enabled(False):
-            with watch:
+            leaves = self._scan().leaves
+            scaling = Scaling.over(leaves, [leaf.value for leaf in leaves])
+            with watch, _first_gradients(scaling.scaled):
                 returned = self._build(*self._call.args, **self._call.kwargs)
             ends = _outputs(returned)
             with watch:
-                for optimizer in self._optimizers:
-                    optimizer_step(optimizer)
+                parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
+                step_all(self._optimizers, parameters, scaling, self._options)
             ends.update(self._states())
             ends[GENERATOR] = torch.get_rng_state()
         return ends
@@ -114,13 +124,22 @@ class Eager:
         self.run(journal)
         return journal
 
+    def _scan(self) -> Step:
+        return Step.scan(self._modules, self._optimizers, self._scaler)
+
     def _states(self) -> dict[str, Any]:
-        step = Step.scan(self._modules, self._optimizers)
+        step = self._scan()
         found = {static.fqn: static.value for static in step.statics}
         found.update((leaf.fqn, copied(leaf.value)) for leaf in (*step.leaves, *self._outside))
         names = paths(self._call.args, self._call.kwargs)
         found.update(zip(names, map(copied, self._call.tensors), strict=True))
         return found
+
+
+def _first_gradients(
+    scaled: Callable[[torch.Tensor], torch.Tensor],
+) -> AbstractContextManager[None]:
+    return engine_watch(lambda roots: None, lambda: None, nullcontext, scaled)
 
 
 def _outputs(returned: Any) -> dict[str, Any]:

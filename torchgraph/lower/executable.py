@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,15 @@ from .. import effects
 from .._torch import OpOverload
 from ..counters import counters
 from ..errors import SourceLine
-from ..program import OutputKind, OutputSpec, Program, Role, Signature, provenance
+from ..program import (
+    SKIPPED_BY,
+    OutputKind,
+    OutputSpec,
+    Program,
+    Role,
+    Signature,
+    provenance,
+)
 from .calls import Calls
 from .reinplace import reinplace
 
@@ -85,23 +93,26 @@ def lower(program: Program, name: str) -> Executable:
     lowered = reinplace(program)
     writer = _Writer(lowered, name)
     function = writer.compile()
-    written = {o.target for o in program.signature.outputs if o.kind is OutputKind.UPDATE}
-    tensors = {s.fqn for s in program.signature.inputs if s.meta is not None}
-    outputs = tuple(
-        out
-        for out in program.signature.outputs
-        if not (out.kind is OutputKind.UPDATE and out.target in written & tensors)
-    )
     return Executable(
         function,
         program.signature,
-        outputs,
+        returned(program.signature),
         writer.source,
         tuple(writer.nodes),
         writer.first_write,
         writer.first_write <= len(writer.nodes),
         any(effects.of(node).random for node in lowered.nodes),
         lowered,
+    )
+
+
+def returned(signature: Signature) -> tuple[OutputSpec, ...]:
+    """The outputs of a lowered program: tensor states are written in place, not returned."""
+    tensors = {spec.fqn for spec in signature.inputs if spec.meta is not None}
+    return tuple(
+        out
+        for out in signature.outputs
+        if not (out.kind is OutputKind.UPDATE and out.target in tensors)
     )
 
 
@@ -118,6 +129,9 @@ class _Writer:
         self.source = ""
         self._calls = Calls()
         self._states = self._memory_of_states()
+        outputs = zip(returned(program.signature), program.results, strict=True)
+        self._flags = {out.target: v for out, v in outputs if out.kind is OutputKind.SKIP}
+        self._flags_read: set[str] = set()
 
     def compile(self) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         """The function, with its source registered for tracebacks."""
@@ -127,16 +141,24 @@ class _Writer:
         lines.append(f"    {', '.join(names)}{',' if names else '()'} = inputs")
         self.nodes.append(None)
         dying = self._last_uses()
+        branch = None
         for node in self._program.nodes:
             line = self._line(node)
+            flag = node.meta.get(SKIPPED_BY) if line else branch
+            if flag is not branch and flag is not None:
+                for opening in self._branch(flag):
+                    lines.append(f"    {opening}")
+                    self.nodes.append(node)
+            branch = flag
+            indent = " " * (4 if branch is None else 8)
             if line:
-                lines.append(f"    {line}")
+                lines.append(f"{indent}{line}")
                 self.nodes.append(node)
                 if not self.first_write and self._writes_state(node):
                     self.first_write = len(lines)
             gone = dying.get(node)
             if gone and node.op != "output":
-                lines.append(f"    del {', '.join(dead.name for dead in gone)}")
+                lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
                 self.nodes.append(node)
         self.first_write = self.first_write or len(lines) + 1
         self.source = "\n".join(lines) + "\n"
@@ -150,6 +172,17 @@ class _Writer:
         )
         function: Callable[[Sequence[Any]], tuple[Any, ...]] = self._globals["step"]
         return function
+
+    def _branch(self, name: str) -> Iterator[str]:
+        """What opens a block that does not run where the SKIP output of that name is not 0."""
+        local = f"skips_{name.replace('.', '_')}"
+        if name not in self._flags_read:
+            self._flags_read.add(name)
+            results = self._program.output.all_input_nodes
+            for absent in (node for node in results if node.meta.get(SKIPPED_BY) == name):
+                yield f"{absent.name} = None"
+            yield f"{local} = bool({self._flags[name].name})"
+        yield f"if not {local}:"
 
     def _line(self, node: fx.Node) -> str:
         if node.op == "placeholder":

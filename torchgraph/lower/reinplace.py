@@ -9,7 +9,7 @@ schema hides an alias.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from torch import fx
 from .. import effects
 from .._torch import OpOverload, known_values, storage_id
 from ..aliasing import alias_sources
-from ..program import IN_PLACE, OutputKind, Program, provenance
+from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
 from ..values import evaluate, mode_of, neutral, with_values
+from .skips import branch_on_flags
 
 aten = torch.ops.aten
 
@@ -50,8 +51,9 @@ def reinplace(program: Program) -> Program:
     Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
     """
     lowered = program.copy()
+    flags = branch_on_flags(lowered)
     refresh_views(lowered)
-    _Reinplace(lowered).run()
+    _Reinplace(lowered, flags).run()
     return lowered
 
 
@@ -69,8 +71,11 @@ def refresh_views(program: Program) -> None:
 
 
 class _Reinplace:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, flags: Mapping[fx.Node, str]) -> None:
         self._program = program
+        self._flags = flags
+        """Of the states that a skipped step does not write."""
+        self._guarded = {s: flag for state, flag in flags.items() for s in _storages(state)}
         self._graph = program.gm.graph
         self._nodes = list(self._graph.nodes)
         self._order = {node: i for i, node in enumerate(self._nodes)}
@@ -148,7 +153,11 @@ class _Reinplace:
                 self._temporary.update(_storages(node))
         # A state's memory is only kept alive by its own final value through the closing copy.
         end = self._order[self._program.output]
-        for node in self._program.placeholders:
+        specs = self._program.signature.inputs
+        for spec, node in zip(specs, self._program.placeholders, strict=True):
+            if spec.role is Role.ACCUMULATOR and node not in self._states:
+                self._temporary.update(_storages(node))  # the update is the last to read it
+                continue
             for storage in _storages(node):
                 self._temporary.discard(storage)
                 if node not in self._states:
@@ -165,6 +174,8 @@ class _Reinplace:
         home = self._home(node)
         if home is None or self._last_use.get(home, -1) > self._order[at]:
             return False
+        if home in self._guarded and self._guarded[home] != at.meta.get(SKIPPED_BY):
+            return False  # a skipped step leaves the state as it is
         return home in self._temporary or home in self._written_memory
 
     def _merge(self, result: fx.Node, into: fx.Node) -> None:
@@ -291,6 +302,8 @@ class _Reinplace:
             for (state, value), source in zip(pending, values, strict=True):
                 copy = self._graph.call_function(aten.copy_.default, (state, source))
                 copy.meta.update(val=state.meta["val"], provenance=provenance(value))
+                if state in self._flags:
+                    copy.meta[SKIPPED_BY] = self._flags[state]
         output.args = (tuple(kept),)
 
     def _kept(self) -> list[Any]:
@@ -312,6 +325,8 @@ class _Reinplace:
     def _clone(self, value: fx.Node) -> fx.Node:
         clone = self._graph.call_function(aten.clone.default, (value,))
         clone.meta.update(val=value.meta["val"].clone(), provenance=provenance(value))
+        if SKIPPED_BY in value.meta:
+            clone.meta[SKIPPED_BY] = value.meta[SKIPPED_BY]
         return clone
 
     def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:

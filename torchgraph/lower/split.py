@@ -143,9 +143,9 @@ class _Parts:
 
     def _is_early(self, out: OutputSpec, value: Any) -> bool:
         """True for an output that a micro-batch gives: what build returned, and written buffers."""
-        if out.kind is OutputKind.USER:
-            return True
         late = isinstance(value, fx.Node) and (value in self._late or value in self._marks)
+        if out.kind is OutputKind.USER:
+            return not late  # a gradient that build returns is known after the last micro-batch
         return out.kind is OutputKind.UPDATE and isinstance(value, fx.Node) and not late
 
     def _owning(self, marks: list[fx.Node]) -> Iterator[_Gradient]:

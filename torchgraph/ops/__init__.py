@@ -9,13 +9,15 @@ from . import library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .grad_stats import clip_coefficient, grad_stats
-from .marks import accumulated, gradient
+from .marks import accumulated, before_update, gradient
 from .order import after, depend
 from .scale import cast_scale
+from .scaler import keep, unscale, update_scale_
 
 __all__ = [
     "accumulated",
     "after",
+    "before_update",
     "bernoulli",
     "cast_scale",
     "clip_coefficient",
@@ -24,5 +26,8 @@ __all__ = [
     "grad_stats",
     "gradient",
     "grouped_mm",
+    "keep",
     "normal",
+    "unscale",
+    "update_scale_",
 ]

@@ -16,3 +16,6 @@ gradient = define("gradient(Tensor self, str parameter) -> Tensor", _same, compi
 
 accumulated = define("accumulated(Tensor self, str parameter) -> Tensor", _same, compiled=False)
 """Where the gradients of the micro-batches come together: what is behind it runs once a step."""
+
+before_update = define("before_update(Tensor self) -> Tensor", torch.clone, compiled=False)
+"""What a state holds when the optimizers begin: what a skipped step leaves in it."""

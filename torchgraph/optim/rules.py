@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.optim import Optimizer
@@ -49,6 +49,15 @@ def check(optimizer: Optimizer, *, is_sparse: bool = False) -> None:
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise UnsupportedOptimizer(f"{name}.step() needs a closure, which a Graph has no use for.")
+
+
+@contextmanager
+def eager_branches(optimizers: Sequence[Optimizer]) -> Iterator[None]:
+    """`eager_branch` of all of them."""
+    with ExitStack() as stack:
+        for optimizer in optimizers:
+            stack.enter_context(eager_branch(optimizer))
+        yield
 
 
 @contextmanager

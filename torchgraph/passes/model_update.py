@@ -101,20 +101,18 @@ class FuseModelUpdate(Pass):
         self, region: _Region, group: ParameterGroup, updates: list[Update], edit: Rewriter
     ) -> None:
         rule = RULES[group.kind]
-        writing = effects.other_form(rule.op)
-        assert writing is not None
         options = {**region.numbers(group, edit), **rule.settings(dict(group.settings))}
         calls: dict[Hashable, list[Update]] = {}
         for update in updates:
             # The reference rounds what is folded otherwise than the compiled kernels do.
-            compiled = has_kernel(writing, update.parameter.meta["val"].device)
+            compiled = _is_compiled(rule, update.parameter)
             folded = _folded(update) if self.fold and compiled else update
             if self.cast:
                 folded = replace(folded, copy=_kept_cast(folded, edit))
             key = folded.key() if self.multi_tensor else folded.fqn
             calls.setdefault(key, []).append(folded)
         for together in calls.values():
-            region.call(rule, together, options, edit)
+            region.call(rule, group, together, options, edit)
 
 
 class _Region:
@@ -128,6 +126,7 @@ class _Region:
         outputs = list(enumerate(program.signature.outputs))
         self._places = {o.target: i for i, o in outputs if o.kind is OutputKind.UPDATE}
         self._created = {o.target for _, o in outputs if o.kind is OutputKind.CREATE}
+        self._skip = {o.target: self._results[i] for i, o in outputs if o.kind is OutputKind.SKIP}
         calls = (node for node in program.nodes if node.target is ops.gradient)
         self.marks: dict[str, fx.Node] = {str(node.args[1]): node for node in calls}
 
@@ -182,7 +181,12 @@ class _Region:
         return float(value)
 
     def call(
-        self, rule: UpdateRule, updates: list[Update], options: dict[str, Any], edit: Rewriter
+        self,
+        rule: UpdateRule,
+        group: ParameterGroup,
+        updates: list[Update],
+        options: dict[str, Any],
+        edit: Rewriter,
     ) -> None:
         """One call for all of them, whose results leave the program in the place of the old."""
         slots = [
@@ -192,9 +196,15 @@ class _Region:
             raise NotFused("some parameters have slots that others lack")
         copies = [u.copy for u in updates if u.copy]
         lists = ([u.parameter for u in updates], [u.gradient for u in updates], *slots, copies)
+        found = self._skip.get(f"optimizer.{group.optimizer}")
+        skips = found is not None and _is_compiled(rule, updates[0].parameter)
         options = {**options, "clip_coef": updates[0].coefficient}
+        options["found_inf"] = found if skips else None
         like = self._results[updates[0].places[0]]
         node = edit.call(rule.op, lists, options, before=self._output, like=like)
+        if found is not None and not skips:  # the reference would round otherwise, if it skipped
+            states = [state for held in (lists[0], *lists[2:]) for state in held]
+            node = self._kept(states, node, found, edit, like)
         places = chain.from_iterable(zip(*(update.places for update in updates), strict=True))
 
         def result(i: int, like: fx.Node) -> fx.Node:
@@ -204,6 +214,21 @@ class _Region:
         edit.outputs(new)
         for i, copy in enumerate(copies, start=len(new)):
             edit.update(copy, result(i, like))
+
+    def _kept(
+        self, old: list[fx.Node], new: fx.Node, found: fx.Node, edit: Rewriter, like: fx.Node
+    ) -> fx.Node:
+        values = [
+            edit.call(operator.getitem, (new, i), before=self._output, like=like)
+            for i in range(len(old))
+        ]
+        return edit.call(ops.keep, (old, values, found), before=self._output, like=like)
+
+
+def _is_compiled(rule: UpdateRule, parameter: fx.Node) -> bool:
+    writing = effects.other_form(rule.op)
+    assert writing is not None
+    return has_kernel(writing, parameter.meta["val"].device)
 
 
 def _gradient(mark: fx.Node) -> fx.Node:

@@ -23,7 +23,15 @@ from ..debug.tree import TreeSource
 from ..errors import GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
 from ..lower import Executable, Plan
-from ..program import InputSpec, OutputKind, Program, Role, TensorMeta
+from ..program import (
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Program,
+    Role,
+    TensorMeta,
+    optimizer_of,
+)
 from .derived import Derived
 
 _INTERRUPT = int(signal.SIGINT)
@@ -46,8 +54,17 @@ class Replay:
         self.inductor_since: int | None = None
         """How many calls of the program came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
+        self.skipped: frozenset[str] = frozenset()
+        """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self._leaves = list(captured.leaves)
         self._bind()
+
+    @property
+    def is_used_up(self) -> bool:
+        """True when a run has created optimizer state, or would have to."""
+        optimizers = {optimizer_of(o.target) for o in self._outputs if o.kind is OutputKind.CREATE}
+        optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
+        return not optimizers <= self.skipped
 
     @property
     def serves_once(self) -> bool:
@@ -110,6 +127,7 @@ class Replay:
         if live or step.structure() != self.captured.structure:
             return False
         self.guards = Guards(step, reads, self.guards.outside)
+        self.captured.made.clear()  # what an optimizer skipped so far, it has by now
         self._leaves = leaves
         self._bind()
         return True
@@ -130,26 +148,41 @@ class Replay:
             for i in self._inputs:  # a program must not keep a batch alive
                 self._values_now[i] = None
         self.runs += 1
+        if self._flags:
+            hit = (out.target for i, out in self._flags if results[i].item())
+            self.skipped = frozenset(hit)
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
                 returned.append(value)
+            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
+                continue
             elif out.kind is OutputKind.UPDATE:
                 assign(self._live[out.target].root, self._live[out.target].path, value)
             else:
                 self._create(out.target, value)
         self._write_back()
-        return _rebuild(self.captured.out_tree, returned)
+        return _rebuild(self.captured.out_tree, [returned[i] for i in self._order])
+
+    def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+        """Those that the last run did not skip."""
+        if not self.skipped:
+            return list(optimizers)
+        return [optimizer for i, optimizer in enumerate(optimizers) if self._stepped(i)]
 
     def loss(self, returned: Any) -> Any:
         """The returned tensor that backward() was called on; None when build does not return it."""
         path = self.captured.loss_path
         if path is None:
             return None
-        names = [out.target for out in self._outputs if out.kind is OutputKind.USER]
+        names = self._returned(self.program.signature.outputs)
         found: list[torch.Tensor] = []
         map_leaves(returned, torch.Tensor, found.append)
         return found[names.index(path)]
+
+    @staticmethod
+    def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
+        return [out.target for out in outputs if out.kind is OutputKind.USER]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""
@@ -166,6 +199,11 @@ class Replay:
 
     def _bind(self) -> None:
         self._outputs = self.executable.outputs
+        names = self._returned(self._outputs)
+        self._order = list(map(names.index, self._returned(self.program.signature.outputs)))
+        """Of what build returns: the update of a plan may give a part of it."""
+        outputs = enumerate(self._outputs)
+        self._flags = [(i, out) for i, out in outputs if out.kind is OutputKind.SKIP]
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
         self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
         self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
@@ -233,19 +271,30 @@ class Replay:
         self._slots(new.optimizer, new.owner)[new.key] = value
 
     def _write_back(self) -> None:
-        for new, value in self.captured.made:
-            self._slots(new.optimizer, new.owner)[new.key] = value
-        self.captured.made.clear()
-        for write in self.captured.writes:
+        captured = self.captured
+        if not (captured.made or captured.writes or captured.slot_orders):
+            return
+        for new, value in captured.made:
+            if self._stepped(new.optimizer):
+                self._slots(new.optimizer, new.owner)[new.key] = value
+        for write in captured.writes:
+            if not self._stepped(write.optimizer):
+                continue
             if write.owner is None:
                 optimizer = self.guards.optimizers[write.optimizer].optimizer
                 optimizer.param_groups[write.group][write.key] = write.value
             else:
                 self._slots(write.optimizer, write.owner)[write.key] = write.value
-        for number, owner, keys in self.captured.slot_orders:
-            slots = self._slots(number, owner)
-            slots.update([(key, slots.pop(key)) for key in keys if key in slots])
-        self.captured.slot_orders.clear()
+        for number, owner, keys in captured.slot_orders:
+            if self._stepped(number):
+                slots = self._slots(number, owner)
+                slots.update([(key, slots.pop(key)) for key in keys if key in slots])
+        made, orders = captured.made, captured.slot_orders
+        captured.made = [pair for pair in made if not self._stepped(pair[0].optimizer)]
+        captured.slot_orders = [order for order in orders if not self._stepped(order[0])]
+
+    def _stepped(self, number: int) -> bool:
+        return f"optimizer.{number}" not in self.skipped
 
     def _slots(self, number: int, owner: Any) -> dict[Any, Any]:
         """The state of a parameter, or what the optimizer keeps under a key of its own."""

@@ -1,0 +1,95 @@
+"""Steps that a GradScaler skips: each state that an optimizer writes keeps its old value then."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import ops
+from ..program import OutputKind, Program, optimizer_of
+from ..rewriter import Rewriter
+
+
+def keep_skipped(program: Program) -> None:
+    """Choose between the old and the new states by the SKIP outputs, parameter by parameter.
+
+    What an optimizer keeps in Python numbers, and what it creates, is left to whoever runs the
+    program. The BEFORE outputs go.
+    """
+    outputs = list(zip(program.signature.outputs, program.results, strict=True))
+    before = {out.target: value for out, value in outputs if out.kind is OutputKind.BEFORE}
+    found = {out.target: value for out, value in outputs if out.kind is OutputKind.SKIP}
+    if not found:
+        return
+    _drop(program, OutputKind.BEFORE)
+    edit = Rewriter(program, "capture")
+    old = {fqn: mark.args[0] for fqn, mark in before.items()}
+    for mark in before.values():
+        edit.replace(mark, mark.args[0])
+    specs = (spec.fqn for spec in program.signature.inputs)
+    states = {**dict(zip(specs, program.placeholders, strict=True)), **old}
+    order = {node: position for position, node in enumerate(program.nodes)}
+    for (optimizer, *_), places in _by_parameter(program).items():
+        if optimizer in found:
+            _keep(program, edit, places, states, found[optimizer], order)
+
+
+def _drop(program: Program, kind: OutputKind) -> None:
+    outputs = zip(program.signature.outputs, program.results, strict=True)
+    kept = [(out, value) for out, value in outputs if out.kind is not kind]
+    program.output.args = (tuple(value for _, value in kept),)
+    program.signature = replace(program.signature, outputs=tuple(out for out, _ in kept))
+
+
+def _by_parameter(program: Program) -> dict[tuple[str, ...], list[int]]:
+    """(optimizer, parameter, device) -> the places of the tensors in the output tuple."""
+    owners = {
+        fqn: f"optimizer.{group.optimizer}"
+        for group in program.signature.groups
+        for fqn in group.parameters
+    }
+    found: dict[tuple[str, ...], list[int]] = {}
+    outputs = zip(program.signature.outputs, program.results, strict=True)
+    for place, (out, value) in enumerate(outputs):
+        if out.kind is not OutputKind.UPDATE or not _is_tensor(value):
+            continue
+        owner = optimizer_of(out.target) or owners.get(out.target, "")
+        parameter = out.target.partition(".state.")[2].rpartition(".")[0] or out.target
+        device = str(value.meta["val"].device)
+        found.setdefault((owner, parameter, device), []).append(place)
+    return found
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _keep(
+    program: Program,
+    edit: Rewriter,
+    places: list[int],
+    states: Mapping[str, Any],
+    found: fx.Node,
+    order: Mapping[fx.Node, int],
+) -> None:
+    """One call for the states of a parameter, right after the last of them is computed."""
+    old = [states[program.signature.outputs[place].target] for place in places]
+    new = [program.results[place] for place in places]
+    changed = [i for i in range(len(places)) if old[i] is not new[i]]
+    if not changed:
+        return
+    old, new = [old[i] for i in changed], [new[i] for i in changed]
+    last = max([*old, *new, found, program.placeholders[-1]], key=order.__getitem__)
+    at = last.next
+    kept = edit.call(ops.keep, (old, new, found), before=at, like=new[0])
+    edit.outputs(
+        {
+            places[i]: edit.call(operator.getitem, (kept, j), before=at, like=new[j])
+            for j, i in enumerate(changed)
+        }
+    )
