@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
+from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 
 _CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict")}
@@ -290,10 +291,16 @@ def with_dynamic_input_shape(
 
 def ambient() -> tuple[Any, ...]:
     """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
-    return (
+    switches = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
+    )
+    if not any_autocast():
+        return switches
+    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
+    return (
+        *switches,
+        cpu and torch.get_autocast_dtype("cpu"),
+        cuda and torch.get_autocast_dtype("cuda"),
     )

@@ -14,7 +14,7 @@ from rich.tree import Tree
 from torch.optim import Optimizer
 
 from . import state
-from ._torch import active_tracer
+from ._torch import is_tracing
 from .blocks import DebugOptions
 from .cache import ProgramCache
 from .capture.capture import Captured, capture
@@ -35,6 +35,7 @@ from .errors import (
     NotAvailableYet,
     NotCompiled,
     NotSupported,
+    StepFailed,
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
@@ -149,13 +150,13 @@ class Graph(ModuleHolder):
             raise GraphNotInitialized(
                 f"{type(self).__name__} was called before super().__init__()."
             )
-        if active_tracer() is not None:
+        if is_tracing():
             raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
         with self._lock:
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        broken = self._cache.broken()
+        broken = self._cache.broken
         if broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
@@ -164,12 +165,16 @@ class Graph(ModuleHolder):
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
         with replay.patience():
-            returned = replay.run(call)
-            self._calls += 1
+            try:
+                returned = replay.run(call)
+            except StepFailed:
+                self._cache.broken = replay.broken
+                raise
+            vars(self)["_calls"] += 1  # past __setattr__, which asks what it is
             if replay.serves_once:
                 self._cache.remove(replay)
             if self._optimizers:
-                loss = replay.loss(returned) if self._schedulers.needs_loss() else None
+                loss = replay.loss(returned) if self._schedulers.needs_loss else None
                 self._schedulers.step(loss, self._optimizers)
         return returned
 
@@ -253,8 +258,7 @@ class Graph(ModuleHolder):
                 state_dict, self._modules, self._optimizers, list(self._schedulers), strict=strict
             )
             self._schedulers.forget()
-            for replay in self._cache:
-                replay.broken = ""
+            self._cache.broken = ""
 
     # --- looking in -------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import torch
 
-from .._torch import addresses
+from .._torch import addresses, storage_id
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 # Bytes that are looked at: no more than there are in any version of torch.
-_IMPL, _AUTOGRAD = 22 * _WORD, 18 * _WORD
+_IMPL, _AUTOGRAD, _STORAGE = 22 * _WORD, 18 * _WORD, 6 * _WORD
 _COUNTS = 2 * _WORD  # a C++ object begins with its virtual table and its reference counts
 
 Span = tuple[int, int]
@@ -39,6 +39,12 @@ class Layout(NamedTuple):
     """In the AutogradMeta: the address of the gradient."""
     no_grad: int
     """What is there when there is none."""
+    offset: int
+    """In the TensorImpl: the storage offset."""
+    storage: int
+    """In the TensorImpl: the address of its storage."""
+    start: int
+    """In the storage: where its memory starts."""
 
 
 @functools.cache
@@ -56,13 +62,33 @@ class _Unclear(Exception):
 
 
 def _layout() -> Layout:
+    # Memory of somebody else, so that the address of its owner is another one.
+    tensor = torch.frombuffer(bytearray(16), dtype=torch.uint8)
+    (address,) = addresses([tensor])
+    impl = _place_of(address, id(tensor), type(tensor).__basicsize__)
+    storage = _place_of(storage_id(tensor), address, _IMPL)
+    start = _place_of(tensor.data_ptr(), storage_id(tensor), _STORAGE)
+    autograd = _autograd()
+    return Layout(
+        impl,
+        autograd,
+        _metadata(),
+        _history(autograd),
+        *_gradient(autograd),
+        _offset(),
+        storage,
+        start,
+    )
+
+
+def _offset() -> int:
     tensor = torch.zeros(2, device="cpu")
     (address,) = addresses([tensor])
-    found = _words(id(tensor), type(tensor).__basicsize__)
-    impl = _WORD * _only([i for i, word in enumerate(found) if word == address])
-    autograd = _autograd()
-    grad, no_grad = _gradient(autograd)
-    return Layout(impl, autograd, _metadata(), _history(autograd), grad, no_grad)
+    tensor.as_strided_((1,), (1,), 0)
+    before = _words(address, _IMPL)
+    tensor.as_strided_((1,), (1,), 1)
+    now = _words(address, _IMPL)
+    return _WORD * _only([i for i, word in enumerate(now) if word != before[i]])
 
 
 def _metadata() -> Span:
@@ -134,6 +160,11 @@ def _moved(address: int, size: int, change: Callable[[], object]) -> list[int]:
     if not moved:
         raise _Unclear
     return moved
+
+
+def _place_of(word: int, address: int, size: int) -> int:
+    """Where a word is among the bytes from ``address`` on; it must be there once."""
+    return _WORD * _only([i for i, found in enumerate(_words(address, size)) if found == word])
 
 
 def _words(address: int, size: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .. import _extension
 from .._torch import tensor_guards, tensor_hooks
 from .layout import layout
 
@@ -43,6 +44,23 @@ def has_layout(tensor: torch.Tensor) -> bool:
     """True when the layout says where this tensor keeps what is compared."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return plain and tensor.ndim <= _INLINE_DIMS and layout() is not None
+
+
+Starts = Callable[[tuple[Any, ...]], "tuple[int, ...] | None"]
+
+
+def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
+    """A compiled function of other tensors: where the memory of each starts.
+
+    It gives None unless they are as many, have the type, shape, strides, dtype and device of these,
+    and are in no autograd graph. None where nothing is compiled or these are no plain tensors.
+    """
+    module, found = _extension.guards(), layout()
+    plain = all(type(t) is torch.Tensor and has_layout(t) and not t.requires_grad for t in tensors)
+    if module is None or found is None or not plain:
+        return None
+    starts: Starts = module.Inputs(torch.Tensor, found, tensors).starts
+    return starts
 
 
 def _checks(

@@ -43,13 +43,11 @@ class Replay:
         self.broken: str = ""
         self._leaves = list(captured.leaves)
         self._outputs = executable.outputs
-        self._bind()
-
-    @property
-    def serves_once(self) -> bool:
+        kinds = [out.kind for out in self._outputs]
+        self._returns_all = all(kind is OutputKind.USER for kind in kinds)
+        self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
         """True when the program creates optimizer state: the next step needs another program."""
-        creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
-        return creates or bool(self.captured.writes)
+        self._bind()
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -71,7 +69,7 @@ class Replay:
         if reason:
             return reason
         guard = self.captured.value_guard
-        if guard is not None and not guard.holds([self._live[fqn].read() for fqn in guard.fqns]):
+        if guard is not None and not guard.holds([leaf.read() for leaf in self._branched]):
             return "a branch that an optimizer takes on its numbers goes the other way now"
         return ""
 
@@ -108,21 +106,16 @@ class Replay:
         try:
             values = self._values(call)
             counters.replays += 1
-            self.derived.refresh()
+            if self.derived.tensors:
+                self.derived.refresh()
             results = self._execute(values)
-            self.derived.written()
+            if self.derived.tensors:
+                self.derived.written()
         finally:
             for i in self._inputs:  # a program must not keep a batch alive
                 self._values_now[i] = None
         self.runs += 1
-        returned: list[torch.Tensor] = []
-        for out, value in zip(self._outputs, results, strict=True):
-            if out.kind is OutputKind.USER:
-                returned.append(value)
-            elif out.kind is OutputKind.UPDATE:
-                assign(self._live[out.target].root, self._live[out.target].path, value)
-            else:
-                self._create(out.target, value)
+        returned = results if self._returns_all else self._store(results)
         self._write_back()
         return _rebuild(self.captured.out_tree, returned)
 
@@ -159,6 +152,8 @@ class Replay:
             for i, leaf in enumerate(self._leaves)
             if not isinstance(leaf.value, torch.Tensor)
         ]
+        guard = self.captured.value_guard
+        self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
         for i in self._inputs:
             self._values_now[i] = None
         outputs = self.program.signature.outputs
@@ -211,6 +206,18 @@ class Replay:
                 where=self.executable.line_of(node),
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
+
+    def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
+        """Put new values of states where they belong; what is left is for the user."""
+        returned: list[torch.Tensor] = []
+        for out, value in zip(self._outputs, results, strict=True):
+            if out.kind is OutputKind.USER:
+                returned.append(value)
+            elif out.kind is OutputKind.UPDATE:
+                assign(self._live[out.target].root, self._live[out.target].path, value)
+            else:
+                self._create(out.target, value)
+        return returned
 
     def _create(self, fqn: str, value: torch.Tensor) -> None:
         new = self.captured.creates[fqn]
@@ -268,7 +275,7 @@ class _InterruptsWait:
 
     def __enter__(self) -> None:
         self._caught = False
-        self._main = threading.current_thread() is threading.main_thread()
+        self._main = threading.get_ident() == threading.main_thread().ident
         if self._main:
             self._before = _set_handler(_INTERRUPT, self._catch)
 

@@ -180,15 +180,8 @@ bool add_hooks(Data& data, PyObject* args) {
 
 bool add_layout(Data& data, PyObject* args) {
   Layout layout{};
-  PyObject *type, *no_grad;
-  if (!PyArg_ParseTuple(args, "O!(nn(nn)(nn)nO!):layout", &PyType_Type, &type, &layout.impl,
-                        &layout.autograd, &layout.metadata.begin, &layout.metadata.end,
-                        &layout.history.begin, &layout.history.end, &layout.grad, &PyLong_Type,
-                        &no_grad)) {
-    return false;
-  }
-  layout.no_grad = PyLong_AsVoidPtr(no_grad);
-  if (!layout.no_grad && PyErr_Occurred()) return false;
+  PyObject* type;
+  if (!PyArg_ParseTuple(args, "O!O&:layout", &PyType_Type, &type, to_layout, &layout)) return false;
   data.laid_out = keep(data, type);
   data.layout = layout;
   data.tensors = Tensors(layout);

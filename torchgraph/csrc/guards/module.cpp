@@ -1,9 +1,11 @@
 // torchgraph._guards: Python's limited API, so that one build serves every Python from 3.10 on.
 
+#include <initializer_list>
 #include <new>
 
 #include "add.h"
 #include "checks.h"
+#include "inputs.h"
 
 namespace torchgraph {
 namespace {
@@ -129,11 +131,14 @@ PyType_Spec spec = {"torchgraph._guards.Checks", sizeof(Checks), 0,
 
 int execute(PyObject* module) {
   if (open_account() < 0) return -1;
-  PyObject* type = PyType_FromModuleAndSpec(module, &spec, nullptr);
-  if (!type) return -1;
-  const int failed = PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type));
-  Py_DECREF(type);
-  return failed;
+  for (PyType_Spec* each : {&spec, &inputs_spec}) {
+    PyObject* type = PyType_FromModuleAndSpec(module, each, nullptr);
+    if (!type) return -1;
+    const int failed = PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type));
+    Py_DECREF(type);
+    if (failed) return -1;
+  }
+  return 0;
 }
 
 PyModuleDef_Slot module_slots[] = {

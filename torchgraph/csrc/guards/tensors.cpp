@@ -7,6 +7,19 @@
 
 namespace torchgraph {
 
+int to_layout(PyObject* tuple, void* result) {
+  auto& layout = *static_cast<Layout*>(result);
+  PyObject* no_grad;
+  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!nnn)", &layout.impl, &layout.autograd,
+                   &layout.metadata.begin, &layout.metadata.end, &layout.history.begin,
+                   &layout.history.end, &layout.grad, &PyLong_Type, &no_grad, &layout.offset,
+                   &layout.storage, &layout.start)) {
+    return 0;
+  }
+  layout.no_grad = PyLong_AsVoidPtr(no_grad);
+  return layout.no_grad || !PyErr_Occurred();
+}
+
 uint32_t Patterns::number(const char* bytes, size_t size) {
   size_ = size;
   const auto fresh = static_cast<uint32_t>(count());

@@ -21,7 +21,13 @@ struct Layout {
   Span history;         // in the AutogradMeta: requires_grad, the gradient, what it was made by
   Py_ssize_t grad;      // in that too: the address of the gradient
   const void* no_grad;  // what is there when there is none
+  Py_ssize_t offset;    // in the metadata: the storage offset
+  Py_ssize_t storage;   // in the TensorImpl: the address of its storage
+  Py_ssize_t start;     // in that: where its memory starts
 };
+
+// An "O&" converter of PyArg_ParseTuple, from the tuple that guards/layout.py makes.
+int to_layout(PyObject* tuple, void* layout);
 
 struct Tensor {
   PyObject* object;
