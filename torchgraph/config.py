@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
+from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 
 BACKENDS = ("auto", "aten", "inductor")
@@ -393,11 +394,17 @@ def with_dynamic_input_shape(
 
 def ambient() -> tuple[Any, ...]:
     """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
-    return (
+    switches = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+    )
+    if not any_autocast():
+        return switches
+    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
+    return (
+        *switches,
+        cpu and torch.get_autocast_dtype("cpu"),
+        cuda and torch.get_autocast_dtype("cuda"),
     )

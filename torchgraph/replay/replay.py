@@ -57,6 +57,9 @@ class Replay:
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self._leaves = list(captured.leaves)
+        kinds = [out.kind for out in executable.outputs]
+        self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
+        """True when the program creates optimizer state: the next step needs another program."""
         self._bind()
 
     @property
@@ -65,12 +68,6 @@ class Replay:
         optimizers = {optimizer_of(o.target) for o in self._outputs if o.kind is OutputKind.CREATE}
         optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
         return not optimizers <= self.skipped
-
-    @property
-    def serves_once(self) -> bool:
-        """True when the program creates optimizer state: the next step needs another program."""
-        creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
-        return creates or bool(self.captured.writes)
 
     def adopt(self, program: Program, executable: Executable | Plan, *, since: int) -> None:
         """Run ``executable``, of Inductor's code, from now on: call number ``since`` + 1."""
@@ -103,7 +100,7 @@ class Replay:
         if reason:
             return reason
         guard = self.captured.value_guard
-        if guard is not None and not guard.holds([self._live[fqn].read() for fqn in guard.fqns]):
+        if guard is not None and not guard.holds([leaf.read() for leaf in self._branched]):
             return "a branch that an optimizer takes on its numbers goes the other way now"
         return ""
 
@@ -141,9 +138,11 @@ class Replay:
         try:
             values = self._values(call)
             counters.replays += 1
-            self.derived.refresh()
+            if self.derived.tensors:
+                self.derived.refresh()
             results = self._execute(values)
-            self.derived.written()
+            if self.derived.tensors:
+                self.derived.written()
         finally:
             for i in self._inputs:  # a program must not keep a batch alive
                 self._values_now[i] = None
@@ -151,16 +150,7 @@ class Replay:
         if self._flags:
             hit = (out.target for i, out in self._flags if results[i].item())
             self.skipped = frozenset(hit)
-        returned: list[torch.Tensor] = []
-        for out, value in zip(self._outputs, results, strict=True):
-            if out.kind is OutputKind.USER:
-                returned.append(value)
-            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
-                continue
-            elif out.kind is OutputKind.UPDATE:
-                assign(self._live[out.target].root, self._live[out.target].path, value)
-            else:
-                self._create(out.target, value)
+        returned = results if self._returns_all else self._store(results)
         self._write_back()
         return _rebuild(self.captured.out_tree, [returned[i] for i in self._order])
 
@@ -199,6 +189,7 @@ class Replay:
 
     def _bind(self) -> None:
         self._outputs = self.executable.outputs
+        self._returns_all = all(out.kind is OutputKind.USER for out in self._outputs)
         names = self._returned(self._outputs)
         self._order = list(map(names.index, self._returned(self.program.signature.outputs)))
         """Of what build returns: the update of a plan may give a part of it."""
@@ -213,6 +204,8 @@ class Replay:
             for i, leaf in enumerate(self._leaves)
             if not isinstance(leaf.value, torch.Tensor)
         ]
+        guard = self.captured.value_guard
+        self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
         for i in self._inputs:
             self._values_now[i] = None
         outputs = self.program.signature.outputs
@@ -265,6 +258,20 @@ class Replay:
                 where=self.executable.line_of(node),
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
+
+    def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
+        """Put new values of states where they belong; what is left is for the user."""
+        returned: list[torch.Tensor] = []
+        for out, value in zip(self._outputs, results, strict=True):
+            if out.kind is OutputKind.USER:
+                returned.append(value)
+            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
+                continue
+            elif out.kind is OutputKind.UPDATE:
+                assign(self._live[out.target].root, self._live[out.target].path, value)
+            else:
+                self._create(out.target, value)
+        return returned
 
     def _create(self, fqn: str, value: torch.Tensor) -> None:
         new = self.captured.creates[fqn]
@@ -333,7 +340,7 @@ class _InterruptsWait:
 
     def __enter__(self) -> None:
         self._caught = False
-        self._main = threading.current_thread() is threading.main_thread()
+        self._main = threading.get_ident() == threading.main_thread().ident
         if self._main:
             self._before = _set_handler(_INTERRUPT, self._catch)
 
