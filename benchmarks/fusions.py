@@ -22,6 +22,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from torchgraph._torch import below_autograd
+
 from . import record
 from .fusion_cases import INDUCTOR, ROWS, Row
 from .timing import Clock, alternate
@@ -98,7 +100,8 @@ def _measure(
     row: Row, args: argparse.Namespace, device: torch.device, settings: dict[str, Any]
 ) -> dict[str, Any]:
     torch.manual_seed(0)
-    with torch.device(device), torch.no_grad():
+    # Below autograd, as a program runs.
+    with torch.device(device), torch.no_grad(), below_autograd():
         calls, skipped = _contenders(row, args.no_compile)
         _check(row, calls)
         now = time.thread_time if device.type == "cpu" else time.perf_counter
