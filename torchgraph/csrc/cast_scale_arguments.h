@@ -41,24 +41,7 @@ struct CastScaleArguments {
 
   bool wide() const { return type == torch::headeronly::ScalarType::Double; }
 
-  // Laid out as x, without gaps.
-  Operand result() const {
-    AtenTensorHandle like = nullptr;
-    if (x.numel > 0 && extent(x).dense) {  // the rule, and quicker
-      const int32_t code = wide() ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
-      TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(x.dim, x.sizes, x.strides, code,
-                                                      x.device_type, x.device_index, &like));
-      return Operand(like);
-    }
-    TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(x.get(), &like));
-    const StableIValue none = torch::stable::detail::from(std::nullopt);
-    const std::optional<torch::headeronly::ScalarType> dtype = type;
-    StableIValue stack[] = {torch::stable::detail::from(like),
-                            torch::stable::detail::from(dtype), none, none, none, none};
-    TORCH_ERROR_CODE_CHECK(
-        torch_call_dispatcher("aten::empty_like", "", stack, TORCH_ABI_VERSION));
-    return take_operand(stack[0]);
-  }
+  Operand result() const { return empty_like(x, type); }
 };
 
 }  // namespace torchgraph
