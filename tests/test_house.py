@@ -218,9 +218,9 @@ def test_public_names():
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
         "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
-        "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseCastScale",
-        "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm", "Pass",
-        "PruneDepend", "SparseEmbedding",
+        "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
+        "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
+        "Pass", "PruneDepend", "SparseEmbedding",
         "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler"}
