@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
+from typing import Any
 
+from .capture.inputs import Call
 from .capture.step import Step
-from .errors import CacheThrashWarning, warn
+from .errors import CacheThrashWarning, StepFailed, warn
 from .replay.replay import Replay
 
 
@@ -43,6 +45,21 @@ class ProgramCache:
                 self._hit(replay)
                 return replay
         return None
+
+    def run(self, replay: Replay, call: Call) -> Any:
+        """One step of a program, which leaves when it has served its only call.
+
+        Raises:
+            StepFailed: an op raised. ``broken`` says whether anything was written before.
+        """
+        try:
+            returned = replay.run(call)
+        except StepFailed:
+            self.broken = replay.broken
+            raise
+        if replay.serves_once and replay.is_used_up:
+            self.remove(replay)
+        return returned
 
     def refit(self, key: Hashable, step: Step) -> Replay | None:
         """A program that serves the call once it is bound to the tensors that are there now."""

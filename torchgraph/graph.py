@@ -33,7 +33,6 @@ from .errors import (
     NotAnOptimizer,
     NotCompiled,
     NotSupported,
-    StepFailed,
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
@@ -88,8 +87,7 @@ class Graph(ModuleHolder):
         self._inputs = Inputs(self.build)
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
-        self._calls = 0
-        self._program_calls: Counter[str] = Counter()
+        self._progress = state.Progress()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
         Graph._instances[name] += 1
@@ -179,17 +177,10 @@ class Graph(ModuleHolder):
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
-            replay.before_run(self._program_calls[replay.serves])
+            replay.before_run(self._progress.calls[replay.serves])
         with replay.patience():
-            try:
-                returned = replay.run(call)
-            except StepFailed:
-                self._cache.broken = replay.broken
-                raise
-            vars(self)["_calls"] += 1  # past __setattr__, which asks what it is
-            self._program_calls[replay.serves] += 1
-            if replay.serves_once and replay.is_used_up:
-                self._cache.remove(replay)
+            returned = self._cache.run(replay, call)
+            self._progress.count(replay.serves)
             if self._optimizers:
                 loss = replay.loss(returned) if self._schedulers.needs_loss else None
                 self._schedulers.step(loss, replay.stepped(self._optimizers))
@@ -265,7 +256,7 @@ class Graph(ModuleHolder):
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
-        return state.collect(*self._held(), self._calls)
+        return state.collect(*self._held(), self._progress)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load at any time; the next call uses it. Nothing is written unless everything fits.
@@ -274,7 +265,7 @@ class Graph(ModuleHolder):
             StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
         """
         with self._lock:
-            self._calls = state.restore(state_dict, *self._held(), strict=strict)
+            self._progress = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
             self._cache.broken = ""
 

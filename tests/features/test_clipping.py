@@ -1,6 +1,7 @@
 """Clipping: by group, all together, in build. And the gradients and norms that build returns."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def sgd(parameters):
     return optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def adamw(parameters, **options):
+def adamw(parameters, **options: Any):
     return optim.AdamW(parameters, lr=0.01, **options)
 
 
@@ -51,7 +52,7 @@ class Unscaled:
         pass
 
 
-def plain_sides(model, make, **options):
+def plain_sides(model, make, **options: Any):
     """Both sides without a scaler."""
     mine, other = sides(model, make, **options)
     mine.step.set_grad_scaler(None)

@@ -193,8 +193,8 @@ class Replay:
         names = self._returned(self._outputs)
         self._order = list(map(names.index, self._returned(self.program.signature.outputs)))
         """Of what build returns: the update of a plan may give a part of it."""
-        outputs = enumerate(self._outputs)
-        self._flags = [(i, out) for i, out in outputs if out.kind is OutputKind.SKIP]
+        numbered = enumerate(self._outputs)
+        self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
         self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
         self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
