@@ -355,7 +355,8 @@ def test_warnings_are_one_family():
         if inspect.isclass(cls) and issubclass(cls, GraphWarning)
     }
     assert found == {
-        "AttributeWriteWarning", "CacheThrashWarning", "GraphWarning", "UnregisteredModuleWarning",
+        "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning", "GraphWarning",
+        "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 
