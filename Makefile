@@ -1,4 +1,4 @@
-# `make demo` and `make test` do all their own set-up. Others: test-all, lint, bench, gpu, clean.
+# `make demo` and `make test` do all their own set-up. Others: test-all, sanitize, lint, bench, gpu, clean.
 #
 #   make test TORCH=2.11.0     under another torch, in a virtual environment of its own
 #   make test PYTHON=python3.10 TORCH=2.15.0
@@ -12,10 +12,10 @@ READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint bench gpu clean
+.PHONY: help venv demo test test-all sanitize lint bench gpu clean
 
 help:
-	@echo "make demo | test | test-all | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
+	@echo "make demo | test | test-all | sanitize | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
 
 SOURCES := setup.py $(wildcard torchgraph/csrc/*.* torchgraph/csrc/*/*)
 
@@ -37,6 +37,10 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest
+
+# The compiled parts under address and undefined-behaviour checks.
+sanitize: $(READY)
+	$(BIN)/python -m tests.sanitize
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ not what other processes take meanwhile; on CUDA the time until the device is do
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from torchgraph._torch import below_autograd
 
 from . import record
 from .fusion_cases import INDUCTOR, ROWS, Row
@@ -98,8 +101,9 @@ def _measure(
     row: Row, args: argparse.Namespace, device: torch.device, settings: dict[str, Any]
 ) -> dict[str, Any]:
     torch.manual_seed(0)
-    with torch.device(device), torch.no_grad():
-        calls, skipped = _contenders(row, args.no_compile)
+    # Below autograd, as programs run.
+    with torch.no_grad(), contextlib.nullcontext() if row.whole else below_autograd():
+        calls, skipped = _contenders(row, device, args.no_compile)
         _check(row, calls)
         now = time.thread_time if device.type == "cpu" else time.perf_counter
         spreads = alternate(
@@ -124,8 +128,11 @@ def _measure(
     }
 
 
-def _contenders(row: Row, no_compile: bool) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    calls = row.make()
+def _contenders(
+    row: Row, device: torch.device, no_compile: bool
+) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    with torch.device(device):
+        calls = row.make()
     compiled = calls.pop(INDUCTOR, None)
     if compiled is None:
         return calls, {}

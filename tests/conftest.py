@@ -21,6 +21,7 @@ settings.load_profile("same")
 @pytest.fixture(autouse=True)
 def _house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHGRAPH_VERIFY", "strict")
+    monkeypatch.setenv("TORCHGRAPH_BACKEND", "aten")
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     torch.manual_seed(seed)

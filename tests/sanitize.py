@@ -1,8 +1,9 @@
-"""The tests of the ops over CPU kernels that are built with address and undefined-behaviour checks.
+"""The tests of the compiled parts, built with address and undefined-behaviour checks.
 
-``python -m tests.sanitize [pytest arguments]``. A copy of the package is built in a temporary
-folder and its tests run there. One form of each loop is built: the loader chooses among several
-before a sanitizer is there. Leaks are not looked for: an interpreter keeps much until its end.
+``python -m tests.sanitize [pytest arguments]``, or ``make sanitize``. A copy of the package is
+built in a temporary folder and its tests run there, after canaries have shown that a mistake ends
+a process. One form of each loop is built: the loader chooses among several before a sanitizer is
+there. Leaks are not looked for: an interpreter keeps much until its end.
 """
 
 from __future__ import annotations
@@ -23,37 +24,66 @@ CHECKS = [
     "-fno-sanitize-recover=undefined",
     "-fno-omit-frame-pointer",
 ]
-TESTS = ["tests/ops", "tests/test_ops.py"]
+LIBRARIES = {"_C": ("*.cpp", "cpu/*.cpp"), "_guards": ("guards/*.cpp",)}
+TESTS = ["tests/ops", "tests/test_ops.py", "tests/guards"]
+CANARIES = {
+    "reads behind its memory": "int memory[4]; int wrong(int n) { return memory[n]; }",
+    "overflows": "int wrong(int n) { return 0x7fffffff - 3 + n; }",
+}
 
 
 def main() -> int:
     """Build, run, return pytest's exit code."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("torchgraph", "tests"):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in ("torchgraph", "tests"):
             ignored = shutil.ignore_patterns("*.so", "__pycache__")
-            shutil.copytree(ROOT / name, Path(folder) / name, ignore=ignored)
+            shutil.copytree(ROOT / part, folder / part, ignore=ignored)
         shutil.copy(ROOT / "pyproject.toml", folder)
-        build(Path(folder) / "torchgraph" / "_C.abi3.so")
-        compiler = build_extensions.commands("_C")[0][0]
-        runtimes = [
-            subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
-            for name in ("libasan.so", "libubsan.so")
-        ]
-        settings = [
-            f"LD_PRELOAD={' '.join(runtimes)}",
-            "ASAN_OPTIONS=detect_leaks=0:abort_on_error=1",
-            "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1",
-            f"PYTHONPATH={folder}",
-        ]
-        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *sys.argv[1:]]
-        return subprocess.run(["env", *settings, *pytest, *TESTS], cwd=folder).returncode
+        python = ["env", *settings(folder), sys.executable]
+        for what, source in CANARIES.items():
+            sings(what, source, folder, python)
+        for library in LIBRARIES:
+            build(library, folder / "torchgraph" / f"{library}.abi3.so")
+        pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *sys.argv[1:], *TESTS]
+        return subprocess.run([*python, *pytest], cwd=folder).returncode
 
 
-def build(target: Path) -> None:
-    """The CPU library, checked, at ``target``."""
-    compile_, link = build_extensions.commands("_C")
+def settings(folder: Path) -> list[str]:
+    """Environment variables. Python itself has no sanitizer: the runtimes are preloaded."""
+    compiler = build_extensions.commands("_C")[0][0]
+    runtimes = [
+        subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return [
+        f"LD_PRELOAD={' '.join(runtimes)}",
+        "ASAN_OPTIONS=detect_leaks=0:abort_on_error=1",
+        "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1",
+        f"PYTHONPATH={folder}",
+    ]
+
+
+def sings(what: str, source: str, folder: Path, python: list[str]) -> None:
+    """Stop here when code that is wrong for 4, and right for 3, gets away with it."""
+    library = folder / "canary.so"
+    (folder / "canary.cpp").write_text(f'extern "C" {{ {source} }}\n')
+    compile_, _ = build_extensions.commands("_C")
+    flags = ["-O1", "-fPIC", "-shared", *CHECKS]
+    subprocess.run([compile_[0], *flags, "canary.cpp", "-o", library], check=True, cwd=folder)
+    codes = []
+    for number in (3, 4):
+        call = f"import ctypes; ctypes.CDLL({str(library)!r}).wrong({number})"
+        codes.append(subprocess.run([*python, "-c", call], capture_output=True).returncode)
+    if codes[0] != 0 or codes[1] == 0:
+        raise SystemExit(f"No sanitizer here: a function that {what} ended with {codes}.")
+
+
+def build(name: str, target: Path) -> None:
+    """A library, checked, at ``target``."""
+    compile_, link = build_extensions.commands(name)
     compile_ = [*compile_, *CHECKS, "-O1", "-g", "-DTG_ONE_CLONE"]
-    sources = [*build_extensions.SOURCES.glob("*.cpp"), *build_extensions.SOURCES.glob("cpu/*.cpp")]
+    sources = [one for each in LIBRARIES[name] for one in build_extensions.SOURCES.glob(each)]
     objects = [target.with_name(f"{source.stem}.o") for source in sources]
     for source, out in zip(sources, objects, strict=True):
         subprocess.run([*compile_, "-c", str(source), "-o", str(out)], check=True, cwd=ROOT)

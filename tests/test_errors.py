@@ -209,7 +209,7 @@ def _():
 def _():
     graph = Function(lambda x: x + 1)
     graph(torch.ones(1))
-    next(iter(graph._cache)).broken = "ValueError: disk full"
+    graph._cache.broken = "ValueError: disk full"
     graph(torch.ones(1))
 
 

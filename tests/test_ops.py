@@ -44,24 +44,6 @@ def test_grouped_mm_has_the_shape_and_strides_of_the_kernel(form, dtype):
     _check(ops.grouped_mm, (a.to(dtype), b.to(dtype), offs))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("layout", LIKE)
-def test_cast_scale_multiplies_in_the_order_of_the_separate_ops(layout, dtype):
-    x, scale_by = torch.randn_like(LIKE[layout]).to(dtype), torch.tensor(0.3)
-    for number in (1.0, -3e-5):
-        got = ops.cast_scale(x, scale_by, number, dtype=torch.float32)
-        expected = x.float() * number * scale_by
-        assert torch.equal(got, expected)
-        assert got.stride() == expected.stride()
-        _check(ops.cast_scale, (x, scale_by, number), {"dtype": torch.float32})
-
-
-def test_cast_scale_never_writes_its_argument():
-    x = torch.ones(3)
-    assert ops.cast_scale(x, torch.tensor(2.0), dtype=torch.float32).tolist() == [2, 2, 2]
-    assert x.tolist() == [1, 1, 1]
-
-
 def test_has_kernel_tells_a_kernel_from_the_reference():
     op = library.define("has_kernel_test(Tensor x) -> Tensor", torch.sin)
     cpu = torch.device("cpu")

@@ -111,6 +111,17 @@ def active_tracer() -> Any:
     return None if mode is None else mode.tracer
 
 
+def is_tracing() -> bool:
+    """True inside of a make_fx. Looks for its tracer only where there are modes at all."""
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return modes > 0 and active_tracer() is not None
+
+
+def any_autocast() -> bool:
+    """True when autocast is on for some kind of device."""
+    return bool(torch._C._is_any_autocast_enabled())
+
+
 def node_of(value: Any, tracer: Any) -> fx.Node | None:
     """The node that currently holds a traced tensor or symbolic number."""
     slot = get_proxy_slot(value, tracer, None)

@@ -16,6 +16,9 @@ class ProgramCache:
     def __init__(self) -> None:
         self._entries: OrderedDict[int, tuple[Hashable, Replay]] = OrderedDict()
         self._by_key: dict[Hashable, list[Replay]] = {}
+        self._latest: tuple[Hashable, list[Replay]] = (None, [])
+        self.broken = ""
+        """How a step of one of the programs failed half-way; empty when none did."""
         self._captures_since_hit = 0
         self._warned = False
         self.hits = 0
@@ -29,15 +32,12 @@ class ProgramCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def broken(self) -> str:
-        """How a step of one of the programs failed half-way; empty when none did."""
-        return next((replay.broken for replay in self if replay.broken), "")
-
     def find(self, key: Hashable) -> Replay | None:
         """The program that serves a call as things stand; None when there is none."""
-        candidates = self._by_key.get(key)
-        if not candidates:
-            return None
+        latest, candidates = self._latest
+        if key != latest:  # to compare is less than to hash
+            candidates = self._by_key.get(key, [])
+            self._latest = (key, candidates)
         for replay in candidates:
             if not replay.why_not():
                 self._hit(replay)
@@ -60,6 +60,7 @@ class ProgramCache:
         self._captures_since_hit += 1
         self._entries[id(replay)] = (key, replay)
         self._by_key.setdefault(key, []).insert(0, replay)
+        self._latest = (None, [])
         while len(self._entries) > size:
             self.remove(next(iter(self)))
             self._warn_of_thrash(size)
@@ -70,11 +71,13 @@ class ProgramCache:
         self._by_key[key].remove(replay)
         if not self._by_key[key]:
             del self._by_key[key]
+        self._latest = (None, [])
 
     def clear(self) -> None:
         """Drop all programs: the next call captures again."""
         self._entries.clear()
         self._by_key.clear()
+        self._latest = (None, [])
 
     def _hit(self, replay: Replay) -> None:
         self.hits += 1

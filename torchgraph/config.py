@@ -2,7 +2,8 @@
 
 Environment: ``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value
 after each pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each
-pass.
+pass; ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (default ``auto``);
+``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``).
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import torch
 
+from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 
-_CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict")}
+BACKENDS = ("auto", "aten", "inductor")
+_CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict"), "TORCHGRAPH_BACKEND": BACKENDS}
 
 
 def _environment(name: str, default: str) -> str:
@@ -26,6 +30,22 @@ def _environment(name: str, default: str) -> str:
     if choices and value not in choices:
         raise InvalidOption(f"{name}={value!r} is not one of {', '.join(choices)}.")
     return value
+
+
+def cache_directory() -> Path:
+    """Where compiled code is kept: in TORCHGRAPH_CACHE_DIR, else in the user's cache directory."""
+    given = os.environ.get("TORCHGRAPH_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(given) if given else Path(home, "torchgraph")
+
+
+def inductor_environment() -> dict[str, str]:
+    """The variables that Inductor reads its settings from, besides those that only say where."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith("TORCHINDUCTOR_") and not name.endswith("_DIR")) or name == "CXX"
+    }
 
 
 @dataclass(frozen=True)
@@ -47,6 +67,9 @@ class Options:
 
     training: bool = False
     backend: str = "aten"
+    switch_at: int = 16
+    """How many calls an `auto` program runs on `aten`."""
+    rng: str = "eager"
     cache_size: int = 8
     amp: torch.dtype | None = None
     scaler: str = ""
@@ -72,9 +95,14 @@ class Options:
 
     @property
     def updates_fused(self) -> bool:
-        """True when a pass rewrites the optimizers' steps: capture marks the gradients then."""
+        """True when a pass rewrites the optimizers' steps."""
         options = (self.fuse_model_update, self.multi_tensor_update, self.fused_model_update_cast)
         return any(options)
+
+    @property
+    def marks_gradients(self) -> bool:
+        """True when capture says which gradients the optimizers read."""
+        return self.updates_fused or self.backend != "aten"
 
 
 class PassSelection:
@@ -124,7 +152,6 @@ class GraphConfig:
         "enable_compress_memory": "planned memory",
         "enable_choose_best_memory_allocation": "planned memory",
         "set_cuda_graph": "CUDA Graph replay",
-        "set_rng": "the choice of random generator",
     }
     _NEVER: ClassVar[tuple[str, ...]] = (
         "enable_auto_parallel",
@@ -141,7 +168,8 @@ class GraphConfig:
             passes=PassOptions(
                 dump=_environment("TORCHGRAPH_DUMP", ""),
                 verify=_environment("TORCHGRAPH_VERIFY", "fast"),
-            )
+            ),
+            backend=_environment("TORCHGRAPH_BACKEND", "auto"),
         )
         self.passes = PassSelection(self)
 
@@ -153,13 +181,41 @@ class GraphConfig:
         """True once the Graph has an optimizer."""
         return self.options.training
 
-    def set_backend(self, backend: str) -> None:
-        """How programs run. ``"aten"``: Python over ATen ops, bitwise equal to eager on the CPU."""
-        if backend in ("auto", "inductor"):
-            raise NotAvailableYet(f"The backend {backend!r} is not available yet.")
-        if backend != "aten":
-            raise InvalidOption(f"set_backend takes 'aten', not {backend!r}.")
-        self._set(backend=backend)
+    def set_backend(self, backend: str, *, switch_at: int = 16) -> None:
+        """How programs run.
+
+        ``"aten"``: Python over ATen ops, at once, bitwise equal to eager on the CPU.
+        ``"inductor"``: compiled by torch's Inductor before the first step, within rounding of
+        eager, equal from run to run. ``"auto"``, the default: `aten` for the first ``switch_at``
+        calls of a program while another process compiles, Inductor's code from then on, also if
+        that means to wait; under `torch.use_deterministic_algorithms` it is `aten`.
+
+        Compiled code is kept on disk, for the next process too. Where nothing can be compiled, a
+        warning says why, and `aten` goes on.
+
+        Raises:
+            InvalidOption: an unknown backend; ``switch_at`` is no int of at least 1.
+        """
+        if backend not in BACKENDS:
+            known = ", ".join(map(repr, BACKENDS))
+            raise InvalidOption(f"set_backend takes {known}, not {backend!r}.")
+        if type(switch_at) is not int or switch_at < 1:
+            raise InvalidOption(f"switch_at takes an int of at least 1, not {switch_at!r}.")
+        self._set(backend=backend, switch_at=switch_at)
+
+    def set_rng(self, mode: str) -> None:
+        """``"eager"``, the default: every program draws the numbers that eager would draw.
+
+        ``"fast"``: compiled programs draw by Inductor's generator, in the kernels that use the
+        numbers; the same distributions from the same seed of torch, other numbers. `aten` draws as
+        eager in any case.
+
+        Raises:
+            InvalidOption: another mode.
+        """
+        if mode not in ("eager", "fast"):
+            raise InvalidOption(f"set_rng takes 'eager' or 'fast', not {mode!r}.")
+        self._set(rng=mode)
 
     def set_cache_size(self, size: int) -> None:
         """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
@@ -338,10 +394,17 @@ def with_dynamic_input_shape(
 
 def ambient() -> tuple[Any, ...]:
     """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
-    return (
+    switches = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    if not any_autocast():
+        return switches
+    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
+    return (
+        *switches,
+        cpu and torch.get_autocast_dtype("cpu"),
+        cuda and torch.get_autocast_dtype("cuda"),
     )

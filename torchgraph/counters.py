@@ -9,12 +9,17 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class Counters:
-    """captures: traces of a build; lowers: programs made executable; replays: steps run."""
+    """captures: traces of a build; lowers: programs made executable; replays: steps run.
+
+    region_compiles: regions that Inductor had to compile; region_loads: regions taken into use.
+    """
 
     captures: int = 0
     lowers: int = 0
     graph_captures: int = 0
     replays: int = 0
+    region_compiles: int = 0
+    region_loads: int = 0
 
     @contextmanager
     def expect(self, **increments: int) -> Iterator[None]:

@@ -60,9 +60,14 @@ _OPAQUE = Effects(opaque=True)
 
 
 def of_target(target: Any) -> Effects:
-    """The effects of calling ``target``: an op overload, a higher-order op or a Python function."""
+    """The effects of calling ``target``: an op overload, a higher-order op or a Python function.
+
+    A callable of our own may say them itself, by an attribute ``effects``.
+    """
     if isinstance(target, OpOverload):
         return _of_overload(target)
+    if isinstance(declared := getattr(target, "effects", None), Effects):
+        return declared
     if isinstance(target, HigherOrderOperator):
         return _OPAQUE
     module = getattr(target, "__module__", "") or ""
@@ -83,7 +88,8 @@ def of(node: fx.Node) -> Effects:
 
 def _drops_nothing(node: fx.Node) -> bool:
     """True for an attention whose dropout is 0: only its op can draw, not this call."""
-    assert isinstance(node.target, OpOverload)
+    if not isinstance(node.target, OpOverload):
+        return False
     for position, argument in enumerate(node.target._schema.arguments):
         if argument.name == "dropout_p":
             given = node.kwargs.get("dropout_p", argument.default_value)

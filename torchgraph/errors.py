@@ -351,5 +351,9 @@ class AttributeWriteWarning(GraphWarning):
     """An attribute written in ``build``: the value is put back, later calls will not write it."""
 
 
+class BackendWarning(GraphWarning):
+    """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
+
+
 class CacheThrashWarning(GraphWarning):
     """Programs are captured and evicted again and again: inputs or values change too often."""

@@ -13,7 +13,7 @@ from rich.tree import Tree
 from torch.optim import Optimizer
 
 from . import amp, state
-from ._torch import active_tracer
+from ._torch import is_tracing
 from .amp import Scaler
 from .blocks import DebugOptions
 from .cache import ProgramCache
@@ -33,6 +33,7 @@ from .errors import (
     NotAnOptimizer,
     NotCompiled,
     NotSupported,
+    StepFailed,
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
@@ -43,6 +44,7 @@ from .lower import lower
 from .optim.rules import check as check_optimizer
 from .passes import pipeline, run
 from .replay.replay import Replay
+from .replay.switch import Switch
 from .schedule import Schedulers
 
 _capturing = threading.RLock()
@@ -87,6 +89,7 @@ class Graph(ModuleHolder):
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._calls = 0
+        self._program_calls: Counter[str] = Counter()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
         Graph._instances[name] += 1
@@ -161,13 +164,13 @@ class Graph(ModuleHolder):
             raise GraphNotInitialized(
                 f"{type(self).__name__} was called before super().__init__()."
             )
-        if active_tracer() is not None:
+        if is_tracing():
             raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
         with self._lock:
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        broken = self._cache.broken()
+        broken = self._cache.broken
         if broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
@@ -175,13 +178,20 @@ class Graph(ModuleHolder):
         replay = self._program_for(call)
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
+        if replay.before_run is not None:
+            replay.before_run(self._program_calls[replay.serves])
         with replay.patience():
-            returned = replay.run(call)
-            self._calls += 1
+            try:
+                returned = replay.run(call)
+            except StepFailed:
+                self._cache.broken = replay.broken
+                raise
+            vars(self)["_calls"] += 1  # past __setattr__, which asks what it is
+            self._program_calls[replay.serves] += 1
             if replay.serves_once and replay.is_used_up:
                 self._cache.remove(replay)
             if self._optimizers:
-                loss = replay.loss(returned) if self._schedulers.needs_loss() else None
+                loss = replay.loss(returned) if self._schedulers.needs_loss else None
                 self._schedulers.step(loss, replay.stepped(self._optimizers))
         return returned
 
@@ -209,7 +219,9 @@ class Graph(ModuleHolder):
                 program = run(captured.program, passes, options.passes)
         with stages.stage("building plan", parts=1):
             replay = Replay(captured, program, lower(program, f"{self._name} {len(self._cache)}"))
-        self._stage_seconds = dict(stages.seconds)
+        if options.backend != "aten":
+            replay.before_run = Switch(replay, options, self._name, stages).before_run
+        self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
         self._cache.add(key, replay, options.cache_size)
         announce.program(stages, self._name, replay, lambda: repr(self))
@@ -264,8 +276,7 @@ class Graph(ModuleHolder):
         with self._lock:
             self._calls = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
-            for replay in self._cache:
-                replay.broken = ""
+            self._cache.broken = ""
 
     def _held(self) -> tuple[Any, list[Optimizer], list[Any], Scaler | None]:
         return self._modules, self._optimizers, list(self._schedulers), self._scaler

@@ -157,6 +157,15 @@ class Signature:
                 return spec
         raise KeyError(fqn)
 
+    def describe_inputs(self) -> str:
+        """The arguments of a call in words: ``args[0]: float32[8, 3], args[1]: int64[8]``."""
+        found = [
+            f"{spec.fqn}: {str(spec.meta.dtype).removeprefix('torch.')}{list(spec.meta.shape)}"
+            for spec in self.roles(Role.INPUT)
+            if spec.meta is not None
+        ]
+        return ", ".join(found) or "no tensors"
+
     def roles(self, *roles: Role) -> Iterator[InputSpec]:
         """The inputs of the given roles, in order."""
         return (spec for spec in self.inputs if spec.role in roles)

@@ -28,6 +28,8 @@ class Schedulers:
 
     def __init__(self) -> None:
         self._entries: list[_Scheduled] = []
+        self.needs_loss = False
+        """True when a scheduler decides by the loss."""
         self._in_graph = False
 
     def __iter__(self) -> Any:
@@ -52,6 +54,7 @@ class Schedulers:
 
         optimizer.register_step_post_hook(eager_step)
         self._entries.append(entry)
+        self.needs_loss = self.needs_loss or isinstance(scheduler, ReduceLROnPlateau)
 
     def tracing(self, active: bool) -> None:
         """While a step is traced, the optimizer's hooks do not count it as an eager one."""
@@ -67,13 +70,9 @@ class Schedulers:
                     "steps it once per call, and it was stepped outside of the Graph as well."
                 )
 
-    def needs_loss(self) -> bool:
-        """True when a scheduler decides by the loss."""
-        return any(isinstance(entry.scheduler, ReduceLROnPlateau) for entry in self._entries)
-
     def check_loss(self, returned: bool) -> None:
         """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
-        if self._entries and not returned and self.needs_loss():
+        if self.needs_loss and not returned:
             raise SchedulerNeedsLoss(
                 "ReduceLROnPlateau needs the loss of the step, which build does not return."
             )

@@ -2,6 +2,7 @@
 // time; and the conversions of element.h, for the test to look at every value.
 #include <cstring>
 
+#include "bce.h"
 #include "cpu/update_loops.h"
 
 using namespace torchgraph;
@@ -105,6 +106,15 @@ int64_t differing_f32(int rule, const double* numbers, unsigned flags, bool prep
 int64_t differing_f64(int rule, const double* numbers, unsigned flags, bool prepares, double step,
                       double* p, const double* g, double* s0, double* s1, double* s2, int64_t n) {
   return by_rule(rule, options_of(numbers, flags, prepares), step, p, g, s0, s1, s2, n);
+}
+
+void bce_f32(const float* x, const float* t, float* loss, float* grad, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) loss[i] = bce_loss(x[i], t[i]);
+  for (int64_t i = 0; i < n; ++i) grad[i] = bce_gradient(x[i], t[i], float(1.0 / double(n)));
+}
+void bce_f64(const double* x, const double* t, double* loss, double* grad, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) loss[i] = bce_loss(x[i], t[i]);
+  for (int64_t i = 0; i < n; ++i) grad[i] = bce_gradient(x[i], t[i], 1.0 / double(n));
 }
 
 void widen_half(const uint16_t* in, float* out, int64_t n) {

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from torchgraph import _extension
+from torchgraph.ops import bce
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("c++") or shutil.which("g++")
@@ -62,6 +63,18 @@ def test_the_loops_do_what_the_functors_say(functors, variant, dtype):
                 ctypes.c_int64(size),
             )
             assert wrong == 0, (size, flags)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_loops_of_binary_cross_entropy_too(functors, dtype):
+    compute = functors.bce_f32 if dtype == torch.float32 else functors.bce_f64
+    for size in (1, 7, 64, 1023, 5000):
+        x, target = 5 * torch.randn(size, dtype=dtype), torch.rand(size, dtype=dtype)
+        losses, wanted = torch.empty_like(x), torch.empty_like(x)
+        compute(*map(pointer, (x, target, losses, wanted)), ctypes.c_int64(size))
+        loss = bce.forward(x, target)
+        torch.testing.assert_close(loss.double(), losses.double().mean(), rtol=1e-7, atol=0)
+        assert torch.equal(bce.backward(torch.ones((), dtype=dtype), x, target), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -17,7 +17,7 @@ from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
 HALF, SCALE = torch.randn(4, 5).bfloat16(), torch.tensor(0.3)
-FUSE = FuseCastScale()
+FUSE = FuseCastScale(least_size=0)
 CAST = {"dtype": torch.float32}
 
 
@@ -152,6 +152,17 @@ def test_refused_where_the_op_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -
     support.assert_unchanged(FUSE, program)
     (refusal,) = refusals(program)
     assert refusal.reason == "no kernel of cast_scale is compiled for cpu"
+
+
+def test_one_product_of_few_numbers_is_refused() -> None:
+    program = support.build(without_number, HALF, SCALE)
+    done, edits = support.apply(FuseCastScale(), program)
+    assert edits == 0
+    (refusal,) = done.history[-1].refusals
+    assert refusal.reason == "a cast and one product of so few numbers are as fast as the op"
+
+    program = support.build(without_number, torch.zeros(131_072, dtype=torch.float16), SCALE)
+    assert support.apply(FuseCastScale(), program)[1] == 1
 
 
 def test_a_number_of_the_optimizer_is_no_literal() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from .._torch import FakeTensor, pytree
 from ..errors import UnsupportedInput
+from ..guards import Starts, starts_of_like
 from ..program import TensorMeta
 
 
@@ -41,6 +42,9 @@ class Inputs:
     def __init__(self, build: Callable[..., Any]) -> None:
         self._signature = inspect.signature(build)
         self._counts: set[int] = set()
+        self._starts: Starts | None = None
+        self._key: tuple[Any, ...] = ()
+        """Of calls whose tensors, all different, ``_starts`` accepts."""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Flatten one call.
@@ -49,6 +53,10 @@ class Inputs:
             TypeError: the arguments do not fit `build`.
             UnsupportedInput: an argument cannot be bound or compared; names its path.
         """
+        if self._starts is not None and not kwargs:
+            found = self._starts(args)
+            if found is not None and len(set(found)) == len(found):
+                return Call(list(args), self._key, args, kwargs, found)
         if kwargs or len(args) not in self._counts:
             bound = self._signature.bind(*args, **kwargs)
             args, kwargs = bound.args, dict(sorted(bound.kwargs.items()))
@@ -58,6 +66,7 @@ class Inputs:
             keys = tuple(map(_tensor_key, args))  # and no tensor without a storage is left
             memory = list(map(_start, args))
             flat = (keys, _sharing(args, memory))
+            self._starts, self._key = (None if flat[1] else starts_of_like(args)), flat
             return Call(list(args), flat, args, kwargs, memory)
         tensors: list[torch.Tensor] = []
         tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))

@@ -92,7 +92,7 @@ class OptimizerTrace:
                 if self._scaling.dynamic:
                     self._mark_states()
                 for optimizer in optimizers:
-                    if self._options.updates_fused:
+                    if self._options.marks_gradients:
                         self._mark(optimizer, ops.gradient)
                     scaled_step(optimizer)
             self._scaling.update()

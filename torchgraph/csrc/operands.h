@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
 #include <optional>
@@ -145,6 +146,24 @@ inline Extent extent(const Operand& tensor) {
     filled *= next;
   }
   return {low, low + static_cast<uintptr_t>((last + 1) * element), dense};
+}
+
+// A new tensor of another dtype, laid out as ``x``, without gaps.
+inline Operand empty_like(const Operand& x, torch::headeronly::ScalarType dtype) {
+  namespace abi = torch::stable::detail;
+  AtenTensorHandle handle = nullptr;
+  if (x.numel > 0 && extent(x).dense) {  // the rule, and quicker
+    const int32_t code = abi::to<int32_t>(abi::from(dtype));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(x.dim, x.sizes, x.strides, code, x.device_type,
+                                                    x.device_index, &handle));
+    return Operand(handle);
+  }
+  TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(x.get(), &handle));
+  const StableIValue none = abi::from(std::nullopt);
+  const std::optional<torch::headeronly::ScalarType> chosen = dtype;
+  StableIValue stack[] = {abi::from(handle), abi::from(chosen), none, none, none, none};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::empty_like", "", stack, TORCH_ABI_VERSION));
+  return take_operand(stack[0]);
 }
 
 }  // namespace torchgraph

@@ -16,8 +16,9 @@ from .. import _extension
 from ..errors import GradPresent
 from ..program import Role, TensorMeta
 from .checks import Attributes, Hooks, Instances, Members, Read
+from .layout import layout
 from .optimizers import OptimizerGuard
-from .tensors import TensorMatch
+from .tensors import TensorMatch, has_layout
 
 _grad: Any = torch.Tensor.grad  # a C property
 
@@ -111,12 +112,17 @@ class Guards:
 
     def _compile(self, checks: Any) -> Any:
         """Compiled checks that hold as long as all is what it is now, just found to be good."""
+        found = layout()
+        if found is not None:
+            checks.layout(_grad.__objclass__, found)
         self._modules.compile(checks)
+        self.outside.compile(checks)
         for guard in self.optimizers:
             guard.compile(checks)
         self._attributes.compile(checks)
-        self.outside.compile(checks)
-        checks.gradients(_grad.__objclass__, "grad", self._trainable)
+        checks.leaves([tensor for tensor in self._trainable if has_layout(tensor)])
+        others = [tensor for tensor in self._trainable if not has_layout(tensor)]
+        checks.gradients(_grad.__objclass__, "grad", others)
         return checks
 
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:

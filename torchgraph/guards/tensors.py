@@ -3,40 +3,72 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from .._torch import addresses, tensor_guards, tensor_hooks
-
-_HEADER = 64  # bytes of a Python object that a check reads
-_IMPL = 256  # bytes of a TensorImpl, and of what is usually allocated right after it
+from .. import _extension
+from .._torch import tensor_guards, tensor_hooks
+from .layout import layout
 
 # torch's guards enter the tensors of one call in a table. One that needs 1 KiB makes malloc sort
 # all that a program has freed since the last such request: 2 ms after 12,000 small ops.
 _AT_ONCE = 16
 
 
+_INLINE_DIMS = 5  # a tensor with more keeps shape and strides elsewhere
+
+
 class TensorMatch:
     """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in C++."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = tuple(tensors)
-        starts = range(0, len(tensors), _AT_ONCE)
-        parts = [self._tensors[start : start + _AT_ONCE] for start in starts]
-        self._calls = [(tensor_guards(part) or _Metadata(part).hold, part) for part in parts]
+        plain = [tensor for tensor in tensors if has_layout(tensor)]
+        others = [tensor for tensor in tensors if not has_layout(tensor)]
+        self._plain, self._others = _checks(plain), _checks(others)
 
     def hold(self) -> bool:
         """True when all are as they were."""
-        return all(check(*tensors) for check, tensors in self._calls)
+        return all(check(*tensors) for check, tensors in (*self._plain, *self._others))
 
     def compile(self, checks: Any) -> None:
         """Add this to the compiled checks."""
-        for check, tensors in self._calls:
+        for check, tensors in self._plain:
+            checks.tensors(check, tensors)
+        for check, tensors in self._others:
             checks.call(check, tensors)
-        checks.lines(list(map(id, self._tensors)), _HEADER)
-        checks.lines(addresses(self._tensors), _IMPL)
+
+
+def has_layout(tensor: torch.Tensor) -> bool:
+    """True when the layout says where this tensor keeps what is compared."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    return plain and tensor.ndim <= _INLINE_DIMS and layout() is not None
+
+
+Starts = Callable[[tuple[Any, ...]], "tuple[int, ...] | None"]
+
+
+def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
+    """A compiled function of other tensors: where the memory of each starts.
+
+    It gives None unless they are as many, have the type, shape, strides, dtype and device of these,
+    and are in no autograd graph. None where nothing is compiled or these are no plain tensors.
+    """
+    module, found = _extension.guards(), layout()
+    plain = all(type(t) is torch.Tensor and has_layout(t) and not t.requires_grad for t in tensors)
+    if module is None or found is None or not plain:
+        return None
+    starts: Starts = module.Inputs(torch.Tensor, found, tensors).starts
+    return starts
+
+
+def _checks(
+    tensors: Sequence[torch.Tensor],
+) -> list[tuple[Callable[..., bool], tuple[torch.Tensor, ...]]]:
+    starts = range(0, len(tensors), _AT_ONCE)
+    parts = [tuple(tensors[start : start + _AT_ONCE]) for start in starts]
+    return [(tensor_guards(part) or _Metadata(part).hold, part) for part in parts]
 
 
 class _Metadata:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,9 +30,13 @@ class ValueGuard:
         self._functions: list[Callable[..., Any]] = []
         self._conditions = self._by_form()
         self._known: dict[tuple[Any, ...], Any] = {}
+        self._held: list[Any] | None = None
+        """Values, none of which can change itself, with which all conditions held."""
 
     def holds(self, values: Sequence[Any]) -> bool:
         """True when each condition has the value that it had at capture."""
+        if self._held is not None and all(map(operator.is_, values, self._held)):
+            return True
         keys = list(map(_key, values))
         known, self._known = self._known, {}
         for form, inputs, expected in self._conditions:
@@ -45,6 +50,7 @@ class ValueGuard:
                 self._known[key] = found
             if found != expected:
                 return False
+        self._held = None if any(isinstance(v, torch.Tensor) for v in values) else [*values]
         return True
 
     def _by_form(self) -> list[tuple[int, tuple[int, ...], Any]]:

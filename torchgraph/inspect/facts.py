@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import fx
 from .. import effects
 from ..errors import SourceLine
 from ..guards import ValueGuard
-from ..program import OutputKind, OutputSpec, Phase, Program, Role, Signature, provenance
+from ..program import OutputKind, OutputSpec, Phase, Program, Role, provenance
 from ..replay.replay import Replay
 from .baked import Baked
 from .ops import base_name
@@ -91,6 +91,8 @@ class Held:
     runs: int
     reported: bool
     """True for the program that the report is about."""
+    inductor_since: int | None = None
+    """How many of its calls ran on aten, before Inductor's code; None when all did."""
 
 
 @dataclass(frozen=True)
@@ -186,15 +188,13 @@ def _shortened(text: str) -> str:
 
 def held(replay: Replay, reported: Replay) -> Held:
     """What the cache holds in ``replay``."""
-    inputs = ", ".join(_inputs(replay.program.signature)) or "no tensors"
-    return Held(inputs, replay.program.count(), replay.runs, replay is reported)
-
-
-def _inputs(signature: Signature) -> Iterator[str]:
-    for spec in signature.roles(Role.INPUT):
-        if spec.meta is not None:
-            dtype = str(spec.meta.dtype).removeprefix("torch.")
-            yield f"{spec.fqn}: {dtype}{list(spec.meta.shape)}"
+    return Held(
+        replay.serves,
+        replay.program.count(),
+        replay.runs,
+        replay is reported,
+        replay.inductor_since,
+    )
 
 
 def memory(program: Program, baked: tuple[Baked, ...]) -> Memory:

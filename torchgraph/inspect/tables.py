@@ -15,7 +15,7 @@ from rich.text import Text
 from ..errors import SourceLine
 from ..program import PassRecord
 from .baked import Baked, Kind
-from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHOWN = 20
@@ -112,7 +112,7 @@ def programs(cache: Programs) -> RenderableType:
     table = _table(title, ("serves", "left"), ("nodes", "right"), ("runs", "right"), ("", "left"))
     for held in cache.held:
         mark = Text("reported" if held.reported else "", "dim")
-        table.add_row(held.signature, str(held.nodes), str(held.runs), mark)
+        table.add_row(held.signature, str(held.nodes), _runs(held), mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
     return _block(table, *reasons)
 
@@ -236,3 +236,11 @@ def _where(line: SourceLine | None) -> Text:
         return Text("")
     place = Text(f"{os.path.basename(line.filename)}:{line.lineno}")
     return place.append(f" {line.text}", "dim") if line.text else place
+
+
+def _runs(held: Held) -> str:
+    """``16 aten, 84 inductor``."""
+    if held.inductor_since is None:
+        return str(held.runs)
+    compiled = max(held.runs - held.inductor_since, 0)
+    return f"{held.runs - compiled} aten, {compiled} inductor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import fx
 from ..capture.micro_batch import chunk
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
-from .executable import Executable, lower
+from .executable import Executable
 from .split import split
 
 
@@ -41,8 +41,8 @@ class Plan:
     _progress: _Progress = field(default_factory=_Progress)
 
     @classmethod
-    def of(cls, program: Program, name: str) -> Plan:
-        """Split and lower. Raises what `split` raises."""
+    def of(cls, program: Program, name: str, lower: Callable[[Program, str], Executable]) -> Plan:
+        """Split, and ``lower`` each part. Raises what `split` raises."""
         parts = split(program)
         names = ("first micro-batch", "following micro-batches", "update")
         first, following, update = (

@@ -52,17 +52,20 @@ def reinplace(program: Program) -> Program:
     """
     lowered = program.copy()
     flags = branch_on_flags(lowered)
-    _refresh_views(lowered)
+    refresh_views(lowered)
     _Reinplace(lowered, flags).run()
     return lowered
 
 
-def _refresh_views(program: Program) -> None:
+def refresh_views(program: Program) -> None:
     """Give views the storage of what they show now: passes may have put it in a copy's place."""
     mode = mode_of(program)
     with neutral():
         for node in program.nodes:
-            if alias_sources(node):
+            if node.target is operator.getitem:
+                source: Any = node.args[0]
+                node.meta["val"] = source.meta["val"][node.args[1]]
+            elif alias_sources(node):
                 args, kwargs = known_values(with_values((node.args, dict(node.kwargs))))
                 node.meta["val"] = evaluate(mode, node.target, args, kwargs)
 
@@ -141,8 +144,10 @@ class _Reinplace:
     def _measure(self) -> None:
         for node in self._nodes:
             at = self._order[node]
-            for user in node.all_input_nodes:
-                for storage in _storages(user):
+            # An item is one of many values: reading it reads none of the others.
+            item = node.target is operator.getitem
+            for read in [node] if item else node.all_input_nodes:
+                for storage in _storages(read):
                     self._last_use[storage] = at
             if node.op == "call_function" and not _aliases_input(node):
                 self._temporary.update(_storages(node))
@@ -373,6 +378,8 @@ def _storages(node: fx.Node) -> Iterator[int]:
 
 
 def _aliases_input(node: fx.Node) -> bool:
+    if node.target is operator.getitem:
+        return True
     own = set(_storages(node))
     return any(storage in own for arg in node.all_input_nodes for storage in _storages(arg))
 

@@ -5,7 +5,7 @@ The compiled library puts faster kernels under the same schemas; without it ever
 
 from __future__ import annotations
 
-from . import library as library, norm as norm, update as update
+from . import bce as bce, library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .grad_stats import clip_coefficient, grad_stats

@@ -5,29 +5,71 @@ The order is that of the separate ops, each rounded to the result's dtype: bitwi
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from .library import define
+from .library import define, differentiate
+
+Tensor = torch.Tensor
+_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def _cast_scale(
-    x: torch.Tensor, scale_by: torch.Tensor, scale: float = 1.0, *, dtype: torch.dtype
-) -> torch.Tensor:
-    result = x.to(dtype, copy=True)
-    if scale != 1.0:
-        result.mul_(scale)
-    return result.mul_(scale_by)
+def _check(x: Tensor, scale_by: Tensor, dtype: torch.dtype) -> None:
+    _require(x.dtype in _FLOATING, "x must be a floating-point tensor.")
+    _require(dtype in (torch.float32, torch.float64), "dtype is float32 or float64.")
+    same = scale_by.dtype == dtype and scale_by.device == x.device
+    _require(
+        same and scale_by.dim() == 0,
+        "scale_by must be a 0-dim tensor of dtype, on the device of x.",
+    )
 
 
-def _cast_scale_shape(
-    x: torch.Tensor, scale_by: torch.Tensor, scale: float = 1.0, *, dtype: torch.dtype
-) -> torch.Tensor:
+def _require(fits: bool, message: str) -> None:
+    if not fits:
+        raise RuntimeError(f"torchgraph::cast_scale: {message}")
+
+
+def reference(x: Tensor, scale_by: Tensor, scale: float = 1.0, *, dtype: torch.dtype) -> Tensor:
+    """What the op computes, in ATen."""
+    _check(x, scale_by, dtype)
+    _require(
+        x.data_ptr() % x.itemsize == 0,
+        "x begins at an address where no element of its dtype may be.",
+    )
+    return x.to(dtype, copy=True).mul_(scale).mul_(scale_by)
+
+
+def _shape(x: Tensor, scale_by: Tensor, scale: float = 1.0, *, dtype: torch.dtype) -> Tensor:
+    _check(x, scale_by, dtype)
     return torch.empty_like(x, dtype=dtype)
 
 
 cast_scale = define(
     "cast_scale(Tensor x, Tensor scale_by, float scale=1.0, *, ScalarType dtype) -> Tensor",
-    _cast_scale,
-    _cast_scale_shape,
+    reference,
+    _shape,
 )
-"""``x.to(dtype) * scale * scale_by`` for a 0-dim ``scale_by`` of that dtype, in x's strides."""
+"""``x.to(dtype) * scale * scale_by``, bitwise, in x's strides.
+
+``x``: float32, float64, bfloat16 or float16, of any shape and strides. ``dtype``: float32 or
+float64. ``scale_by``: a tensor of no dimensions, of ``dtype`` and on x's device.
+"""
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor, keyword_only_inputs: Any) -> None:
+    x, scale_by, ctx.scale = inputs
+    ctx.save_for_backward(x, scale_by)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, scale_by = ctx.saved_tensors
+    of_x, of_scale, _ = ctx.needs_input_grad
+    return (
+        (grad * scale_by * ctx.scale).to(x.dtype) if of_x else None,
+        (grad * (x.to(grad.dtype) * ctx.scale)).sum() if of_scale else None,
+        None,
+    )
+
+
+differentiate(cast_scale, _differentiate, _save)

@@ -13,6 +13,7 @@ from .fold import FoldConstants as FoldConstants
 from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
 from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
 from .fuse_attention import FuseAttention as FuseAttention
+from .fuse_bce_mean import FuseBCEMean as FuseBCEMean
 from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
 from .fuse_layer_norm import FuseLayerNorm as FuseLayerNorm
@@ -32,6 +33,7 @@ __all__ = [
     "FoldConstants",
     "FuseAddToOutput",
     "FuseAttention",
+    "FuseBCEMean",
     "FuseCastScale",
     "FuseCrossEntropy",
     "FuseLayerNorm",

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from .. import ops
 from ..aliasing import escaping
 from ..program import Program
 from ..rewriter import Rewriter
@@ -212,7 +213,7 @@ _RULES: dict[Any, tuple[_Rule, ...]] = {
     ),
     **dict.fromkeys(_RESHAPES, (_identity_view, _view_of_view)),
     **dict.fromkeys(_PERMUTATIONS, (_identity_view, _permutation_of_permutation)),
-    **dict.fromkeys((aten.clone.default, aten._to_copy.default), (_identity_copy,)),
+    **dict.fromkeys((aten.clone.default, aten._to_copy.default, ops.gradient), (_identity_copy,)),
     aten.copy.default: (_layout_copy,),
     **dict.fromkeys(_NEUTRAL, (_neutral_operand,)),
 }

@@ -38,6 +38,8 @@ class FuseCastScale(Pass):
     """
 
     name: ClassVar[str] = "fuse_cast_scale"
+    least_size: int = 131_072
+    """On the CPU, numbers from which on the op takes less time than a cast and one product."""
 
     def exact(self, program: Program) -> bool:
         """Always: the op multiplies in the same order and rounds as often."""
@@ -49,11 +51,30 @@ class FuseCastScale(Pass):
             chain = _chain(node)
             if chain is None:
                 continue
-            reason = _reason_against(node, chain)
+            reason = self._reason_against(node, chain)
             if reason:
                 edit.refuse(node, reason)
             else:
                 _fuse(node, chain, edit)
+
+    def _reason_against(self, node: fx.Node, chain: _Chain) -> str:
+        source: Any = chain.cast.args[0]
+        x, scale, result = (each.meta["val"] for each in (source, chain.scale_by, node))
+        if x.dtype not in _HALF or chain.cast.meta["val"].dtype is not torch.float32:
+            return "the cast is not from half precision to float32"
+        if set(chain.cast.kwargs) - {"dtype"}:
+            return "the cast changes more than the dtype"
+        if scale.dtype is not torch.float32 or scale.device != x.device:
+            return "the scale is of another dtype or on another device"
+        if not same_layout(result, chain.cast.meta["val"]):
+            return "the product is laid out differently"
+        if any(len(link.users) > 1 for link in (chain.cast, chain.between) if link is not None):
+            return "something else reads the cast"
+        if x.device.type == "cpu" and chain.between is None and x.numel() < self.least_size:
+            return "a cast and one product of so few numbers are as fast as the op"
+        if not ops.library.has_kernel(ops.cast_scale, x.device):
+            return f"no kernel of cast_scale is compiled for {x.device.type}"
+        return ""
 
 
 def _chain(node: fx.Node) -> _Chain | None:
@@ -86,24 +107,6 @@ def _is_cast(node: Any) -> bool:
 def _is_scalar(node: Any) -> bool:
     value = node.meta["val"] if isinstance(node, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.dim() == 0
-
-
-def _reason_against(node: fx.Node, chain: _Chain) -> str:
-    source: Any = chain.cast.args[0]
-    x, scale, result = (each.meta["val"] for each in (source, chain.scale_by, node))
-    if x.dtype not in _HALF or chain.cast.meta["val"].dtype is not torch.float32:
-        return "the cast is not from half precision to float32"
-    if set(chain.cast.kwargs) - {"dtype"}:
-        return "the cast changes more than the dtype"
-    if scale.dtype is not torch.float32 or scale.device != x.device:
-        return "the scale is of another dtype or on another device"
-    if not same_layout(result, chain.cast.meta["val"]):
-        return "the product is laid out differently"
-    if any(len(link.users) > 1 for link in (chain.cast, chain.between) if link is not None):
-        return "something else reads the cast"
-    if not ops.library.has_kernel(ops.cast_scale, x.device):
-        return f"no kernel of cast_scale is compiled for {x.device.type}"
-    return ""
 
 
 def _fuse(node: fx.Node, chain: _Chain, edit: Rewriter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -48,16 +48,18 @@ class Replay:
         self.executable = executable
         self.guards = captured.guards
         self.runs = 0
+        self.serves = program.signature.describe_inputs()
+        self.before_run: Callable[[int], None] | None = None
+        """To be called before each run, with the number of calls so far; see `Switch`."""
+        self.inductor_since: int | None = None
+        """How many calls of the program came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self._leaves = list(captured.leaves)
-        self._outputs = executable.outputs
-        names = self._returned(self._outputs)
-        self._order = list(map(names.index, self._returned(program.signature.outputs)))
-        """Of what build returns: the update of a plan may give a part of it."""
-        outputs = enumerate(self._outputs)
-        self._flags = [(i, out) for i, out in outputs if out.kind is OutputKind.SKIP]
+        kinds = [out.kind for out in executable.outputs]
+        self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
+        """True when the program creates optimizer state: the next step needs another program."""
         self._bind()
 
     @property
@@ -67,11 +69,16 @@ class Replay:
         optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
         return not optimizers <= self.skipped
 
+    def adopt(self, program: Program, executable: Executable | Plan, *, since: int) -> None:
+        """Run ``executable``, of Inductor's code, from now on: call number ``since`` + 1."""
+        self.program, self.executable, self.inductor_since = program, executable, since
+        self._bind()
+
     @property
-    def serves_once(self) -> bool:
-        """True when the program creates optimizer state: the next step needs another program."""
-        creates = any(out.kind is OutputKind.CREATE for out in self._outputs)
-        return creates or bool(self.captured.writes)
+    def devices(self) -> set[str]:
+        """The kinds of device that its tensors are on."""
+        metas = (spec.meta for spec in self.program.signature.inputs)
+        return {meta.device.type for meta in metas if meta is not None}
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -93,7 +100,7 @@ class Replay:
         if reason:
             return reason
         guard = self.captured.value_guard
-        if guard is not None and not guard.holds([self._live[fqn].read() for fqn in guard.fqns]):
+        if guard is not None and not guard.holds([leaf.read() for leaf in self._branched]):
             return "a branch that an optimizer takes on its numbers goes the other way now"
         return ""
 
@@ -131,9 +138,11 @@ class Replay:
         try:
             values = self._values(call)
             counters.replays += 1
-            self.derived.refresh()
+            if self.derived.tensors:
+                self.derived.refresh()
             results = self._execute(values)
-            self.derived.written()
+            if self.derived.tensors:
+                self.derived.written()
         finally:
             for i in self._inputs:  # a program must not keep a batch alive
                 self._values_now[i] = None
@@ -141,16 +150,7 @@ class Replay:
         if self._flags:
             hit = (out.target for i, out in self._flags if results[i].item())
             self.skipped = frozenset(hit)
-        returned: list[torch.Tensor] = []
-        for out, value in zip(self._outputs, results, strict=True):
-            if out.kind is OutputKind.USER:
-                returned.append(value)
-            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
-                continue
-            elif out.kind is OutputKind.UPDATE:
-                assign(self._live[out.target].root, self._live[out.target].path, value)
-            else:
-                self._create(out.target, value)
+        returned = results if self._returns_all else self._store(results)
         self._write_back()
         return _rebuild(self.captured.out_tree, [returned[i] for i in self._order])
 
@@ -188,6 +188,13 @@ class Replay:
     # --- binding ----------------------------------------------------------------------------------
 
     def _bind(self) -> None:
+        self._outputs = self.executable.outputs
+        self._returns_all = all(out.kind is OutputKind.USER for out in self._outputs)
+        names = self._returned(self._outputs)
+        self._order = list(map(names.index, self._returned(self.program.signature.outputs)))
+        """Of what build returns: the update of a plan may give a part of it."""
+        outputs = enumerate(self._outputs)
+        self._flags = [(i, out) for i, out in outputs if out.kind is OutputKind.SKIP]
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
         self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
         self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
@@ -197,6 +204,8 @@ class Replay:
             for i, leaf in enumerate(self._leaves)
             if not isinstance(leaf.value, torch.Tensor)
         ]
+        guard = self.captured.value_guard
+        self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
         for i in self._inputs:
             self._values_now[i] = None
         outputs = self.program.signature.outputs
@@ -249,6 +258,20 @@ class Replay:
                 where=self.executable.line_of(node),
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
+
+    def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
+        """Put new values of states where they belong; what is left is for the user."""
+        returned: list[torch.Tensor] = []
+        for out, value in zip(self._outputs, results, strict=True):
+            if out.kind is OutputKind.USER:
+                returned.append(value)
+            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
+                continue
+            elif out.kind is OutputKind.UPDATE:
+                assign(self._live[out.target].root, self._live[out.target].path, value)
+            else:
+                self._create(out.target, value)
+        return returned
 
     def _create(self, fqn: str, value: torch.Tensor) -> None:
         new = self.captured.creates[fqn]
@@ -317,7 +340,7 @@ class _InterruptsWait:
 
     def __enter__(self) -> None:
         self._caught = False
-        self._main = threading.current_thread() is threading.main_thread()
+        self._main = threading.get_ident() == threading.main_thread().ident
         if self._main:
             self._before = _set_handler(_INTERRUPT, self._catch)
 

@@ -24,6 +24,11 @@ class Stream {
     return flat_ && same ? reinterpret_cast<M*>(data_) + begin : nullptr;
   }
 
+  // The same for any dtype.
+  const void* adjacent(int64_t begin) const {
+    return flat_ ? data_ + begin * element_size(dtype_) : nullptr;
+  }
+
   // Elements [begin, begin + size) to and from M.
   void load(int64_t begin, int64_t size, float* out) const;
   void load(int64_t begin, int64_t size, double* out) const;

@@ -3,30 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "memory.h"
+
 namespace torchgraph {
 namespace {
 
-// A program of thousands of ops leaves nothing of what is read here in the caches. What comes later
-// is fetched ahead, so that the misses overlap: objects this far ahead, what they point to half.
-constexpr size_t kAhead = 16;
-constexpr size_t kLine = 64;
-// Where CPython 3.10 to 3.14 keep the addresses of a dict's table and of an instance's values. They
-// are only ever given to a prefetch, which takes any value: were there something else, a check would
-// be slower and as right.
-constexpr size_t kTable = 4;
-constexpr size_t kValues = 5;
-
-inline void fetch(const void* address, size_t lines = 1) {
-  for (size_t i = 0; i < lines; ++i) {
-    __builtin_prefetch(static_cast<const char*>(address) + i * kLine);
-  }
-}
-
-inline const void* word_of(PyObject* dict, size_t index) {
-  const void* word;
-  std::memcpy(&word, reinterpret_cast<const char*>(dict) + index * sizeof word, sizeof word);
-  return word;
-}
+// Where CPython 3.10 to 3.14 keep the address of a dict's table. It is only given to a prefetch,
+// which takes any value: were there something else, a check would be slower and as right.
+constexpr ptrdiff_t kTable = 4 * sizeof(void*);
 
 bool same_float(PyObject* old, PyObject* now) {
   const double left = PyFloat_AsDouble(old), right = PyFloat_AsDouble(now);
@@ -50,64 +34,72 @@ bool same_value(PyObject* old, PyObject* now, May may) {
   return true;
 }
 
-bool dict_holds(const Dict& row, const Entry* entry) {
-  if (PyDict_Size(row.dict) != static_cast<Py_ssize_t>(row.count)) return false;
+bool has_exactly(PyObject* dict, const Entry* entry, const Entry* end, May may) {
   Py_ssize_t position = 0;
   PyObject *key, *value;
-  for (const Entry* end = entry + row.count; entry != end; ++entry) {
-    if (!PyDict_Next(row.dict, &position, &key, &value) || key != entry->key) return false;
-    if (value != entry->value && !same_value(entry->value, value, row.may)) return false;
+  for (; entry != end; ++entry) {
+    if (!PyDict_Next(dict, &position, &key, &value) || key != entry->key) return false;
+    if (!same_value(entry->value, value, may)) return false;
   }
   return true;
 }
 
-bool dicts_hold(const Data& data) {
+int has_among_others(PyObject* dict, const Entry* entry, const Entry* end, May may) {
+  for (; entry != end; ++entry) {
+    PyObject* now = PyDict_GetItemWithError(dict, entry->key);
+    if (!now && PyErr_Occurred()) return -1;
+    if (!now || !entry->value) {
+      if (now != entry->value) return 0;
+    } else if (!same_value(entry->value, now, may)) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+int answer(const Data& data, PyObject* dict, const Question& question) {
+  if (question.size >= 0 && PyDict_Size(dict) != question.size) return 0;
+  const Entry* first = data.entries.data() + question.first;
+  const Entry* end = first + question.count;
+  return question.exactly ? has_exactly(dict, first, end, question.may)
+                          : has_among_others(dict, first, end, question.may);
+}
+
+// What the coming dicts need of memory: themselves, unless Python says anyway that they are as they
+// were, and the tables of those that are not.
+void fetch_dicts(const std::vector<Held>& dicts, size_t i) {
+  if (i + 2 * kAhead < dicts.size()) {
+    const Held& far = dicts[i + 2 * kAhead];
+    if (account == Account::versions || !unchanged(far)) __builtin_prefetch(far.dict);
+  }
+  if (i + kAhead < dicts.size() && !unchanged(dicts[i + kAhead])) {
+    const auto* table = read<const char*>(dicts[i + kAhead].dict, kTable);
+    fetch(table, table + 2 * kLine);
+  }
+}
+
+int dicts_hold(Data& data) {
   const size_t count = data.dicts.size();
   for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) fetch(data.dicts[i + kAhead].dict);
-    if (i + kAhead / 2 < count) {
-      const Dict& next = data.dicts[i + kAhead / 2];
-      if (next.count) fetch(word_of(next.dict, kTable), 2);
+    fetch_dicts(data.dicts, i);
+    Held& held = data.dicts[i];
+    if (unchanged(held)) continue;
+    for (int32_t next = data.asked[i]; next >= 0; next = data.questions[next].next) {
+      const int found = answer(data, held.dict, data.questions[next]);
+      if (found != 1) return found;
     }
-    const Dict& row = data.dicts[i];
-    if (!dict_holds(row, data.entries.data() + row.first)) return false;
+    found_good(held);
+  }
+  return 1;
+}
+
+bool instances_hold(const Data& data) {
+  const size_t count = data.instances.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (i + 2 * kAhead < count) __builtin_prefetch(data.instances[i + 2 * kAhead].object);
+    if (Py_TYPE(data.instances[i].object) != data.instances[i].type) return false;
   }
   return true;
-}
-
-int instance_holds(const Instance& row, const Entry* entry) {
-  if (Py_TYPE(row.object) != row.type || PyDict_Size(row.dict) != row.size) return 0;
-  for (const Entry* end = entry + row.count; entry != end; ++entry) {
-    PyObject* now = PyDict_GetItemWithError(row.dict, entry->key);
-    if (now != entry->value) return !now && PyErr_Occurred() ? -1 : 0;
-  }
-  return 1;
-}
-
-// What the calls will read is fetched meanwhile.
-int instances_hold(const Data& data) {
-  const size_t count = data.instances.size();
-  const size_t lines = data.lines.size();
-  const size_t at_once = count ? (lines + count - 1) / count : 0;
-  size_t line = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) {
-      fetch(data.instances[i + kAhead].object);
-      fetch(data.instances[i + kAhead].dict);
-    }
-    if (i + kAhead / 2 < count) {
-      PyObject* next = data.instances[i + kAhead / 2].dict;
-      fetch(word_of(next, kTable), 2);
-      fetch(word_of(next, kValues), 3);
-    }
-    for (const size_t end = std::min(lines, line + at_once); line < end; ++line) {
-      fetch(data.lines[line]);
-    }
-    const Instance& row = data.instances[i];
-    const int found = instance_holds(row, data.entries.data() + row.first);
-    if (found != 1) return found;
-  }
-  return 1;
 }
 
 bool list_holds(const List& row, PyObject* const* expected) {
@@ -118,12 +110,6 @@ bool list_holds(const List& row, PyObject* const* expected) {
   return true;
 }
 
-int item_holds(const Item& item) {
-  PyObject* now = PyDict_GetItemWithError(item.dict, item.key);
-  if (!now) return PyErr_Occurred() ? -1 : !item.value;
-  return item.value && same_value(item.value, now, May::equal);
-}
-
 int is_true(PyObject* result) {
   if (!result) return -1;
   const int found = result == Py_True;
@@ -132,7 +118,7 @@ int is_true(PyObject* result) {
 }
 
 // 1: no dict there, or an empty one.
-int is_empty(const Item& place) {
+int is_empty(const Place& place) {
   PyObject* now = PyDict_GetItemWithError(place.dict, place.key);
   if (!now) return PyErr_Occurred() ? -1 : 1;
   return PyDict_Check(now) && PyDict_Size(now) == 0;
@@ -175,18 +161,17 @@ int all_hold(Rows& rows, Test test) {
 }  // namespace
 
 int holds(Data& data) {
-  if (data.cleared) return 0;
-  int found = instances_hold(data);
+  if (data.cleared || !instances_hold(data)) return 0;
+  int found = dicts_hold(data);
   if (found != 1) return found;
-  if (!dicts_hold(data)) return 0;
   for (const List& row : data.lists) {
     if (!list_holds(row, data.elements.data() + row.first)) return 0;
   }
-  found = all_hold(data.items, item_holds);
-  if (found == 1) found = all_hold(data.attributes, attribute_holds);
+  found = all_hold(data.attributes, attribute_holds);
   if (found == 1) {
     found = all_hold(data.hooks, [&](Hooks& hooks) { return hooks_hold(data, hooks); });
   }
+  if (found == 1) found = data.tensors.hold();
   if (found != 1) return found;
   return all_hold(data.calls, [](const Call& call) {
     return is_true(PyObject_Call(call.function, call.args, nullptr));
@@ -195,6 +180,9 @@ int holds(Data& data) {
 
 int no_gradients(const Data& data) {
   if (data.cleared) return 0;
+  for (PyObject* tensor : data.leaves) {
+    if (has_gradient(data.layout, tensor)) return 0;
+  }
   for (PyObject* tensor : data.gradients.tensors) {
     PyObject* found = data.gradients.get(tensor, data.gradients.closure);
     if (!found) return -1;

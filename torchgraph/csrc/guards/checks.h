@@ -4,7 +4,11 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
+
+#include "dicts.h"
+#include "tensors.h"
 
 namespace torchgraph {
 
@@ -18,36 +22,28 @@ enum class May : uint8_t {
 
 struct Entry {
   PyObject* key;
-  PyObject* value;
+  PyObject* value;  // null: there must be none
 };
 
-struct Dict {
-  PyObject* dict;
+// What is compared of a dict: exactly these entries in this order, or some of them and its size.
+struct Question {
   uint32_t first;  // of its entries
   uint32_t count;
+  Py_ssize_t size;  // -1: any
   May may;
+  bool exactly;
+  int32_t next;  // question about the same dict; -1: none
 };
 
-// A module: its class, the size of its dict and some entries there.
 struct Instance {
   PyObject* object;
   PyTypeObject* type;
-  PyObject* dict;
-  Py_ssize_t size;
-  uint32_t first;  // of those entries
-  uint32_t count;
 };
 
 struct List {
   PyObject* list;
   uint32_t first;
   uint32_t count;
-};
-
-struct Item {
-  PyObject* dict;
-  PyObject* key;
-  PyObject* value;  // null: there must be none
 };
 
 struct Attribute {
@@ -61,13 +57,18 @@ struct Call {
   PyObject* args;
 };
 
+struct Place {
+  PyObject* dict;
+  PyObject* key;
+};
+
 // Hooks come with a handle, and those are numbered: only a new number is a reason to look.
 struct Hooks {
   PyObject* handles;
   PyObject* name;
   PyObject* last;  // owned here: it changes
   PyObject* none_came;
-  uint32_t first;  // of the entries whose dicts must be empty
+  uint32_t first;  // of the places whose dicts must be empty
   uint32_t count;
 };
 
@@ -80,19 +81,24 @@ struct Gradients {
 // All pointers are borrowed from `owned`, but for `Hooks::last`.
 struct Data {
   std::vector<PyObject*> owned;
-  std::vector<Dict> dicts;
-  std::vector<Entry> entries;
   std::vector<Instance> instances;
-  std::vector<Item> items;
+  std::vector<Held> dicts;
+  std::vector<int32_t> asked;  // of each dict: the first question
+  std::unordered_map<PyObject*, uint32_t> numbers;  // of the dicts
+  std::vector<Question> questions;
+  std::vector<Entry> entries;
   std::vector<List> lists;
   std::vector<PyObject*> elements;
   std::vector<Attribute> attributes;
   std::vector<Hooks> hooks;
-  std::vector<Item> empty;
+  std::vector<Place> empty;
   std::vector<Call> calls;
+  PyObject* laid_out = nullptr;  // the type whose instances have the layout
+  Layout layout{};
+  Tensors tensors;
+  std::vector<PyObject*> leaves;  // their gradients are read as the layout says
   Gradients gradients;
-  std::vector<const char*> lines;  // addresses that a check of tensors reads
-  bool cleared = false;            // by the garbage collector: nothing is left to compare with
+  bool cleared = false;  // by the garbage collector: nothing is left to compare with
 };
 
 // 1: everything is as it was. 0: something is not, and Python says what. -1: an exception is set.

@@ -1,0 +1,34 @@
+"""Regions without a compiler: each runs as the ATen ops that it consists of."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from torchgraph.replay import switch
+
+
+class Interpretation:
+    """Stands in for a Compilation."""
+
+    made: list["Interpretation"] = []
+
+    def __init__(self, regions: Any, cache: Any, *, eager_draws: bool) -> None:
+        self.regions = regions
+        self.eager_draws = eager_draws
+        self.made.append(self)
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def finish(self) -> None:
+        for region in self.regions:
+            region.compiled(region.gm)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Interpretation]]:
+    """The compilations of the test, newest last."""
+    monkeypatch.setattr(switch, "Compilation", Interpretation)
+    monkeypatch.setattr(Interpretation, "made", [])
+    yield Interpretation.made

@@ -1,0 +1,197 @@
+"""Programs cut into regions: the same numbers, the same draws, states written where they live."""
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests.parity.models import SHAPES, ConvNet, Matrices, Mlp, setup
+from tests.parity.test_optimizers import ELEMENTWISE, MATRICES, batches
+from torchgraph.testing import assert_parity
+
+pytestmark = pytest.mark.usefixtures("interpreted", "doubles")
+
+
+class Unbiased(ConvNet):
+    """The gradient of a bias before a BatchNorm is rounding noise, which Adam makes large."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+
+
+SHAPES[Unbiased] = SHAPES[ConvNet]
+
+
+@pytest.fixture
+def doubles():
+    """Rounding, which compiled code may do elsewhere than eager, is far below the tolerance."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def inductor(config):
+    config.set_backend("inductor")
+
+
+def check(model, make, steps=5, configure=inductor):
+    data = batches(model, steps)
+    return assert_parity(setup(model, make), data, rtol=1e-9, atol=1e-12, configure=configure)
+
+
+@pytest.mark.parametrize("model", [Mlp, Unbiased])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_optimizer(model, name, interpreted):
+    check(model, ELEMENTWISE[name])
+    assert interpreted[-1].regions
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_muon(name):
+    # It iterates in bfloat16: a last bit of float64 may round to another number there.
+    half = torch.finfo(torch.bfloat16).eps
+    data = batches(Matrices, 3)
+    make = setup(Matrices, MATRICES[name])
+    assert_parity(make, data, rtol=half, atol=half, configure=inductor)
+
+
+@pytest.mark.parametrize("model", [Mlp, Unbiased])
+def test_without_our_compiled_ops(model, monkeypatch, interpreted):
+    monkeypatch.setattr("torchgraph._extension.load", lambda device="cpu": False)
+    graph = check(model, lambda p: optim.AdamW(p, lr=0.01))
+    (region,) = interpreted[-1].regions
+    assert region.inputs[-1].dtype == torch.float64
+    source = graph._shown[0].executable.source
+    assert "copy_" not in source, "parameters and moments are written by the region"
+
+
+def test_forward_and_backward_are_one_region(interpreted):
+    graph = check(Unbiased, lambda p: optim.AdamW(p, lr=0.01))
+    assert len(interpreted[-1].regions) == 1
+    assert graph._shown[0].executable.source.count(" adam_update = ") == 1
+
+
+def test_draws_stay_outside_and_in_order(interpreted):
+    check(Mlp, lambda p: optim.SGD(p, lr=0.1))
+    (region,) = interpreted[-1].regions
+    assert not region.effects.random
+
+
+def test_fast_draws_are_inside(interpreted):
+    model = Mlp()
+    graph = tg.train_step(model, nn.functional.cross_entropy, optim.SGD(model.parameters(), lr=0.1))
+    graph.config.set_backend("inductor")
+    graph.config.set_rng("fast")
+    (x, y) = batches(Mlp, 1)[0]
+    losses = {graph(x, y).item() for _ in range(6)}
+    (region,) = interpreted[-1].regions
+    assert region.effects.random
+    assert len(losses) == 6
+    assert graph._shown[0].executable.random
+
+
+@pytest.mark.parametrize("p", [0.2, 0.7])
+def test_fast_dropout_keeps_as_many(p):
+    class Drop(tg.Graph):
+        def build(self, x):
+            return nn.functional.dropout(x, p)
+
+    graph = Drop()
+    graph.config.set_backend("inductor")
+    graph.config.set_rng("fast")
+    out = graph(torch.ones(100_000))
+    assert (out == 0).double().mean().item() == pytest.approx(p, abs=0.01)
+    assert out.max().item() == pytest.approx(1 / (1 - p))
+
+
+def test_learning_rates_are_no_constants(interpreted):
+    def make(parameters):
+        return optim.NAdam(parameters, lr=0.05)
+
+    def schedule(optimizer):
+        return optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+
+    assert_parity(
+        setup(Mlp, make, schedule),
+        batches(Mlp, 6),
+        rtol=1e-9,
+        atol=1e-12,
+        configure=inductor,
+    )
+    assert len(interpreted) == 1
+
+
+def test_accumulation(interpreted):
+    def both(config):
+        config.set_backend("inductor")
+        config.set_gradient_accumulation_steps(2)
+
+    torch.manual_seed(0)
+    models = [Unbiased(), Unbiased()]
+    models[1].load_state_dict(models[0].state_dict())
+    graphs = []
+    for model, configure in zip(models, (both, lambda c: c.set_gradient_accumulation_steps(2))):
+        optimizer = optim.AdamW(model.parameters(), lr=0.01)
+        graph = tg.train_step(model, nn.functional.cross_entropy, optimizer)
+        configure(graph.config)
+        graphs.append(graph)
+    x, y = torch.randn(6, 2, 6, 6), torch.randint(0, 3, (6,))
+    for _ in range(4):
+        torch.testing.assert_close(graphs[0](x, y), graphs[1](x, y))
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert len(interpreted[-1].regions) >= 2
+
+
+class Returns(tg.Graph):
+    """A parameter as it was before the update, and a view of it."""
+
+    def __init__(self, model, optimizer):
+        super().__init__()
+        self.model = model
+        self.add_optimizer(optimizer)
+
+    def build(self, x):
+        loss = self.model(x).square().mean()
+        loss.backward()
+        return self.model.weight, self.model.weight.t(), loss * 2, loss
+
+
+def test_a_returned_parameter_is_the_old_one():
+    model = nn.Linear(3, 2)
+    graph = Returns(model, optim.SGD(model.parameters(), lr=0.1))
+    graph.config.set_backend("inductor")
+    for _ in range(3):
+        before = model.weight.detach().clone()
+        weight, turned, double, loss = graph(torch.randn(4, 3))
+        assert torch.equal(weight, before)
+        assert torch.equal(turned, before.t())
+        assert torch.equal(double, loss * 2)
+        assert not torch.equal(model.weight, before)
+
+
+def test_writes_raise_version_counters(monkeypatch):
+    monkeypatch.setattr("torchgraph._extension.load", lambda device="cpu": False)
+    model = nn.Linear(3, 2)
+    graph = tg.train_step(model, nn.functional.mse_loss, optim.SGD(model.parameters(), lr=0.1))
+    graph.config.set_backend("inductor")
+    graph(torch.randn(4, 3), torch.randn(4, 2))
+    kept = model(torch.ones(1, 3, requires_grad=True)).sum()
+    graph(torch.randn(4, 3), torch.randn(4, 2))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.backward()
+
+
+def test_a_mutated_input_is_written():
+    class Mutates(tg.Graph):
+        def build(self, x):
+            x.mul_(2)
+            return x + 1
+
+    graph = Mutates()
+    graph.config.set_backend("inductor")
+    x = torch.arange(4.0)
+    out = graph(x)
+    assert x.tolist() == [0, 2, 4, 6]
+    assert out.tolist() == [1, 3, 5, 7]

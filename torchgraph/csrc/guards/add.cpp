@@ -1,0 +1,238 @@
+#include "add.h"
+
+#include <cstring>
+
+namespace torchgraph {
+namespace {
+
+PyObject* keep(Data& data, PyObject* value) {
+  data.owned.push_back(value);
+  Py_INCREF(value);
+  return value;
+}
+
+bool require(bool good, const char* message) {
+  if (!good) PyErr_SetString(PyExc_TypeError, message);
+  return good;
+}
+
+void ask(Data& data, PyObject* dict, Question question, bool counts) {
+  const auto number = static_cast<uint32_t>(data.dicts.size());
+  const auto [known, fresh] = data.numbers.try_emplace(dict, number);
+  if (fresh) {
+    data.dicts.push_back({keep(data, dict), 0});
+    data.asked.push_back(-1);
+  }
+  Held& held = data.dicts[known->second];
+  // The first look compares: what is asked for need not be what is there.
+  if (counts && !held.seen && watch(dict)) held.seen = ~uint64_t{0};
+  question.next = data.asked[known->second];
+  data.asked[known->second] = static_cast<int32_t>(data.questions.size());
+  data.questions.push_back(question);
+}
+
+bool has_numbers(const Data& data, const Question& question) {
+  for (uint32_t i = question.first; i < question.first + question.count; ++i) {
+    PyTypeObject* type = Py_TYPE(data.entries[i].value);
+    if (type == &PyFloat_Type || type == &PyLong_Type) return true;
+  }
+  return false;
+}
+
+bool add_dict(Data& data, PyObject* dict, May may) {
+  if (!require(PyDict_Check(dict), "a dict is needed")) return false;
+  Question question{};
+  question.first = static_cast<uint32_t>(data.entries.size());
+  question.count = static_cast<uint32_t>(PyDict_Size(dict));
+  question.size = PyDict_Size(dict);
+  question.may = may;
+  question.exactly = true;
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    data.entries.push_back({keep(data, key), keep(data, value)});
+  }
+  // What changes in each step must not count: all would be looked at in each.
+  const bool moves = may == May::settings || (may == May::numbers && has_numbers(data, question));
+  ask(data, dict, question, !moves);
+  return true;
+}
+
+bool add_dicts(Data& data, PyObject* args, May may) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(args); ++i) {
+    if (!add_dict(data, PyTuple_GetItem(args, i), may)) return false;
+  }
+  return true;
+}
+
+// Memory is read only of what is known to have the layout.
+bool is_laid_out(const Data& data, PyObject* tensor) {
+  if (!require(data.laid_out, "the layout of tensors is not known")) return false;
+  const int right = PyObject_IsInstance(tensor, data.laid_out);
+  return right > 0 || (right == 0 && require(false, "a tensor is needed"));
+}
+
+void add_entry(Data& data, PyObject* dict, PyObject* key, PyObject* value) {
+  Question question{};
+  question.first = static_cast<uint32_t>(data.entries.size());
+  question.count = 1;
+  question.size = -1;
+  question.may = May::equal;
+  data.entries.push_back({keep(data, key), value ? keep(data, value) : nullptr});
+  ask(data, dict, question, false);
+}
+
+}  // namespace
+
+bool add_members(Data& data, PyObject* args) { return add_dicts(data, args, May::nothing); }
+
+bool add_slots(Data& data, PyObject* args) { return add_dicts(data, args, May::numbers); }
+
+bool add_settings(Data& data, PyObject* args) { return add_dicts(data, args, May::settings); }
+
+bool add_instance(Data& data, PyObject* args) {
+  PyObject *object, *dict, *names;
+  if (!PyArg_ParseTuple(args, "OO!O!:instance", &object, &PyDict_Type, &dict, &PyTuple_Type,
+                        &names)) {
+    return false;
+  }
+  Question question{};
+  question.first = static_cast<uint32_t>(data.entries.size());
+  question.count = static_cast<uint32_t>(PyTuple_Size(names));
+  question.size = PyDict_Size(dict);
+  for (uint32_t i = 0; i < question.count; ++i) {
+    PyObject* name = PyTuple_GetItem(names, i);
+    PyObject* value = PyDict_GetItemWithError(dict, name);
+    if (!value) {
+      if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, name);
+      return false;
+    }
+    data.entries.push_back({keep(data, name), keep(data, value)});
+  }
+  keep(data, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  data.instances.push_back({keep(data, object), Py_TYPE(object)});
+  ask(data, dict, question, true);
+  return true;
+}
+
+bool add_elements(Data& data, PyObject* args) {
+  PyObject* list;
+  if (!PyArg_ParseTuple(args, "O!:elements", &PyList_Type, &list)) return false;
+  const auto first = static_cast<uint32_t>(data.elements.size());
+  const auto count = static_cast<uint32_t>(PyList_Size(list));
+  for (uint32_t i = 0; i < count; ++i) {
+    data.elements.push_back(keep(data, PyList_GetItem(list, i)));
+  }
+  data.lists.push_back({keep(data, list), first, count});
+  return true;
+}
+
+bool add_item(Data& data, PyObject* args) {
+  PyObject *dict, *key, *value;
+  if (!PyArg_ParseTuple(args, "O!UO:item", &PyDict_Type, &dict, &key, &value)) return false;
+  add_entry(data, dict, key, value);
+  return true;
+}
+
+bool add_absent(Data& data, PyObject* args) {
+  PyObject *dict, *key;
+  if (!PyArg_ParseTuple(args, "O!U:absent", &PyDict_Type, &dict, &key)) return false;
+  add_entry(data, dict, key, nullptr);
+  return true;
+}
+
+bool add_attribute(Data& data, PyObject* args) {
+  PyObject *owner, *name, *value;
+  if (!PyArg_ParseTuple(args, "OUO:attribute", &owner, &name, &value)) return false;
+  data.attributes.push_back({keep(data, owner), keep(data, name), keep(data, value)});
+  return true;
+}
+
+bool add_call(Data& data, PyObject* args) {
+  PyObject *function, *arguments;
+  if (!PyArg_ParseTuple(args, "OO!:call", &function, &PyTuple_Type, &arguments)) return false;
+  data.calls.push_back({keep(data, function), keep(data, arguments)});
+  return true;
+}
+
+bool add_hooks(Data& data, PyObject* args) {
+  PyObject *handles, *name, *places, *none_came;
+  if (!PyArg_ParseTuple(args, "OUO!O:hooks", &handles, &name, &PyList_Type, &places, &none_came)) {
+    return false;
+  }
+  const auto first = static_cast<uint32_t>(data.empty.size());
+  const auto count = static_cast<uint32_t>(PyList_Size(places));
+  for (uint32_t i = 0; i < count; ++i) {
+    PyObject *place = PyList_GetItem(places, i), *dict, *key;
+    if (!require(PyTuple_Check(place), "hooks: a list of (dict, key) is needed") ||
+        !PyArg_ParseTuple(place, "O!U:hooks", &PyDict_Type, &dict, &key)) {
+      return false;
+    }
+    data.empty.push_back({keep(data, dict), keep(data, key)});
+  }
+  data.hooks.reserve(data.hooks.size() + 1);
+  PyObject* last = PyObject_GetAttr(handles, name);
+  if (!last) return false;
+  data.hooks.push_back({keep(data, handles), keep(data, name), last, keep(data, none_came), first,
+                        count});
+  return true;
+}
+
+bool add_layout(Data& data, PyObject* args) {
+  Layout layout{};
+  PyObject* type;
+  if (!PyArg_ParseTuple(args, "O!O&:layout", &PyType_Type, &type, to_layout, &layout)) return false;
+  data.laid_out = keep(data, type);
+  data.layout = layout;
+  data.tensors = Tensors(layout);
+  return true;
+}
+
+bool add_tensors(Data& data, PyObject* args) {
+  PyObject *function, *tensors;
+  if (!PyArg_ParseTuple(args, "OO!:tensors", &function, &PyTuple_Type, &tensors)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i) {
+    if (!is_laid_out(data, PyTuple_GetItem(tensors, i))) return false;
+  }
+  data.tensors.add(keep(data, function), keep(data, tensors));
+  return true;
+}
+
+bool add_leaves(Data& data, PyObject* args) {
+  PyObject* tensors;
+  if (!PyArg_ParseTuple(args, "O!:leaves", &PyList_Type, &tensors)) return false;
+  for (Py_ssize_t i = 0; i < PyList_Size(tensors); ++i) {
+    PyObject* tensor = PyList_GetItem(tensors, i);
+    if (!is_laid_out(data, tensor)) return false;
+    data.leaves.push_back(keep(data, tensor));
+  }
+  return true;
+}
+
+// A getter of a C type, called past the look-up of the attribute, which takes longer than it.
+bool add_gradients(Data& data, PyObject* args) {
+  PyObject *type, *tensors;
+  const char* name;
+  if (!PyArg_ParseTuple(args, "O!sO!:gradients", &PyType_Type, &type, &name, &PyList_Type,
+                        &tensors)) {
+    return false;
+  }
+  auto* found = static_cast<PyGetSetDef*>(
+      PyType_GetSlot(reinterpret_cast<PyTypeObject*>(type), Py_tp_getset));
+  while (found && found->name && std::strcmp(found->name, name) != 0) ++found;
+  if (!require(found && found->name && found->get, "gradients: the type has no such getter")) {
+    return false;
+  }
+  data.gradients.get = found->get;
+  data.gradients.closure = found->closure;
+  keep(data, type);
+  for (Py_ssize_t i = 0; i < PyList_Size(tensors); ++i) {
+    PyObject* tensor = PyList_GetItem(tensors, i);
+    const int right = PyObject_IsInstance(tensor, type);
+    if (right < 0 || !require(right, "gradients: not an instance of the type")) return false;
+    data.gradients.tensors.push_back(keep(data, tensor));
+  }
+  return true;
+}
+
+}  // namespace torchgraph

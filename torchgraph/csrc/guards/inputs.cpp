@@ -1,0 +1,125 @@
+#include "inputs.h"
+
+#include <new>
+#include <vector>
+
+#include "memory.h"
+#include "tensors.h"
+
+namespace torchgraph {
+namespace {
+
+struct Inputs {
+  PyObject_HEAD
+  PyTypeObject* type;
+  Layout layout;
+  std::vector<char>* metadata;  // of one tensor after the other
+  Py_ssize_t count;
+};
+
+Inputs* inputs_of(PyObject* self) { return reinterpret_cast<Inputs*>(self); }
+
+size_t size_of(const Layout& layout) { return layout.metadata.end - layout.metadata.begin; }
+
+// The same but for the storage offset: a batch may be any part of what it was taken from.
+bool alike(const Layout& layout, const char* impl, const char* metadata) {
+  const char* now = impl + layout.metadata.begin;
+  const size_t before = layout.offset - layout.metadata.begin, after = before + sizeof(int64_t);
+  return std::memcmp(now, metadata, before) == 0 &&
+         std::memcmp(now + after, metadata + after, size_of(layout) - after) == 0;
+}
+
+// Where the memory of a tensor starts that is like the earlier one and in no autograd graph; null
+// when it is not.
+const void* start_of(const Inputs& inputs, PyObject* tensor, Py_ssize_t position) {
+  const Layout& layout = inputs.layout;
+  if (Py_TYPE(tensor) != inputs.type) return nullptr;
+  const auto* impl = read<const char*>(tensor, layout.impl);
+  if (read<const void*>(impl, layout.autograd)) return nullptr;
+  if (!alike(layout, impl, inputs.metadata->data() + position * size_of(layout))) return nullptr;
+  return read<const void*>(read<const void*>(impl, layout.storage), layout.start);
+}
+
+PyObject* starts(PyObject* self, PyObject* tensors) {
+  const Inputs& inputs = *inputs_of(self);
+  if (!PyTuple_Check(tensors) || PyTuple_Size(tensors) != inputs.count) Py_RETURN_NONE;
+  PyObject* found = PyTuple_New(inputs.count);
+  for (Py_ssize_t i = 0; found && i < inputs.count; ++i) {
+    const void* start = start_of(inputs, PyTuple_GetItem(tensors, i), i);
+    PyObject* number = start ? PyLong_FromVoidPtr(const_cast<void*>(start)) : nullptr;
+    if (!number || PyTuple_SetItem(found, i, number) < 0) {
+      Py_DECREF(found);
+      if (PyErr_Occurred()) return nullptr;
+      Py_RETURN_NONE;
+    }
+  }
+  return found;
+}
+
+PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  PyObject *of, *tensors;
+  Layout layout{};
+  if (!PyArg_ParseTuple(args, "O!O&O!:Inputs", &PyType_Type, &of, to_layout, &layout, &PyTuple_Type,
+                        &tensors)) {
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i) {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(PyTuple_GetItem(tensors, i))) != of) {
+      PyErr_SetString(PyExc_TypeError, "Inputs: not of the type");
+      return nullptr;
+    }
+  }
+  auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = alloc(type, 0);
+  if (!self) return nullptr;
+  Inputs& inputs = *inputs_of(self);
+  Py_INCREF(of);
+  inputs.type = reinterpret_cast<PyTypeObject*>(of);
+  inputs.layout = layout;
+  inputs.count = PyTuple_Size(tensors);
+  inputs.metadata = new (std::nothrow) std::vector<char>;
+  try {
+    if (!inputs.metadata) throw std::bad_alloc();
+    for (Py_ssize_t i = 0; i < inputs.count; ++i) {
+      const auto* impl = read<const char*>(PyTuple_GetItem(tensors, i), layout.impl);
+      inputs.metadata->insert(inputs.metadata->end(), impl + layout.metadata.begin,
+                              impl + layout.metadata.end);
+    }
+  } catch (const std::bad_alloc&) {
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+  }
+  return self;
+}
+
+void inputs_dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete inputs_of(self)->metadata;
+  Py_XDECREF(inputs_of(self)->type);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyMethodDef methods[] = {
+    {"starts", starts, METH_O,
+     "starts(tensors): where the memory of each starts; None when one of them is not like the "
+     "tensor that was there, or is in an autograd graph, or has no memory."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+char doc[] = "Inputs(type, layout, tensors): what these tensors of exactly this type are like.";
+
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(inputs_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(inputs_dealloc)},
+    {Py_tp_methods, methods},
+    {Py_tp_doc, doc},
+    {0, nullptr},
+};
+
+}  // namespace
+
+PyType_Spec inputs_spec = {"torchgraph._guards.Inputs", sizeof(Inputs), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
+
+}  // namespace torchgraph

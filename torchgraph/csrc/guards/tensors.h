@@ -1,0 +1,83 @@
+// The tensors of a program: what torch's own check found good is compared as memory.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace torchgraph {
+
+// Bytes [begin, end) of an object.
+struct Span {
+  Py_ssize_t begin, end;
+};
+
+// Where torch keeps what is compared; found by experiment (guards/layout.py).
+struct Layout {
+  Py_ssize_t impl;      // in the Python object: the address of its TensorImpl
+  Py_ssize_t autograd;  // in that: the address of its AutogradMeta, or null
+  Span metadata;        // in the TensorImpl: shape, strides, dtype, device, keys
+  Span history;         // in the AutogradMeta: requires_grad, the gradient, what it was made by
+  Py_ssize_t grad;      // in that too: the address of the gradient
+  const void* no_grad;  // what is there when there is none
+  Py_ssize_t offset;    // in the metadata: the storage offset
+  Py_ssize_t storage;   // in the TensorImpl: the address of its storage
+  Py_ssize_t start;     // in that: where its memory starts
+};
+
+// An "O&" converter of PyArg_ParseTuple, from the tuple that guards/layout.py makes.
+int to_layout(PyObject* tuple, void* layout);
+
+struct Tensor {
+  PyObject* object;
+  PyTypeObject* type;
+  const char* impl;
+  const char* autograd;
+  uint32_t metadata, history;  // the patterns that its bytes have
+};
+
+// Tensors for which torch answers together: `function(*arguments)` is True.
+struct Batch {
+  PyObject* function;
+  PyObject* arguments;
+  uint32_t first, count;
+};
+
+// Byte patterns of one size, each kept once: tensors of one shape and dtype share theirs.
+class Patterns {
+ public:
+  // The number of a pattern, new or known.
+  uint32_t number(const char* bytes, size_t size);
+  bool same(uint32_t number, const char* bytes) const;
+  size_t count() const { return size_ ? kept_.size() / size_ : 0; }
+
+ private:
+  size_t size_ = 0;
+  std::vector<char> kept_;
+};
+
+// All objects are borrowed.
+class Tensors {
+ public:
+  explicit Tensors(const Layout& layout = {}) : layout_(layout) {}
+  void add(PyObject* function, PyObject* arguments);
+
+  // 1: they are what they were when torch's check last found them good, or it does so now. 0: they
+  // are not. -1: an exception is set.
+  int hold();
+
+ private:
+  void fetch(const Tensor& tensor) const;
+  bool same(const Tensor& tensor) const;
+  void look(Tensor& tensor);
+
+  Layout layout_;
+  std::vector<Tensor> tensors_;
+  std::vector<Batch> batches_;
+  Patterns metadata_, history_;
+};
+
+bool has_gradient(const Layout& layout, PyObject* tensor);
+
+}  // namespace torchgraph

@@ -1,0 +1,143 @@
+"""Compilation: regions on their way through Inductor, in a process of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import _inductor
+from ..counters import counters
+from .disk_cache import DiskCache
+from .job import Job, missing
+from .region import Region
+
+_CHILD = (
+    "import json, sys\n"
+    "order = sys.argv[1]\n"
+    "with open(order, encoding='utf-8') as file:\n"
+    "    sys.path[:] = json.load(file)['path']\n"
+    "from torchgraph.lower.compile_process import main\n"
+    "main(order)\n"
+)
+
+
+class CompilationFailed(Exception):
+    """Inductor has no code for a region; ``details`` is all that it said."""
+
+    def __init__(self, what: str, details: str = "") -> None:
+        super().__init__(what)
+        self.details = details
+
+
+class Compilation:
+    """Compiles what the disk cache does not have, and then gives each region its function."""
+
+    def __init__(self, regions: Sequence[Region], cache: DiskCache, *, eager_draws: bool) -> None:
+        self._regions = regions
+        self._cache = cache
+        self._jobs = [Job.of(region, eager_draws=eager_draws) for region in regions]
+        self._keys = [job.key() for job in self._jobs]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self.compiled = 0
+        """How many regions were not in the cache."""
+
+    def start(self) -> None:
+        """Start compiling what is missing; return at once.
+
+        Raises:
+            CompilationFailed: Inductor has no compiler here.
+        """
+        absent = {
+            job.json(): key
+            for job, key in zip(self._jobs, self._keys, strict=True)
+            if self._cache.find(key) is None
+        }
+        self.compiled = len(absent)
+        if absent:
+            devices = [meta.device for region in self._regions for meta in region.inputs]
+            problem = missing(devices)
+            if problem:
+                raise CompilationFailed(f"Inductor cannot compile here: {problem}.")
+            self._start(absent)
+
+    def finish(self) -> None:
+        """Wait, and give each region its function.
+
+        Raises:
+            CompilationFailed: with what Inductor said.
+        """
+        self._wait()
+        for region, job, key in zip(self._regions, self._jobs, self._keys, strict=True):
+            entry = self._cache.find(key)
+            if entry is None:
+                raise CompilationFailed(f"The compiled code of {region.__name__} was not kept.")
+            try:
+                region.compiled(job.load(entry))
+            except Exception as error:
+                raise CompilationFailed(
+                    f"{entry} cannot be loaded ({type(error).__name__}: {error})."
+                ) from error
+        counters.region_loads += len(self._regions)
+
+    def stop(self) -> None:
+        """End the process, if one is running."""
+        if self._process is not None:
+            self._finalizer()
+            self._process = None
+
+    @property
+    def running(self) -> bool:
+        """True while the process compiles."""
+        return self._process is not None and self._process.poll() is None
+
+    def _start(self, absent: dict[str, str]) -> None:
+        counters.region_compiles += len(absent)
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="torchgraph-"))
+        order = {
+            "parent": os.getpid(),
+            "path": sys.path,
+            "config": _inductor.changed_config(),
+            "cache": str(self._cache.root),
+            "jobs": list(absent),
+            "keys": absent,
+        }
+        (folder / "order").write_text(json.dumps(order), encoding="utf-8")
+        with (folder / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(folder / "order")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._finalizer = weakref.finalize(self, _end, self._process, folder)
+
+    def _wait(self) -> None:
+        if self._process is None or self._folder is None:
+            return
+        code = self._process.wait()
+        error, output = self._folder / "error", self._folder / "output"
+        said = (error if error.exists() else output).read_text(encoding="utf-8", errors="replace")
+        self._finalizer.detach()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._process = None
+        if code:
+            last = said.strip().splitlines()[-1:] or [f"the process ended with {code}"]
+            raise CompilationFailed(f"Inductor failed: {last[0]}", details=said)
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """The process is the head of a session of its own, with the compilers that it runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    shutil.rmtree(folder, ignore_errors=True)

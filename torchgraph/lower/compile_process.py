@@ -1,0 +1,57 @@
+"""What the compiling process runs: it compiles each job that it is given, and ends.
+
+It never outlives the process that started it, nor do the compilers that it has started itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from .. import _inductor
+from .disk_cache import DiskCache
+from .job import Job
+
+_NICE = 19
+
+
+def main(order: str) -> None:
+    """Run an order: the path of a JSON file that `compilation.Compilation` wrote.
+
+    Exits with 1 when a job fails; what happened is in the file ``error`` beside the order then.
+    """
+    wanted = json.loads(Path(order).read_text(encoding="utf-8"))
+    _end_with(wanted["parent"])
+    os.nice(_NICE)
+    try:
+        _inductor.change_config(wanted["config"])
+        cache = DiskCache(Path(wanted["cache"]))
+        for text in wanted["jobs"]:
+            _compile(Job.from_json(text), cache, wanted["keys"][text])
+    except Exception:
+        Path(order).with_name("error").write_text(traceback.format_exc(), encoding="utf-8")
+        sys.exit(1)
+
+
+def _compile(job: Job, cache: DiskCache, key: str) -> None:
+    if cache.find(key) is None:
+        made = cache.begin()
+        job.compile_into(made)
+        cache.keep(made, key)
+
+
+def _end_with(parent: int) -> None:
+    """Kill this process and the compilers below it as soon as ``parent`` is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,158 @@
+"""Job: a region as text, which another process compiles and a later one finds again.
+
+The key of a job is a hash of all that the compiled code depends on: the region's ops and layouts,
+the compiler's options, torch, Python, the C++ compiler, the processor, the GPU, and our own ops.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from .. import _extension, _inductor
+from .._torch import make_fx
+from ..config import inductor_environment
+from ..program import TensorMeta
+from .region import Region
+
+_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One region to be compiled with some options of Inductor."""
+
+    code: str
+    """Of ``forward(self, tensor_0, ...)``, as fx writes it."""
+    inputs: tuple[tuple[list[int], list[int], str, str], ...]
+    """Shape, strides, dtype and device of each."""
+    options: dict[str, Any]
+    threads: int
+    """Of the CPU: Inductor writes the number into the code."""
+
+    @classmethod
+    def of(cls, region: Region, *, eager_draws: bool) -> Job:
+        """The job that compiles ``region``."""
+        return cls(
+            region.gm.graph.python_code("self").src,
+            tuple(_described(meta) for meta in region.inputs),
+            _options(eager_draws),
+            torch.get_num_threads(),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """The job that `json` wrote."""
+        found = json.loads(text)
+        found["inputs"] = tuple((a, b, c, d) for a, b, c, d in found["inputs"])
+        return cls(**found)
+
+    def json(self) -> str:
+        """As text; equal jobs give equal text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def key(self) -> str:
+        """The name under which the compiled code is kept."""
+        material = json.dumps([_FORMAT, self.json(), _machine(), _settings()])
+        return hashlib.sha256(material.encode()).hexdigest()
+
+    def compile_into(self, directory: Path) -> None:
+        """Compile; everything that `load` needs is in ``directory`` then."""
+        torch.set_num_threads(self.threads)
+        namespace = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
+        exec(self.code, namespace)
+        forward = functools.partial(cast("Any", namespace["forward"]), None)
+        inputs = [
+            torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
+            for shape, stride, dtype, device in self.inputs
+        ]
+        # Not fx.symbolic_trace: it runs what takes no tensor, and keeps the result as a constant.
+        with torch.no_grad():
+            gm = make_fx(forward, tracing_mode="fake")(*inputs)
+        _inductor.compile_into(directory, gm, inputs, self.options)
+
+    def load(self, directory: Path) -> _inductor.Compiled:
+        """What was compiled there."""
+        return _inductor.load(directory, self.options)
+
+
+def cpp_compiler() -> str | None:
+    """The path of the C++ compiler that Inductor will call; None when there is none."""
+    wanted = inductor_environment().get("CXX", "g++")
+    return shutil.which(wanted) or shutil.which("clang++")
+
+
+def missing(devices: Sequence[torch.device]) -> str:
+    """What Inductor needs for code on these devices and does not find here; empty when nothing."""
+    if cpp_compiler() is None:
+        return "no C++ compiler was found (install g++, or name one in the variable CXX)"
+    if any(device.type == "cuda" for device in devices) and not _inductor.has_triton():
+        return "Triton is not installed (pip install triton)"
+    return ""
+
+
+def _described(meta: TensorMeta) -> tuple[list[int], list[int], str, str]:
+    dtype = str(meta.dtype).removeprefix("torch.")
+    return list(meta.shape), list(meta.stride), dtype, str(meta.device)
+
+
+def _options(eager_draws: bool) -> dict[str, Any]:
+    return {
+        "fallback_random": eager_draws,
+        "size_asserts": False,  # the guards have looked at sizes and strides
+        "nan_asserts": False,
+        # Whether the processor has an instruction set, torch knows. Trying to compile for each of
+        # them takes 10 s in each new cache directory.
+        "cpp.vec_isa_ok": True,
+    }
+
+
+@functools.cache
+def _machine() -> list[str]:
+    compiler = cpp_compiler()
+    version = ""
+    if compiler:
+        asked = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+        version = asked.stdout.partition("\n")[0]
+    gpus = []
+    if torch.cuda.is_available():
+        gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return [
+        torch.__version__,
+        str(torch.version.git_version),
+        sys.version,
+        platform.machine(),
+        _processor(),
+        torch.backends.cpu.get_cpu_capability(),
+        f"{compiler} {version}",
+        *gpus,
+        str(_extension.version()),
+    ]
+
+
+def _processor() -> str:
+    """Model and instruction sets: Inductor compiles for the machine that it runs on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags", "Features")
+    first = {line.partition("\t")[0]: line for line in reversed(lines) if line.startswith(wanted)}
+    return "\n".join(first[name] for name in sorted(first))
+
+
+def _settings() -> list[str]:
+    environment = [f"{name}={value}" for name, value in sorted(inductor_environment().items())]
+    return [_inductor.changed_config(), *environment]

@@ -1,0 +1,72 @@
+"""Switch: takes a replay from `aten` to Inductor's code, at a call that is fixed beforehand.
+
+Fixed, so that two runs of a script give the same numbers, whatever the compiler's speed and the
+disk cache. The code is compiled in another process, from the second call on; a Graph that is called
+once compiles nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from .. import _extension
+from ..config import Options
+from ..debug.stages import Stages
+from ..errors import BackendWarning, warn
+from ..lower import Compilation, CompilationFailed, DiskCache, Executable, Plan, lower_to_regions
+from ..passes import pipeline, run
+from ..program import Program
+from .replay import Replay
+
+
+class Switch:
+    """Of one replay."""
+
+    def __init__(self, replay: Replay, options: Options, name: str, stages: Stages) -> None:
+        """``name`` is the program's, ``stages`` show the wait."""
+        self._replay = replay
+        self._options = options
+        self._name = name
+        self._stages = stages
+        self._at = 0 if options.backend == "inductor" else options.switch_at
+        self._prepared: tuple[Program, Executable | Plan] | None = None
+        self._compilation: Compilation | None = None
+
+    def before_run(self, calls: int) -> None:
+        """Start compiling, or switch, when it is time; ``calls`` of the program have been made."""
+        try:
+            if self._replay.serves_once or torch.are_deterministic_algorithms_enabled():
+                self._replay.before_run = None
+            elif calls >= self._at:
+                self._switch(calls)
+            elif self._compilation is None and self._replay.runs:
+                self._start()
+        except CompilationFailed as failure:
+            self._replay.before_run = None
+            warn(f"{self._name} stays on the aten backend. {failure}", BackendWarning)
+
+    def _start(self) -> None:
+        options = self._options
+        if options.training and all(map(_extension.load, self._replay.devices)):
+            # One kernel for all parameters, which needs no compiling, does what Inductor's would.
+            options = replace(options, fuse_model_update=True, multi_tensor_update=True)
+        program = run(self._replay.captured.program, pipeline(options), options.passes)
+        eager_draws = options.rng == "eager"
+        executable, regions = lower_to_regions(
+            program, f"{self._name} inductor", eager_draws=eager_draws
+        )
+        self._prepared = (program, executable)
+        self._compilation = Compilation(regions, DiskCache(), eager_draws=eager_draws)
+        self._compilation.start()
+
+    def _switch(self, calls: int) -> None:
+        with self._stages.stage("compiling with Inductor"):
+            if self._compilation is None:
+                self._start()
+            assert self._compilation is not None
+            assert self._prepared is not None
+            self._compilation.finish()
+        self._replay.adopt(*self._prepared, since=calls)
+        self._replay.before_run = None
