@@ -8,7 +8,6 @@ pass; ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (def
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,6 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 
 BACKENDS = ("auto", "aten", "inductor")
@@ -366,45 +364,3 @@ for _name, _subject in GraphConfig._LATER.items():
     setattr(GraphConfig, _name, _later(_name, _subject))
 for _name in GraphConfig._NEVER:
     setattr(GraphConfig, _name, _never(_name))
-
-
-def with_dynamic_input_shape(
-    *, size: int = 10, enable_shared: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
-
-    Any Graph captures anew for another shape; this only sets how many programs are kept. They
-    always share the live state, so ``enable_shared=False`` is refused.
-    """
-    if not enable_shared:
-        raise NotSupported(
-            "with_dynamic_input_shape(enable_shared=False): programs share their state."
-        )
-
-    def decorate(init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def sized(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            self.config.set_cache_size(size)
-
-        return sized
-
-    return decorate
-
-
-def ambient() -> tuple[Any, ...]:
-    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
-    switches = (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-    if not any_autocast():
-        return switches
-    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
-    return (
-        *switches,
-        cpu and torch.get_autocast_dtype("cpu"),
-        cuda and torch.get_autocast_dtype("cuda"),
-    )

@@ -16,11 +16,11 @@ from . import amp, state
 from ._torch import is_tracing
 from .amp import Scaler
 from .blocks import DebugOptions
-from .cache import ProgramCache
+from .cache import ProgramCache, ambient, with_dynamic_input_shape
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
 from .capture.step import Step
-from .config import GraphConfig, ambient, with_dynamic_input_shape
+from .config import GraphConfig
 from .debug.rich_tree import rich_tree
 from .debug.stages import Stages
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text
@@ -32,7 +32,6 @@ from .errors import (
     NestedGraph,
     NotAnOptimizer,
     NotCompiled,
-    NotSupported,
     StepFailed,
 )
 from .guards import check_gradients
@@ -135,17 +134,14 @@ class Graph(ModuleHolder):
     def set_grad_scaler(self, grad_scaler: Scaler | None = None) -> None:
         """Scale gradients in the program, unscale them, and skip the steps that overflow.
 
-        `build` calls plain ``loss.backward()`` and returns the loss as it is. The scaler stays the
-        live object: it shows the scale and saves it. An optimizer that is skipped leaves its
-        parameters, its state and its scheduler as they were. None, or a scaler that is not enabled:
-        nothing is scaled.
+        `build` calls plain ``loss.backward()``; the loss comes back unscaled. The scaler stays the
+        live object that shows and saves the scale. A skipped optimizer leaves its parameters, state
+        and scheduler as they were. None, or one that is not enabled: nothing is scaled.
 
-        Raises:
-            InvalidOption, NotSupported: it is no scaler, or one of a kind that a Graph cannot take.
+        Raises: InvalidOption, NotSupported.
         """
         self.config._set(scaler=amp.kind(grad_scaler))
-        if grad_scaler is not self._scaler:
-            self._cache.clear()
+        self._cache.clear()
         self._scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
@@ -319,10 +315,6 @@ class Graph(ModuleHolder):
             op_repr_with_py_stack: show the lines in ``print(graph)``.
             mode: OneFlow's older on/off switch.
         """
-        if not only_user_py_stack:
-            raise NotSupported(
-                "debug(only_user_py_stack=False): frames of torch itself are not recorded."
-            )
         options = DebugOptions.of(
             v_level,
             ranks=ranks,

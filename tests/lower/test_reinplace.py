@@ -14,7 +14,8 @@ from tests import support
 from tests.passes.test_random_programs import Line, contents, interpret, lines, results
 from torchgraph.config import Options
 from torchgraph.lower.executable import Executable, lower
-from torchgraph.lower.reinplace import in_place_form, reinplace
+from torchgraph.lower.forms import in_place_form
+from torchgraph.lower.reinplace import reinplace
 from torchgraph.passes import pipeline, run
 from torchgraph.program import OutputKind, Program
 
