@@ -71,6 +71,16 @@ def test_fused_optimizers_are_bitwise_eagers(form, name, amp, k, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["SGD, momentum", "AdamW", "AdamW, clipped", "RMSprop", "NAdam", "AdamW, foreach"]
+)
+def test_fused_updates_of_other_optimizers_are_close(name, k):
+    mine, other = sides(Mlp, OPTIMIZERS[name], k=k)
+    mine.step.fuse()
+    follow(mine, other, batches(Mlp, 8, infinite=(0, 4)), rtol=1e-5)
+
+
 def test_a_fused_program_hands_the_flag_to_the_update():
     mine, _ = sides(Mlp, FUSED["AdamW"])
     mine.step.fuse()

@@ -264,9 +264,9 @@ def _scaled(update: Update, group: ParameterGroup) -> Update:
     call, place = gradient.args
     if not isinstance(call, fx.Node) or call.target is not ops.unscale:
         return update
-    gradients, _, scale, divide = call.args
+    gradients, _, scale, *divide = call.args
     # The op divides: so does eager where it is exact, but for what it unscales explicitly.
-    if not divide and RULES[group.kind].is_exact(dict(group.settings)):
+    if not any(divide) and RULES[group.kind].is_exact(dict(group.settings)):
         return update
     return replace(update, gradient=gradients[place], scale=scale)  # type: ignore[index, arg-type]
 
