@@ -75,6 +75,7 @@ class Options:
     clip_norm: tuple[float, float] | None = None
     """(largest norm, its p) of all gradients together."""
     clip_value: float | None = None
+    gradient_norms: bool = False
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""
@@ -290,6 +291,14 @@ class GraphConfig:
         if clip_value is not None and not (_is_number(clip_value) and clip_value >= 0):
             raise InvalidOption(f"set_clip_grad_value takes a number >= 0, not {clip_value!r}.")
         self._set(clip_value=None if clip_value is None else float(clip_value))
+
+    def enable_gradient_norms(self, mode: bool = True) -> None:
+        """Compute the norm of each param group's gradients, for ``graph.report()``.
+
+        The 2-norm as `torch.nn.utils.get_total_norm` has it: unscaled, before any clipping, summed
+        over micro-batches.
+        """
+        self._set(gradient_norms=bool(mode))
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
         """Let matrix products accumulate onto what is added to them: ``addmm`` for ``mm`` + add.

@@ -348,3 +348,37 @@ def test_returned_gradients_without_clipping():
     weighted_loss(other.model, *batch).backward()
 
     assert torch.equal(got["first"], other.model.first.weight.grad)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_report_shows_norms_by_group(k, scaled):
+    def make(parameters):
+        first, *rest = parameters
+        return optim.SGD([{"params": [first]}, {"params": rest}], lr=0.1)
+
+    mine, other = (sides if scaled else plain_sides)(Mlp, make, k=k)
+    mine.step.config.enable_gradient_norms()
+    mine.step.config.set_clip_grad_norm(0.05)
+    expected = []
+
+    def clip():
+        first, *rest = other.model.parameters()
+        expected[:] = [
+            nn.utils.get_total_norm([p.grad for p in group]) for group in ([first], rest)
+        ]
+        nn.utils.clip_grad_norm_(other.model.parameters(), 0.05)
+
+    other.step.clip = clip
+    follow(mine, other, batches(Mlp, 3))
+    report = mine.step.report()
+
+    assert [name for name, _ in report.gradient_norms] == [
+        "optimizer.0.param_groups.0",
+        "optimizer.0.param_groups.1",
+    ]
+    assert [norm for _, norm in report.gradient_norms] == [norm.item() for norm in expected]
+    assert "Gradients of the last step" in str(report)
+    plain, _ = plain_sides(Mlp, sgd)
+    plain.step(*batches(Mlp, 1)[0])
+    assert plain.step.report().gradient_norms == ()

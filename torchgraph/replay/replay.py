@@ -56,6 +56,8 @@ class Replay:
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
+        self.norms: dict[str, torch.Tensor] = {}
+        """Of each param group's gradients in the last run, where asked for."""
         self._leaves = list(captured.leaves)
         kinds = [out.kind for out in executable.outputs]
         self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
@@ -263,6 +265,8 @@ class Replay:
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
                 returned.append(value)
+            elif out.kind is OutputKind.NORM:
+                self.norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
                 continue
             elif out.kind is OutputKind.UPDATE:
