@@ -13,9 +13,9 @@ import torch
 from torch import fx
 
 from torchgraph import _torch
-from torchgraph.config import PassOptions
 from torchgraph.debug import text
 from torchgraph.errors import SourceLine
+from torchgraph.options import PassOptions
 from torchgraph.passes import Pass, run
 from torchgraph.program import (
     InputSpec,

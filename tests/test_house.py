@@ -30,6 +30,7 @@ LAYERS = {
     "config": 0,
     "counters": 0,
     "errors": 0,
+    "options": 0,
     "ops": 0,
     "aliasing": 1,
     "effects": 1,

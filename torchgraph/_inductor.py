@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ def compile_into(
 
 def load(directory: Path, options: Mapping[str, Any]) -> Compiled:
     """The function that `compile_into` compiled, in this or in another process."""
-    with _cached_in(directory), _inductor().config.patch(dict(options)):
+    with warnings.catch_warnings(), _cached_in(directory), _inductor().config.patch(dict(options)):
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's, about torch
         found = _inductor().CompiledArtifact.load(path=str(directory), format="unpacked")
     function: Compiled = getattr(found, "_compiled_fn", found)
     return function

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ._torch import HigherOrderOperator, OpOverload
+from ._torch import HigherOrderOperator, OpOverload, known_values
 from .program import Program
+from .values import evaluate, mode_of, neutral, with_values
 
 # Ops that return a view of their first argument although their schema does not say so.
 _SILENT_VIEWS = frozenset(
@@ -40,6 +41,19 @@ def alias_sources(node: fx.Node) -> list[fx.Node]:
         value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
         found.extend(_nodes_in(value))
     return found
+
+
+def refresh_views(program: Program) -> None:
+    """Give views the storage of what they show now: passes may have put it in a copy's place."""
+    mode = mode_of(program)
+    with neutral():
+        for node in program.nodes:
+            if node.target is operator.getitem:
+                source: Any = node.args[0]
+                node.meta["val"] = source.meta["val"][node.args[1]]
+            elif alias_sources(node):
+                args, kwargs = known_values(with_values((node.args, dict(node.kwargs))))
+                node.meta["val"] = evaluate(mode, node.target, args, kwargs)
 
 
 def escaping(program: Program) -> set[fx.Node]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
-import torch
-
-from ._torch import any_autocast
+from .capture.inputs import Call
 from .capture.step import Step
-from .errors import CacheThrashWarning, NotSupported, warn
+from .errors import CacheThrashWarning, StepFailed, warn
 from .replay.replay import Replay
 
 
@@ -48,6 +45,21 @@ class ProgramCache:
                 self._hit(replay)
                 return replay
         return None
+
+    def run(self, replay: Replay, call: Call) -> Any:
+        """One step of a program, which leaves when it has served its only call.
+
+        Raises:
+            StepFailed: an op raised. ``broken`` says whether anything was written before.
+        """
+        try:
+            returned = replay.run(call)
+        except StepFailed:
+            self.broken = replay.broken
+            raise
+        if replay.serves_once and replay.is_used_up:
+            self.remove(replay)
+        return returned
 
     def refit(self, key: Hashable, step: Step) -> Replay | None:
         """A program that serves the call once it is bound to the tensors that are there now."""
@@ -99,45 +111,3 @@ class ProgramCache:
                 "shapes, or raise config.set_cache_size.",
                 CacheThrashWarning,
             )
-
-
-def ambient() -> tuple[Any, ...]:
-    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
-    switches = (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-    if not any_autocast():
-        return switches
-    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
-    return (
-        *switches,
-        cpu and torch.get_autocast_dtype("cpu"),
-        cuda and torch.get_autocast_dtype("cuda"),
-    )
-
-
-def with_dynamic_input_shape(
-    *, size: int = 10, enable_shared: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
-
-    Any Graph captures anew for another shape; this only sets how many programs are kept. They
-    always share the live state, so ``enable_shared=False`` is refused.
-    """
-    if not enable_shared:
-        raise NotSupported(
-            "with_dynamic_input_shape(enable_shared=False): programs share their state."
-        )
-
-    def decorate(init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def sized(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            self.config.set_cache_size(size)
-
-        return sized
-
-    return decorate

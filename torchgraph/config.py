@@ -8,15 +8,18 @@ pass; ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (def
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import torch
 
+from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
+from .options import Options, PassOptions
 
 BACKENDS = ("auto", "aten", "inductor")
 _CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict"), "TORCHGRAPH_BACKEND": BACKENDS}
@@ -44,64 +47,6 @@ def inductor_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if (name.startswith("TORCHINDUCTOR_") and not name.endswith("_DIR")) or name == "CXX"
     }
-
-
-@dataclass(frozen=True)
-class PassOptions:
-    """Which passes run: names switched off, extra passes by anchor, and where to stop."""
-
-    disabled: frozenset[str] = frozenset()
-    inserted: tuple[tuple[str, Any], ...] = ()
-    """(name of the pass that it follows, the pass); an empty name puts it first."""
-    max_passes: int | None = None
-    max_edits: int | None = None
-    dump: str = ""
-    verify: str = "fast"
-
-
-@dataclass(frozen=True)
-class Options:
-    """Everything that capture, passes and lowering may depend on. Equal options, equal programs."""
-
-    training: bool = False
-    backend: str = "aten"
-    switch_at: int = 16
-    """How many calls an `auto` program runs on `aten`."""
-    rng: str = "eager"
-    cache_size: int = 8
-    amp: torch.dtype | None = None
-    scaler: str = ""
-    """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
-    clip_norm: tuple[float, float] | None = None
-    """(largest norm, its p) of all gradients together."""
-    clip_value: float | None = None
-    gradient_norms: bool = False
-    micro_batches: int = 1
-    whole_inputs: frozenset[str] = frozenset()
-    """Parameters of `build` that are not split into micro-batches."""
-    fuse_add_to_output: bool = False
-    fuse_cast_scale: bool = False
-    fuse_model_update: bool = False
-    multi_tensor_update: bool = False
-    fused_model_update_cast: bool = False
-    sparse_update: bool = False
-    passes: PassOptions = field(default_factory=PassOptions)
-
-    @property
-    def clips(self) -> bool:
-        """True when the gradients of all optimizers are clipped together."""
-        return self.clip_norm is not None or self.clip_value is not None
-
-    @property
-    def updates_fused(self) -> bool:
-        """True when a pass rewrites the optimizers' steps."""
-        options = (self.fuse_model_update, self.multi_tensor_update, self.fused_model_update_cast)
-        return any(options)
-
-    @property
-    def marks_gradients(self) -> bool:
-        """True when capture says which gradients the optimizers read."""
-        return self.updates_fused or self.backend != "aten"
 
 
 class PassSelection:
@@ -373,3 +318,45 @@ for _name, _subject in GraphConfig._LATER.items():
     setattr(GraphConfig, _name, _later(_name, _subject))
 for _name in GraphConfig._NEVER:
     setattr(GraphConfig, _name, _never(_name))
+
+
+def with_dynamic_input_shape(
+    *, size: int = 10, enable_shared: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
+
+    Any Graph captures anew for another shape; this only sets how many programs are kept. They
+    always share the live state, so ``enable_shared=False`` is refused.
+    """
+    if not enable_shared:
+        raise NotSupported(
+            "with_dynamic_input_shape(enable_shared=False): programs share their state."
+        )
+
+    def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def sized(self: Any, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            self.config.set_cache_size(size)
+
+        return sized
+
+    return decorate
+
+
+def ambient() -> tuple[Any, ...]:
+    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
+    switches = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    if not any_autocast():
+        return switches
+    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
+    return (
+        *switches,
+        cpu and torch.get_autocast_dtype("cpu"),
+        cuda and torch.get_autocast_dtype("cuda"),
+    )

@@ -16,11 +16,11 @@ from . import amp, state
 from ._torch import is_tracing
 from .amp import Scaler
 from .blocks import DebugOptions
-from .cache import ProgramCache, ambient, with_dynamic_input_shape
+from .cache import ProgramCache
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
 from .capture.step import Step
-from .config import GraphConfig
+from .config import GraphConfig, ambient, with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
 from .debug.stages import Stages
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text
@@ -32,7 +32,6 @@ from .errors import (
     NestedGraph,
     NotAnOptimizer,
     NotCompiled,
-    StepFailed,
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
@@ -87,8 +86,7 @@ class Graph(ModuleHolder):
         self._inputs = Inputs(self.build)
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
-        self._calls = 0
-        self._program_calls: Counter[str] = Counter()
+        self._progress = state.Progress()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
         Graph._instances[name] += 1
@@ -175,17 +173,10 @@ class Graph(ModuleHolder):
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
-            replay.before_run(self._program_calls[replay.serves])
+            replay.before_run(self._progress.calls[replay.serves])
         with replay.patience():
-            try:
-                returned = replay.run(call)
-            except StepFailed:
-                self._cache.broken = replay.broken
-                raise
-            vars(self)["_calls"] += 1  # past __setattr__, which asks what it is
-            self._program_calls[replay.serves] += 1
-            if replay.serves_once and replay.is_used_up:
-                self._cache.remove(replay)
+            returned = self._cache.run(replay, call)
+            self._progress.count(replay.serves)
             if self._optimizers:
                 loss = replay.loss(returned) if self._schedulers.needs_loss else None
                 self._schedulers.step(loss, replay.stepped(self._optimizers))
@@ -261,7 +252,7 @@ class Graph(ModuleHolder):
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
-        return state.collect(*self._held(), self._calls)
+        return state.collect(*self._held(), self._progress)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load at any time; the next call uses it. Nothing is written unless everything fits.
@@ -270,7 +261,7 @@ class Graph(ModuleHolder):
             StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
         """
         with self._lock:
-            self._calls = state.restore(state_dict, *self._held(), strict=strict)
+            self._progress = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
             self._cache.broken = ""
 

@@ -7,8 +7,9 @@ The format is plain: nested dicts of tensors, numbers, strings and None, which
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,12 +22,27 @@ from .errors import StateDictMismatch
 TRAIN = "_train"
 
 
+@dataclass
+class Progress:
+    """How far a Graph has come."""
+
+    step: int = 0
+    """Calls in all."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Calls by their arguments, in words; from a certain one on, Inductor's code runs."""
+
+    def count(self, arguments: str) -> None:
+        """One more call."""
+        self.step += 1
+        self.calls[arguments] += 1
+
+
 def collect(
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
     schedulers: Sequence[Any],
     scaler: Scaler | None,
-    step: int,
+    progress: Progress,
 ) -> OrderedDict[str, Any]:
     """One entry per module, and ``"_train"``: step, optimizers, schedulers, scaler, RNG."""
     state: OrderedDict[str, Any] = OrderedDict(
@@ -36,7 +52,8 @@ def collect(
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         rng["cuda"] = torch.cuda.get_rng_state_all()
     state[TRAIN] = {
-        "step": step,
+        "step": progress.step,
+        "calls": dict(progress.calls),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
         "scaler": None if scaler is None else scaler.state_dict(),
@@ -53,8 +70,8 @@ def restore(
     scaler: Scaler | None,
     *,
     strict: bool,
-) -> int:
-    """Load a state and return its step. Everything is checked before anything is written.
+) -> Progress:
+    """Load a state and return its progress. Everything is checked before anything is written.
 
     Raises:
         StateDictMismatch: names every missing, unexpected or wrongly shaped entry.
@@ -67,7 +84,7 @@ def restore(
             module.load_state_dict(state[name], strict=strict)
     train = state.get(TRAIN)
     if train is None:
-        return 0
+        return Progress()
     # A loaded optimizer shares no memory with the checkpoint: the next step writes its slots.
     for optimizer, saved in zip(optimizers, train["optimizers"], strict=False):
         optimizer.load_state_dict(copy.deepcopy(saved))
@@ -78,7 +95,7 @@ def restore(
     torch.set_rng_state(train["rng"]["cpu"])
     if "cuda" in train["rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(train["rng"]["cuda"])
-    return int(train["step"])
+    return Progress(train["step"], Counter(train.get("calls", {})))
 
 
 def _problems(
@@ -129,6 +146,9 @@ def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Seq
         return
     if type(train["step"]) is not int:
         yield f"{TRAIN}.step: is {train['step']!r}, not a number"
+    calls = train.get("calls", {})
+    if not isinstance(calls, Mapping) or any(type(count) is not int for count in calls.values()):
+        yield f"{TRAIN}.calls: is {calls!r}, not a dict of numbers"
     yield from _rng_problems(train["rng"])
     for what, own, saved in (
         ("optimizers", optimizers, train["optimizers"]),

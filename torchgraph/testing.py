@@ -10,10 +10,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .config import GraphConfig, PassOptions
+from .config import GraphConfig
 from .counters import Counters as Counters, counters as counters
 from .errors import ParityError
 from .graph import Graph
+from .options import PassOptions
 from .passes import Pass, run
 from .program import Program
 

@@ -1,7 +1,6 @@
 """Regions without a compiler: each runs as the ATen ops that it consists of."""
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,7 +10,7 @@ from torchgraph.replay import switch
 class Interpretation:
     """Stands in for a Compilation."""
 
-    made: list["Interpretation"] = []
+    made: ClassVar[list["Interpretation"]] = []
 
     def __init__(self, regions: Any, cache: Any, *, eager_draws: bool) -> None:
         self.regions = regions
@@ -27,8 +26,8 @@ class Interpretation:
 
 
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Interpretation]]:
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Interpretation]:
     """The compilations of the test, newest last."""
     monkeypatch.setattr(switch, "Compilation", Interpretation)
     monkeypatch.setattr(Interpretation, "made", [])
-    yield Interpretation.made
+    return Interpretation.made

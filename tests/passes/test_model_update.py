@@ -11,7 +11,7 @@ import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp, TallMatrices, batches, setup
 from tests.parity.test_fused import calls, flagged, programs
 from torchgraph import _extension
-from torchgraph.config import PassOptions
+from torchgraph.options import PassOptions
 from torchgraph.passes import FuseModelUpdate, run
 from torchgraph.program import provenance
 from torchgraph.testing import assert_parity, counters

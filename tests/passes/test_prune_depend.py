@@ -10,7 +10,7 @@ from torch import nn
 import torchgraph as tg
 from tests import support
 from torchgraph import ops
-from torchgraph.config import Options
+from torchgraph.options import Options
 from torchgraph.passes import CommonSubexpressions, DeadCode, PruneDepend, pipeline, run
 from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests import support
-from torchgraph.config import GraphConfig, Options, PassOptions
+from torchgraph.config import GraphConfig
 from torchgraph.debug import text
 from torchgraph.errors import InvalidOption, PassFailed, VerifyError
+from torchgraph.options import Options, PassOptions
 from torchgraph.passes import (
     Canonicalize,
     CommonSubexpressions,

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LinearLR
 
 import torchgraph as tg
 from tests import support
-from torchgraph.config import Options
+from torchgraph.options import Options
 from torchgraph.passes import SparseEmbedding, pipeline
 from torchgraph.program import Program
 

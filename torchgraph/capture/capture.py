@@ -13,10 +13,10 @@ import torch
 from torch import fx
 
 from .._torch import storage_id
-from ..config import Options
 from ..counters import counters
 from ..errors import SharedMemory
 from ..guards import Guards, Modules, ValueGuard
+from ..options import Options
 from ..program import CallRecord, OutputKind, Program, Role
 from .functionalize import functionalize
 from .inputs import Call, hollow

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from .._torch import pytree, storage_id
-from ..config import Options
 from ..errors import GradientNotFinal
+from ..options import Options
 from ..program import Phase, Role
 from .scaler import Scaling
 from .step import Step

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..config import Options
 from ..errors import UnsupportedInput
+from ..options import Options
 from .inputs import Call, map_leaves, paths
 
 

@@ -23,7 +23,6 @@ from .._torch import (
     trace_ops,
     track,
 )
-from ..config import Options
 from ..errors import (
     BackwardWithoutOptimizer,
     CaptureError,
@@ -31,6 +30,7 @@ from ..errors import (
     ScalerInBuild,
 )
 from ..optim import fused
+from ..options import Options
 from ..program import CallRecord, OutputKind, OutputSpec, Role
 from .amp import Autocast
 from .decompositions import table

@@ -10,9 +10,9 @@ import torch
 
 from .. import ops
 from .._torch import OpOverload, clip_grad_norm
-from ..config import Options
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, eager_branches
+from ..options import Options
 from ..program import Role
 from .scaler import Scaling
 from .standins import StandIns

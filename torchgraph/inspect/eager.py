@@ -15,7 +15,7 @@ from ..capture.inputs import Call, map_leaves, paths
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
 from ..capture.update import step as step_all
-from ..config import Options
+from ..options import Options
 from ..program import Role
 from . import bits
 from .ops import base_name

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 
 from ..cache import ProgramCache
 from ..capture.inputs import Call
-from ..config import Options
+from ..options import Options
 from ..program import PassRecord, Role
 from ..replay.replay import Replay
 from . import baked, facts, tables

@@ -18,11 +18,11 @@ from torch import fx
 
 from .. import effects
 from .._torch import OpOverload, graph_module, storage_id
+from ..aliasing import refresh_views
 from ..program import OutputKind, Program, TensorMeta, provenance
 from ..values import leaves
 from . import fast_draws, numbers
 from .region import Region, RegionGraph
-from .reinplace import refresh_views
 
 aten = torch.ops.aten
 

@@ -16,10 +16,9 @@ import torch
 from torch import fx
 
 from .. import effects
-from .._torch import OpOverload, known_values, storage_id
-from ..aliasing import alias_sources
+from .._torch import OpOverload, storage_id
+from ..aliasing import refresh_views
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
-from ..values import evaluate, mode_of, neutral, with_values
 from .forms import ACCUMULATING, in_place_form, minds_form
 from .skips import branch_on_flags
 
@@ -48,19 +47,6 @@ def reinplace(program: Program) -> Program:
     refresh_views(lowered)
     _Reinplace(lowered, flags).run()
     return lowered
-
-
-def refresh_views(program: Program) -> None:
-    """Give views the storage of what they show now: passes may have put it in a copy's place."""
-    mode = mode_of(program)
-    with neutral():
-        for node in program.nodes:
-            if node.target is operator.getitem:
-                source: Any = node.args[0]
-                node.meta["val"] = source.meta["val"][node.args[1]]
-            elif alias_sources(node):
-                args, kwargs = known_values(with_values((node.args, dict(node.kwargs))))
-                node.meta["val"] = evaluate(mode, node.target, args, kwargs)
 
 
 class _Reinplace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import Options
+from ..options import Options
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast

@@ -205,7 +205,10 @@ class _Region:
         options = {**options, "grad_scale": scale, "clip_coef": coefficient}
         options["found_inf"] = found if skips else None
         like = self._results[updates[0].places[0]]
-        node = edit.call(rule.op, lists, options, before=self._output, like=like)
+        try:
+            node = edit.call(rule.op, lists, options, before=self._output, like=like)
+        except RuntimeError as refusal:  # slots of another dtype than the parameter, say
+            raise NotFused(str(refusal)) from refusal
         if found is not None and not skips:  # the reference would round otherwise, if it skipped
             states = [state for held in (lists[0], *lists[2:]) for state in held]
             node = self._kept(states, node, found, edit, like)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 
 from torch import fx
 
-from ..config import PassOptions
 from ..debug import text
 from ..errors import InvalidOption, PassFailed
+from ..options import PassOptions
 from ..program import PassRecord, Program, provenance
 from ..rewriter import EditLimitReached, Rewriter
 from ..verify import Promises, Stage, verify, verify_promises

@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 
 from .. import _extension
-from ..config import Options
 from ..debug.stages import Stages
 from ..errors import BackendWarning, warn
 from ..lower import Compilation, CompilationFailed, DiskCache, Executable, Plan, lower_to_regions
+from ..options import Options
 from ..passes import pipeline, run
 from ..program import Program
 from .replay import Replay
@@ -43,9 +43,10 @@ class Switch:
                 self._switch(calls)
             elif self._compilation is None and self._replay.runs:
                 self._start()
-        except CompilationFailed as failure:
+        except Exception as failure:  # aten computes the same: whatever it is, training goes on
             self._replay.before_run = None
-            warn(f"{self._name} stays on the aten backend. {failure}", BackendWarning)
+            kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
+            warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
 
     def _start(self) -> None:
         options = self._options

@@ -1,0 +1,286 @@
+"""The inductor backend for real: compiled in another process, kept on disk, switched to in time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests.lower.test_cut import Unbiased
+from tests.parity.models import Mlp, batches, setup
+from torchgraph.errors import BackendWarning, InvalidOption
+from torchgraph.lower import job
+from torchgraph.testing import assert_parity, counters
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def cache(shared, monkeypatch):
+    """One directory of compiled code for the tests of this file: most of them want the same."""
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(shared))
+    return shared
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def trained(backend, steps=6, *, switch_at=16, state=None):
+    """Losses, parameters and the graph after some steps of one small model."""
+    torch.manual_seed(0)
+    model = Mlp()
+    graph = tg.train_step(
+        model, nn.functional.cross_entropy, optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    )
+    graph.config.set_backend(backend, switch_at=switch_at)
+    if state is not None:
+        graph.load_state_dict(state)
+    losses = [graph(*batch).item() for batch in batches(Mlp, steps)]
+    return losses, list(model.parameters()), graph
+
+
+def equal(left, right):
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: optim.AdamW(p, lr=0.01),
+        lambda p: optim.NAdam(p, lr=0.01),
+    ],
+    ids=["SGD", "AdamW", "NAdam"],
+)
+def test_ten_steps_are_eagers_within_rounding(make, cache):
+    """A convolution, a BatchNorm, gradients in four dimensions; slots and buffers compared too."""
+    assert_parity(
+        setup(Unbiased, make),
+        batches(Unbiased, 10),
+        rtol=1e-5,
+        atol=1e-6,
+        configure=lambda config: config.set_backend("inductor"),
+    )
+
+
+def test_dropout_draws_what_eager_draws(cache):
+    _, parameters, _ = trained("inductor")
+    _, expected, _ = trained("aten")
+    for got, wanted in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_new_graph_takes_the_code_from_the_disk(cache):
+    trained("inductor")
+    with counters.expect(region_compiles=0, region_loads=1):
+        trained("inductor")
+
+
+def test_auto_switches_at_a_fixed_call_cold_and_warm(empty):
+    with counters.expect(region_compiles=1):
+        cold, parameters, graph = trained("auto", 8, switch_at=3)
+    with counters.expect(region_compiles=0):
+        warm, again, _ = trained("auto", 8, switch_at=3)
+    assert cold == warm
+    assert equal(parameters, again)
+    aten, _, _ = trained("aten", 8)
+    assert cold[:3] == aten[:3]
+    assert cold == pytest.approx(aten, rel=1e-5)
+    held = {program.signature: program for program in graph.report().programs.held}
+    (program,) = held.values()
+    # Call 1 created the momentum, in a program of its own; this one serves from call 2 on.
+    assert (program.runs, program.inductor_since) == (7, 3)
+    assert "2 aten, 5 inductor" in str(graph.report())
+
+
+def test_a_resumed_run_switches_where_the_other_did(cache):
+    whole, expected, _ = trained("auto", 6, switch_at=3)
+    torch.manual_seed(0)
+    model = Mlp()
+    graph = tg.train_step(
+        model, nn.functional.cross_entropy, optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    )
+    graph.config.set_backend("auto", switch_at=3)
+    data = batches(Mlp, 6)
+    losses = [graph(*batch).item() for batch in data[:4]]
+    state = {key: value for key, value in graph.state_dict().items()}
+    torch.manual_seed(9)
+    other = Mlp()
+    resumed = tg.train_step(
+        other, nn.functional.cross_entropy, optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    )
+    resumed.config.set_backend("auto", switch_at=3)
+    resumed.load_state_dict(state)
+    losses += [resumed(*batch).item() for batch in data[4:]]
+    assert losses == whole
+    assert equal(other.parameters(), expected)
+    assert resumed.report().programs.held[0].inductor_since == 4
+
+
+def test_one_call_compiles_nothing(empty):
+    with counters.expect(region_compiles=0):
+        trained("auto", 1)
+    assert not empty.exists()
+
+
+def test_deterministic_algorithms_mean_aten(empty):
+    torch.use_deterministic_algorithms(True)
+    try:
+        with counters.expect(region_compiles=0):
+            got, _, _ = trained("auto", 5, switch_at=2)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert got == trained("aten", 5)[0]
+
+
+def test_no_compiler(empty, monkeypatch):
+    monkeypatch.setattr(job, "cpp_compiler", lambda: None)
+    with pytest.warns(BackendWarning, match=r"stays on the aten backend.*no C\+\+ compiler") as seen:
+        got, _, _ = trained("inductor")
+    assert got == trained("aten")[0]
+    assert len(seen) == 1
+
+
+def test_a_failed_compilation(empty, monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    job._machine.cache_clear()
+    try:
+        with pytest.warns(BackendWarning, match="stays on the aten backend") as seen:
+            got, _, _ = trained("auto", 6, switch_at=3)
+    finally:
+        job._machine.cache_clear()
+    assert got == trained("aten", 6)[0]
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("harm", ["truncated", "foreign", "no manifest", "nothing left"])
+def test_an_entry_that_is_not_whole_is_made_again(harm, cache):
+    _, expected, _ = trained("inductor")
+    (entry,) = [path for path in cache.iterdir() if _holds_the_mlp(path)]
+    files = sorted(path for path in entry.rglob("*.so"))
+    if harm == "truncated":
+        files[0].write_bytes(files[0].read_bytes()[:100])
+    elif harm == "foreign":
+        manifest = entry / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "key": "another"}))
+    elif harm == "no manifest":
+        (entry / "manifest.json").unlink()
+    else:
+        for path in [*files, entry / "manifest.json"]:
+            path.unlink()
+    with pytest.warns(BackendWarning, match="is compiled anew") as seen:
+        _, got, _ = trained("inductor")
+    assert len(seen) == 1
+    assert equal(got, expected)
+
+
+def _holds_the_mlp(entry):
+    """True for the entry that `trained` uses: the one used last."""
+    newest = max((path for path in entry.parent.iterdir()), key=lambda p: p.stat().st_atime_ns)
+    return entry == newest
+
+
+def test_the_directory_is_the_users_own(empty):
+    trained("inductor")
+    assert empty.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_used(tmp_path, monkeypatch):
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(occupied))
+    with pytest.warns(BackendWarning, match="TORCHGRAPH_CACHE_DIR"):
+        got, _, _ = trained("inductor")
+    assert got == pytest.approx(trained("aten")[0], rel=1e-5)
+    assert occupied.read_text() == ""
+
+
+SCRIPT = """
+import sys, time, torch
+from torch import nn, optim
+import torchgraph as tg
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+graph = tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.parameters()))
+graph.config.set_backend("auto")
+x, y = torch.randn(5, 6), torch.randint(3, (5,))
+graph(x, y), graph(x, y)
+compilation = graph._shown[0].before_run.__self__._compilation
+print(compilation._process.pid, flush=True)
+"""
+
+
+def run_script(more, cache):
+    code = textwrap.dedent(SCRIPT) + textwrap.dedent(more)
+    environment = {**os.environ, "TORCHGRAPH_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid, seconds=10):
+    end = time.monotonic() + seconds
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not is_running(pid)
+
+
+def test_the_process_ends_at_once_while_another_compiles(tmp_path):
+    with run_script("end = time.monotonic()", tmp_path) as script:
+        child = int(script.stdout.readline())
+        start = time.monotonic()
+        assert script.wait() == 0
+        assert time.monotonic() - start < 5
+    assert wait_until_gone(child)
+
+
+def test_a_killed_process_takes_its_compiler_along(tmp_path):
+    with run_script("time.sleep(100)", tmp_path) as script:
+        child = int(script.stdout.readline())
+        assert is_running(child)
+        script.send_signal(signal.SIGKILL)
+    assert wait_until_gone(child)
+
+
+def test_a_collected_graph_takes_its_compiler_along(tmp_path):
+    more = "import gc; del graph, compilation; gc.collect(); print('collected', flush=True); time.sleep(100)"
+    with run_script(more, tmp_path) as script:
+        child = int(script.stdout.readline())
+        assert script.stdout.readline() == "collected\n"
+        assert wait_until_gone(child)
+        script.kill()
+
+
+def test_options():
+    graph = tg.Graph()
+    for wrong in ("jit", None, 3):
+        with pytest.raises(InvalidOption):
+            graph.config.set_backend(wrong)
+    for wrong in (0, -1, 2.0, True):
+        with pytest.raises(InvalidOption):
+            graph.config.set_backend("auto", switch_at=wrong)
+    with pytest.raises(InvalidOption):
+        graph.config.set_rng("slow")

@@ -1,0 +1,66 @@
+"""Options: what a Graph's config comes to, frozen. Equal options, equal programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """Which passes run: names switched off, extra passes by anchor, and where to stop."""
+
+    disabled: frozenset[str] = frozenset()
+    inserted: tuple[tuple[str, Any], ...] = ()
+    """(name of the pass that it follows, the pass); an empty name puts it first."""
+    max_passes: int | None = None
+    max_edits: int | None = None
+    dump: str = ""
+    verify: str = "fast"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that capture, passes and lowering may depend on. Equal options, equal programs."""
+
+    training: bool = False
+    backend: str = "aten"
+    switch_at: int = 16
+    """How many calls an `auto` program runs on `aten`."""
+    rng: str = "eager"
+    cache_size: int = 8
+    amp: torch.dtype | None = None
+    scaler: str = ""
+    """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
+    clip_norm: tuple[float, float] | None = None
+    """(largest norm, its p) of all gradients together."""
+    clip_value: float | None = None
+    gradient_norms: bool = False
+    micro_batches: int = 1
+    whole_inputs: frozenset[str] = frozenset()
+    """Parameters of `build` that are not split into micro-batches."""
+    fuse_add_to_output: bool = False
+    fuse_cast_scale: bool = False
+    fuse_model_update: bool = False
+    multi_tensor_update: bool = False
+    fused_model_update_cast: bool = False
+    sparse_update: bool = False
+    passes: PassOptions = field(default_factory=PassOptions)
+
+    @property
+    def clips(self) -> bool:
+        """True when the gradients of all optimizers are clipped together."""
+        return self.clip_norm is not None or self.clip_value is not None
+
+    @property
+    def updates_fused(self) -> bool:
+        """True when a pass rewrites the optimizers' steps."""
+        options = (self.fuse_model_update, self.multi_tensor_update, self.fused_model_update_cast)
+        return any(options)
+
+    @property
+    def marks_gradients(self) -> bool:
+        """True when capture says which gradients the optimizers read."""
+        return self.updates_fused or self.backend != "aten"
