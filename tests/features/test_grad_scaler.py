@@ -34,6 +34,15 @@ OPTIMIZERS = {
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.9),
     "ASGD": lambda p: optim.ASGD(p, lr=0.01),
 }
+MORE = {
+    "Adafactor": lambda p: optim.Adafactor(p, lr=0.01),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.01, lr_decay=0.1),
+    "RAdam": lambda p: optim.RAdam(p, lr=0.01),
+    "Rprop": lambda p: optim.Rprop(p, lr=0.01),
+    "SGD, lr a tensor": lambda p: optim.SGD(p, lr=torch.tensor(0.1)),
+    "LAMB": lambda p: tg.optim.LAMB(p, lr=0.01),
+    "Lion": lambda p: tg.optim.Lion(p, lr=0.01),
+}
 FUSED = {
     "SGD": lambda p: optim.SGD(p, lr=0.1, fused=True),
     "AdamW": lambda p: optim.AdamW(p, lr=0.01, fused=True),
@@ -51,6 +60,12 @@ def test_steps_are_bitwise_eagers(name, model, amp, k):
     follow(mine, other, batches(model, 9, infinite=(0, 4)))
 
     assert mine.lr_sch.last_epoch == 7
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_other_optimizers(name):
+    mine, other = sides(Mlp, MORE[name])
+    follow(mine, other, batches(Mlp, 9, infinite=(0, 3, 6)))
 
 
 @pytest.mark.parametrize(("amp", "k"), [(None, 1), (torch.float16, 2)])

@@ -9,7 +9,10 @@ from torch import optim
 import torchgraph as tg
 from tests.features.scaling import Train, assert_same, batches, sides
 from tests.parity.models import Mlp
+from torchgraph.capture.step import Step
 from torchgraph.errors import CaptureError, InvalidOption, NotSupported, StateDictMismatch
+from torchgraph.inspect import check
+from torchgraph.inspect.eager import Journal
 
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),
@@ -18,7 +21,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("when", ["before the first call", "after a call"])
+@pytest.mark.parametrize("when", ["before the first call", "after a call", "after a skipped call"])
 @pytest.mark.parametrize("name", ["SGD, momentum", "AdamW"])
 def test_a_resumed_run_goes_on_bitwise(name, when):
     mine, _ = sides(Mlp, OPTIMIZERS[name], amp=torch.float16)
@@ -30,8 +33,8 @@ def test_a_resumed_run_goes_on_bitwise(name, when):
     losses = [mine.step(*batch) for batch in data[5:]]
 
     resumed, _ = sides(Mlp, OPTIMIZERS[name], amp=torch.float16)
-    if when == "after a call":
-        resumed.step(*data[0])
+    if when != "before the first call":
+        resumed.step(*data[0 if when == "after a call" else 2])
     file.seek(0)
     resumed.step.load_state_dict(torch.load(file, weights_only=True))
     again = [resumed.step(*batch) for batch in data[5:]]
@@ -99,6 +102,26 @@ def test_check_follows_the_scaler():
         assert mine.step.check(*batch) is None
         mine.step(*batch)
     assert mine.scaler.get_scale() == 1500.0
+
+
+@pytest.mark.parametrize("infinite", [(), (1,)])
+def test_check_runs_the_lowered_program_as_it_is_run(infinite):
+    mine, _ = sides(Mlp, OPTIMIZERS["AdamW"])
+    mine.model.eval()
+    first, second = batches(Mlp, 2, infinite)
+    mine.step(*first)
+    (replay,) = mine.step._cache
+    call = mine.step._inputs.bind(second, {})
+    roots = {"model": mine.model}
+    side = check._GraphSide(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))
+    executable = replay.executable
+    follower = check._Follower(executable.program, executable.outputs, Journal())
+    expected = side.run(executable.function, executable.outputs)
+    got = side.run(follower.execute, executable.outputs)
+
+    assert not check._different(expected, got)
+    changed = bool((expected["model.first.weight"] != mine.model.first.weight).any())
+    assert changed is not bool(infinite)
 
 
 # --- refused -------------------------------------------------------------------------------------
