@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -44,7 +45,18 @@ def load(directory: Path, options: Mapping[str, Any]) -> Compiled:
 
 def changed_config() -> str:
     """Settings of ``torch._inductor.config`` that this process has changed, as Python."""
-    return str(_inductor().config.codegen_config()) if _CONFIG in sys.modules else ""
+    if _CONFIG not in sys.modules:
+        return ""
+    lines = str(_inductor().config.codegen_config()).splitlines()
+    return "\n".join(line for line in lines if not _says_the_default(line))
+
+
+def _says_the_default(line: str) -> bool:
+    """True for a setting that was changed and put back, as `load` does."""
+    config = _inductor().config
+    name = line.partition(" = ")[0].removeprefix(f"{_CONFIG}.")
+    entry = getattr(config, "_config", {}).get(name)
+    return entry is not None and functools.reduce(getattr, name.split("."), config) == entry.default
 
 
 def change_config(changes: str) -> None:

@@ -92,8 +92,9 @@ def test_the_format():
     assert list(state) == ["model", "_train"]
     assert list(state["model"]) == list(graph._modules["model"].state_dict())
     train = state["_train"]
-    assert set(train) == {"step", "optimizers", "schedulers", "scaler", "rng"}
+    assert set(train) == {"step", "calls", "optimizers", "schedulers", "scaler", "rng"}
     assert train["step"] == 1
+    assert train["calls"] == {"args[0]: float32[5, 4]": 1}
     assert train["scaler"] is None
     assert same(train["optimizers"][0], graph._optimizers[0].state_dict())
     assert train["schedulers"][0]["last_epoch"] == 1

@@ -92,7 +92,7 @@ class Held:
     reported: bool
     """True for the program that the report is about."""
     inductor_since: int | None = None
-    """How many of its calls ran on aten, before Inductor's code; None when all did."""
+    """How many of its runs were on aten, before Inductor's code; None when all are."""
 
 
 @dataclass(frozen=True)

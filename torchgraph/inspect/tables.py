@@ -250,5 +250,4 @@ def _runs(held: Held) -> str:
     """``16 aten, 84 inductor``."""
     if held.inductor_since is None:
         return str(held.runs)
-    compiled = max(held.runs - held.inductor_since, 0)
-    return f"{held.runs - compiled} aten, {compiled} inductor"
+    return f"{held.inductor_since} aten, {held.runs - held.inductor_since} inductor"

@@ -52,7 +52,7 @@ class Replay:
         self.before_run: Callable[[int], None] | None = None
         """To be called before each run, with the number of calls so far; see `Switch`."""
         self.inductor_since: int | None = None
-        """How many calls of the program came before Inductor's code; None while it runs on aten."""
+        """How many runs came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
@@ -71,9 +71,9 @@ class Replay:
         optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
         return not optimizers <= self.skipped
 
-    def adopt(self, program: Program, executable: Executable | Plan, *, since: int) -> None:
-        """Run ``executable``, of Inductor's code, from now on: call number ``since`` + 1."""
-        self.program, self.executable, self.inductor_since = program, executable, since
+    def adopt(self, program: Program, executable: Executable | Plan) -> None:
+        """Run ``executable``, of Inductor's code, from now on."""
+        self.program, self.executable, self.inductor_since = program, executable, self.runs
         self._bind()
 
     @property

@@ -40,7 +40,7 @@ class Switch:
             if self._replay.serves_once or torch.are_deterministic_algorithms_enabled():
                 self._replay.before_run = None
             elif calls >= self._at:
-                self._switch(calls)
+                self._switch()
             elif self._compilation is None and self._replay.runs:
                 self._start()
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
@@ -62,12 +62,12 @@ class Switch:
         self._compilation = Compilation(regions, DiskCache(), eager_draws=eager_draws)
         self._compilation.start()
 
-    def _switch(self, calls: int) -> None:
+    def _switch(self) -> None:
         with self._stages.stage("compiling with Inductor"):
             if self._compilation is None:
                 self._start()
             assert self._compilation is not None
             assert self._prepared is not None
             self._compilation.finish()
-        self._replay.adopt(*self._prepared, since=calls)
+        self._replay.adopt(*self._prepared)
         self._replay.before_run = None

@@ -1,0 +1,119 @@
+"""Compiled code on disk: whole or not there, the user's own, two writers at once."""
+
+import json
+import os
+
+import pytest
+
+from torchgraph.config import cache_directory
+from torchgraph.errors import BackendWarning
+from torchgraph.lower import DiskCache
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return DiskCache(tmp_path / "cache")
+
+
+def make(cache, key="abc", text="code"):
+    made = cache.begin()
+    (made / "sub").mkdir()
+    (made / "sub" / "code.so").write_text(text)
+    return cache.keep(made, key)
+
+
+def test_an_entry_is_found_again(cache, tmp_path):
+    entry = make(cache)
+    assert cache.find("abc") == entry
+    assert DiskCache(tmp_path / "cache").find("abc") == entry
+    assert cache.find("other") is None
+    assert (entry / "sub" / "code.so").read_text() == "code"
+
+
+def test_the_directory_is_the_users_own(cache, tmp_path):
+    make(cache)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "cache").chmod(0o755)
+    make(DiskCache(tmp_path / "cache"), "def")
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_nothing_is_made_before_it_is_needed(tmp_path):
+    DiskCache(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_of_two_writers_the_first_stays(cache):
+    one, other = cache.begin(), cache.begin()
+    (one / "code").write_text("first")
+    (other / "code").write_text("second")
+    entry = cache.keep(one, "abc")
+    assert cache.keep(other, "abc") == entry
+    assert (entry / "code").read_text() == "first"
+    assert not other.exists()
+
+
+def truncate(entry):
+    (entry / "sub" / "code.so").write_text("co")
+
+
+def lose(entry):
+    (entry / "sub" / "code.so").unlink()
+
+
+def rename(entry):
+    manifest = json.loads((entry / "manifest.json").read_text())
+    (entry / "manifest.json").write_text(json.dumps({**manifest, "key": "another"}))
+
+
+def empty(entry):
+    (entry / "manifest.json").write_text("")
+
+
+def no_dict(entry):
+    (entry / "manifest.json").write_text("[1, 2]")
+
+
+def no_manifest(entry):
+    (entry / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("harm", [truncate, lose, rename, empty, no_dict, no_manifest])
+def test_an_entry_that_is_not_whole_is_ignored_with_one_warning(harm, cache):
+    harm(make(cache))
+    with pytest.warns(BackendWarning, match="compiled anew") as seen:
+        assert cache.find("abc") is None
+    assert len(seen) == 1
+    assert cache.find("abc") is None
+    assert cache.find("abc") is None
+    make(cache)
+    assert cache.find("abc") is not None
+
+
+def test_a_directory_that_cannot_be_used(tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("mine")
+    cache = DiskCache(occupied)
+    with pytest.warns(BackendWarning, match="TORCHGRAPH_CACHE_DIR"):
+        entry = make(cache)
+    assert cache.find("abc") == entry
+    assert occupied.read_text() == "mine"
+    assert entry.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give a directory away")
+def test_a_directory_of_another_user(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    os.chown(theirs, 12345, 12345)
+    with pytest.warns(BackendWarning, match="another user"):
+        make(DiskCache(theirs))
+    assert list(theirs.iterdir()) == []
+
+
+def test_where_it_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCHGRAPH_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "torchgraph"
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path / "own"))
+    assert cache_directory() == tmp_path / "own"
