@@ -63,9 +63,10 @@ class FuseModelUpdate(Pass):
     """Replaces the captured steps of those optimizers that have a rule.
 
     ``fold``: the cast of a gradient to float32, its multiplication by a clipping coefficient and
-    its division by a scale become part of the op. ``multi_tensor``: one call for all parameters of a group that agree in
-    device, types and factors; else one call for each parameter. ``cast``: where the forward
-    casts a parameter to half precision, the cast is kept between calls and written by the update.
+    its division by a scale become part of the op. ``multi_tensor``: one call for all parameters of
+    a group that agree in device, types and factors; else one call for each parameter. ``cast``:
+    where the forward casts a parameter to half precision, the cast is kept between calls and
+    written by the update.
     """
 
     fold: bool = True
