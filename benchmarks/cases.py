@@ -79,16 +79,62 @@ def images(model: nn.Module, *, batch: int, size: int = 32) -> Work:
     return Work(model, torch.randn(batch, 3, size, size), labels, F.cross_entropy)
 
 
-def _text() -> Work:
+def _text(batch: int = 8) -> Work:
     # Without dropout, as one pretrains: all contenders then compute the same losses.
     vocabulary, length = 96, 64
-    tokens = torch.randint(vocabulary, (8, length + 1))
+    tokens = torch.randint(vocabulary, (batch, length + 1))
     model = GPT(vocabulary, block_size=length, layers=4, width=128, dropout=0.0)
     return Work(model, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), _next_token)
 
 
 def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+def _bert(batch: int = 8) -> Work:
+    """An encoder with its norms last, as in BERT, and a classifier on the first token."""
+    vocabulary, length, width = 1000, 64, 128
+    tokens = torch.randint(vocabulary, (batch, length))
+    labels = torch.randint(2, (batch,))
+    layer = nn.TransformerEncoderLayer(
+        width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True
+    )
+    encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    model = nn.Sequential(nn.Embedding(vocabulary, width), encoder, _First(), nn.Linear(width, 2))
+    return Work(model, tokens, labels, F.cross_entropy)
+
+
+class _First(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]
+
+
+class _Residual(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.way = nn.Identity() if stride == 1 else nn.Conv2d(inputs, outputs, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.way(x))
+
+
+def resnet18(width: int = 16) -> nn.Module:
+    """Eight residual blocks of two convolutions (He et al., 2016), for 32x32 images."""
+    widths = [width, width, 2 * width, 4 * width, 8 * width]
+    blocks: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(pairwise(widths)):
+        stride = 2 if index else 1
+        blocks += [_Residual(inputs, outputs, stride), _Residual(outputs, outputs, 1)]
+    stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10)]
+    return nn.Sequential(*stem, *blocks, *head)
 
 
 CASES: dict[str, Case] = {
@@ -100,6 +146,11 @@ CASES: dict[str, Case] = {
         Case("conv6", "6 convolutions, 3x32x32, batch 32", lambda: images(conv6(), batch=32)),
         Case("mobilenet_v2", "width 0.5, 3x32x32, batch 16", lambda: images(mobilenet(), batch=16)),
         Case("gpt", "4 layers, width 128, 64 tokens, batch 8", _text),
+        Case("bert", "encoder, 4 layers, width 128, 64 tokens, batch 8", _bert),
+        Case("resnet18", "width 16, 3x32x32, batch 16", lambda: images(resnet18(), batch=16)),
+        Case("mlp_batch_1", "as mlp, batch 1", lambda: dense(mlp(3), batch=1, inputs=64)),
+        Case("conv6_batch_1", "as conv6, batch 1", lambda: images(conv6(), batch=1)),
+        Case("gpt_batch_1", "as gpt, batch 1", lambda: _text(1)),
         Case(
             "mlp_wide",
             "3 layers, 784-1024-1024-10, batch 32",
@@ -107,4 +158,5 @@ CASES: dict[str, Case] = {
         ),
     )
 }
-DEFAULT = ("mlp", "conv6", "mobilenet_v2", "gpt")
+SMALL = ("mlp", "conv6", "mobilenet_v2", "gpt")
+DEFAULT = (*SMALL, "bert", "resnet18", "mlp_batch_1", "conv6_batch_1", "gpt_batch_1")

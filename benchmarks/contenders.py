@@ -18,14 +18,14 @@ Step = Callable[[], Tensor]
 
 
 class TrainGraph(tg.Graph):
-    """One training step through torchgraph, on the ``aten`` backend."""
+    """One training step through torchgraph."""
 
-    def __init__(self, work: Work, optimizer: Optimizer) -> None:
+    def __init__(self, work: Work, optimizer: Optimizer, backend: str = "aten") -> None:
         super().__init__()
         self.model = work.model
         self.loss_fn = work.loss_fn
         self.add_optimizer(optimizer)
-        self.config.set_backend("aten")
+        self.config.set_backend(backend)
 
     def build(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self.loss_fn(self.model(x), y)
@@ -40,7 +40,9 @@ class Contender:
     name: str
     make: Callable[[Work], tuple[Step, TrainGraph | None]]
     compiles: bool = False
-    """True for torch.compile: slow to start, and absent where no compiler is."""
+    """True for what needs a compiler: slow to start, and absent where there is none."""
+    settles: int = 0
+    """How many further calls it takes before it runs as it will from then on."""
     cuda_only: bool = False
 
 
@@ -133,6 +135,14 @@ def _torchgraph_fused(work: Work) -> tuple[Step, TrainGraph]:
     return lambda: graph(work.x, work.y), graph
 
 
+def _on(backend: str, *, fused: bool) -> Callable[[Work], tuple[Step, TrainGraph]]:
+    def make(work: Work) -> tuple[Step, TrainGraph]:
+        graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR, fused=fused), backend)
+        return lambda: graph(work.x, work.y), graph
+
+    return make
+
+
 EAGER, TORCHGRAPH = "eager", "torchgraph aten"
 CONTENDERS: dict[str, Contender] = {
     one.name: one
@@ -144,5 +154,7 @@ CONTENDERS: dict[str, Contender] = {
         Contender("manual cuda graph", _manual_cuda_graph, cuda_only=True),
         Contender(TORCHGRAPH, _torchgraph),
         Contender("torchgraph aten fused", _torchgraph_fused),
+        Contender("torchgraph inductor", _on("inductor", fused=False), compiles=True),
+        Contender("torchgraph auto", _on("auto", fused=False), compiles=True, settles=16),
     )
 }

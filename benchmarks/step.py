@@ -41,6 +41,7 @@ class Started:
     graph: TrainGraph | None
     first_seconds: float
     first_loss: float
+    settling_seconds: float
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -154,6 +155,7 @@ def _measure(
                 "first_step_seconds": one.first_seconds,
                 "capture_seconds": capture_seconds(one.graph) if one.graph else None,
                 "first_loss": one.first_loss,
+                "settling_seconds": one.settling_seconds,
                 "memory": None if args.no_memory else _memory(case, one.name, device),
             }
         )
@@ -205,7 +207,8 @@ def _first_step(contender: Contender, case: Case, device: torch.device) -> Start
         losses.append(step())
 
     seconds = clock.seconds(first)
-    return Started(contender.name, steps[0], graphs[0], seconds, losses[0].item())
+    settling = clock.seconds(steps[0], contender.settles)
+    return Started(contender.name, steps[0], graphs[0], seconds, losses[0].item(), settling)
 
 
 def _check_loss(one: Started, eager: Started) -> None:

@@ -91,7 +91,6 @@ class GraphConfig:
         "enable_zero": "ZeRO",
         "set_zero_redundancy_optimizer_mode": "ZeRO",
         "set_outputs_buffer_size": "a ring of output buffers",
-        "enable_cudnn_conv_heuristic_search_algo": "the choice of cuDNN algorithms",
         "enable_straighten_algorithm": "the order of nodes",
         "enable_compress_memory": "planned memory",
         "enable_choose_best_memory_allocation": "planned memory",
@@ -244,6 +243,15 @@ class GraphConfig:
         over micro-batches.
         """
         self._set(gradient_norms=bool(mode))
+
+    def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
+        """Whether cuDNN takes its convolution algorithms by heuristic (True) or by trying them.
+
+        It is `torch.backends.cudnn.benchmark`, off or on while the Graph runs, and as it was
+        afterwards. Not called: the user's own setting. Without a GPU a warning says that nothing
+        comes of it. OneFlow: the option of the same name.
+        """
+        self._set(cudnn_heuristic=bool(mode))
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
         """Let matrix products accumulate onto what is added to them: ``addmm`` for ``mm`` + add.

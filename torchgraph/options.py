@@ -30,6 +30,8 @@ class Options:
     switch_at: int = 16
     """How many calls an `auto` program runs on `aten`."""
     rng: str = "eager"
+    cudnn_heuristic: bool | None = None
+    """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     cache_size: int = 8
     amp: torch.dtype | None = None
     scaler: str = ""

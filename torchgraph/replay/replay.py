@@ -32,6 +32,7 @@ from ..program import (
     TensorMeta,
     optimizer_of,
 )
+from . import cudnn
 from .derived import Derived
 
 _INTERRUPT = int(signal.SIGINT)
@@ -41,7 +42,14 @@ _set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in
 class Replay:
     """Runs an executable directly over live tensors. Holds what the guards found, not a copy."""
 
-    def __init__(self, captured: Captured, program: Program, executable: Executable | Plan) -> None:
+    def __init__(
+        self,
+        captured: Captured,
+        program: Program,
+        executable: Executable | Plan,
+        cudnn_heuristic: bool | None = None,
+    ) -> None:
+        """``cudnn_heuristic``: see `GraphConfig.enable_cudnn_conv_heuristic_search_algo`."""
         self.captured = captured
         self.program = program
         """The program after all passes."""
@@ -59,6 +67,7 @@ class Replay:
         self.norms: dict[str, torch.Tensor] = {}
         """Of each param group's gradients in the last run, where asked for."""
         self._leaves = list(captured.leaves)
+        self._cudnn_heuristic = cudnn.applicable(cudnn_heuristic, self.devices)
         kinds = [out.kind for out in executable.outputs]
         self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
         """True when the program creates optimizer state: the next step needs another program."""
@@ -241,7 +250,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
-            with below_autograd():
+            with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
                 return self.executable.function(values)
         except Exception as error:
             node = self.executable.node_at(error)
