@@ -83,18 +83,18 @@ def adamw_with_all(count: int, size: int, device: torch.device) -> tuple[Call, C
     theirs, ours = lists(count, size, device, 2), lists(count, size, device, 2)
     counters, own = steps(count, device), steps(count, device)
     copies = [[p.bfloat16() for p in given[0]] for given in (theirs, ours)]
-    one = torch.ones((), device=device)
+    factor = torch.full((), 1 + 2.0**-20, device=device)  # a factor of 1 would be left out
     found = torch.zeros((), device=device)
     op = writing("adam")
 
     def separate() -> None:
-        torch._amp_foreach_non_finite_check_and_unscale_(theirs[1], found, one)
-        torch._foreach_mul_(theirs[1], one)
+        torch._amp_foreach_non_finite_check_and_unscale_(theirs[1], found, factor)
+        torch._foreach_mul_(theirs[1], factor)
         _torch_adamw(theirs, counters)
         torch._foreach_copy_(copies[0], theirs[0])
 
     def together() -> None:
-        scalars = {"grad_scale": one, "clip_coef": one, "found_inf": found}
+        scalars = {"grad_scale": factor, "clip_coef": factor, "found_inf": found}
         op(*ours, [], own, copies[1], decoupled=True, **ADAM, **scalars)
 
     return separate, together

@@ -251,7 +251,7 @@ def test_names_of_the_options():
         "enable_auto_parallel_ignore_user_sbp_config", "enable_auto_parallel_sbp_collector",
         "enable_auto_parallel_trunk_algo", "enable_choose_best_memory_allocation",
         "enable_compress_memory", "enable_cudnn_conv_heuristic_search_algo",
-        "enable_fused_model_update_cast", "enable_multi_tensor_update",
+        "enable_fused_model_update_cast", "enable_gradient_norms", "enable_multi_tensor_update",
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
         "set_clip_grad_value", "set_cuda_graph",

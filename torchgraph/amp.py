@@ -73,7 +73,8 @@ def kind(scaler: Any) -> str:
             f"None, not {scaler!r}."
         )
     for name in _METHODS:
-        if getattr(type(scaler), name) is not getattr(torch.amp.GradScaler, name):
+        plain = getattr(torch.amp.GradScaler, name, None)
+        if getattr(type(scaler), name, None) is not plain:
             raise NotSupported(
                 f"{type(scaler).__name__} has its own {name}(), which a Graph would not call.",
                 fix="give a plain torch.amp.GradScaler.",

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from .errors import InvalidOption, NotAvailableYet
+from .errors import InvalidOption, NotAvailableYet, NotSupported
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,12 @@ class DebugOptions:
 
         Raises:
             InvalidOption: a level outside -1..3, ranks that are no ints, a negative depth.
+            NotSupported: library frames are asked for.
         """
+        if not only_user_py_stack:
+            raise NotSupported(
+                "debug(only_user_py_stack=False): frames of torch itself are not recorded."
+            )
         if mode is not None:
             v_level = max(v_level, 0) if mode else -1
         if v_level not in range(-1, 4):

@@ -236,6 +236,14 @@ class GraphConfig:
             raise InvalidOption(f"set_clip_grad_value takes a number >= 0, not {clip_value!r}.")
         self._set(clip_value=None if clip_value is None else float(clip_value))
 
+    def enable_gradient_norms(self, mode: bool = True) -> None:
+        """Compute the norm of each param group's gradients, for ``graph.report()``.
+
+        The 2-norm as `torch.nn.utils.get_total_norm` has it: unscaled, before any clipping, summed
+        over micro-batches.
+        """
+        self._set(gradient_norms=bool(mode))
+
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
         """Whether cuDNN takes its convolution algorithms by heuristic (True) or by trying them.
 

@@ -32,7 +32,6 @@ from .errors import (
     NestedGraph,
     NotAnOptimizer,
     NotCompiled,
-    NotSupported,
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
@@ -133,17 +132,14 @@ class Graph(ModuleHolder):
     def set_grad_scaler(self, grad_scaler: Scaler | None = None) -> None:
         """Scale gradients in the program, unscale them, and skip the steps that overflow.
 
-        `build` calls plain ``loss.backward()`` and returns the loss as it is. The scaler stays the
-        live object: it shows the scale and saves it. An optimizer that is skipped leaves its
-        parameters, its state and its scheduler as they were. None, or a scaler that is not enabled:
-        nothing is scaled.
+        `build` calls plain ``loss.backward()``; the loss comes back unscaled. The scaler stays the
+        live object that shows and saves the scale. A skipped optimizer leaves its parameters, state
+        and scheduler as they were. None, or one that is not enabled: nothing is scaled.
 
-        Raises:
-            InvalidOption, NotSupported: it is no scaler, or one of a kind that a Graph cannot take.
+        Raises: InvalidOption, NotSupported.
         """
         self.config._set(scaler=amp.kind(grad_scaler))
-        if grad_scaler is not self._scaler:
-            self._cache.clear()
+        self._cache.clear()
         self._scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
@@ -311,10 +307,6 @@ class Graph(ModuleHolder):
             op_repr_with_py_stack: show the lines in ``print(graph)``.
             mode: OneFlow's older on/off switch.
         """
-        if not only_user_py_stack:
-            raise NotSupported(
-                "debug(only_user_py_stack=False): frames of torch itself are not recorded."
-            )
         options = DebugOptions.of(
             v_level,
             ranks=ranks,

@@ -39,6 +39,7 @@ class Options:
     clip_norm: tuple[float, float] | None = None
     """(largest norm, its p) of all gradients together."""
     clip_value: float | None = None
+    gradient_norms: bool = False
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""

@@ -143,41 +143,45 @@ def sides(model: type[nn.Module], make: Callable[[Any], optim.Optimizer], **opti
     return tuple(found)
 
 
-def assert_same(mine: Side, other: Side, *, slots: bool = True) -> None:
-    """Parameters, buffers, slots, learning rates, scale: to the last bit.
+def assert_same(mine: Side, other: Side, *, slots: bool = True, rtol: float = 0.0) -> None:
+    """Parameters, buffers, slots, learning rates, scale: to the last bit without an ``rtol``.
 
     ``slots=False``: those that are there are compared, eager may have more.
     """
-    _same("", mine.model.state_dict(), other.model.state_dict())
+    _same("", mine.model.state_dict(), other.model.state_dict(), rtol)
     state, expected = mine.optimizer.state_dict(), other.optimizer.state_dict()
     if not slots:
         expected["state"] = {key: expected["state"][key] for key in state["state"]}
-    _same("", state, expected)
+    _same("", state, expected, rtol)
     assert mine.scaler.state_dict() == other.scaler.state_dict()
     assert mine.lr_sch.last_epoch == other.lr_sch.last_epoch
 
 
-def _same(path: str, got: Any, expected: Any) -> None:
+def _same(path: str, got: Any, expected: Any, rtol: float = 0.0) -> None:
     if isinstance(expected, dict):
         assert list(got) == list(expected), path
         for key, value in expected.items():
-            _same(f"{path}.{key}", got[key], value)
+            _same(f"{path}.{key}", got[key], value, rtol)
     elif isinstance(expected, (list, tuple)):
         assert len(got) == len(expected), path
         for number, value in enumerate(expected):
-            _same(f"{path}.{number}", got[number], value)
+            _same(f"{path}.{number}", got[number], value, rtol)
     elif isinstance(expected, torch.Tensor):
-        assert torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0)), path
+        torch.testing.assert_close(
+            got, expected, rtol=rtol, atol=rtol, equal_nan=True, msg=lambda text: f"{path}: {text}"
+        )
     else:
         assert got == expected, path
 
 
-def follow(mine: Side, other: Side, data: list[Any], **options: Any) -> None:
+def follow(
+    mine: Side, other: Side, data: list[Any], *, slots: bool = True, rtol: float = 0.0
+) -> None:
     """Run both, and compare after each step."""
     for number, batch in enumerate(data):
         torch.manual_seed(number)
         got = mine.step(*batch)
         torch.manual_seed(number)
         expected = other.step(*batch)
-        assert torch.equal(got, expected), number
-        assert_same(mine, other, **options)
+        torch.testing.assert_close(got, expected, rtol=rtol, atol=rtol, equal_nan=True)
+        assert_same(mine, other, slots=slots, rtol=rtol)

@@ -1,7 +1,6 @@
 """Clipping: by group, all together, in build. And the gradients and norms that build returns."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -26,12 +25,12 @@ def sgd(parameters):
     return optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def adamw(parameters, **options: Any):
-    return optim.AdamW(parameters, lr=0.01, **options)
+def adamw(parameters):
+    return optim.AdamW(parameters, lr=0.01)
 
 
 def fused(parameters):
-    return adamw(parameters, fused=True)
+    return optim.AdamW(parameters, lr=0.01, fused=True)
 
 
 class Unscaled:
@@ -52,9 +51,9 @@ class Unscaled:
         pass
 
 
-def plain_sides(model, make, **options: Any):
+def plain_sides(model, make, k=1):
     """Both sides without a scaler."""
-    mine, other = sides(model, make, **options)
+    mine, other = sides(model, make, k=k)
     mine.step.set_grad_scaler(None)
     other.step.scaler = Unscaled()
     Unscaled._per_optimizer_states = {id(other.optimizer): {"found_inf_per_device": {}}}
@@ -72,11 +71,11 @@ def test_norms_of_all_gradients(p, k, scaled):
     follow(mine, other, batches(Mlp, 4))
 
 
-@pytest.mark.parametrize("make", [sgd, adamw, fused])
-@pytest.mark.parametrize("fuse", [False, True])
-def test_norms_with_each_optimizer(fuse, make):
-    if fuse and make is not fused:
-        pytest.skip("without fused=True the fused update rounds otherwise")
+# Without fused=True the fused update rounds otherwise than the default branch.
+@pytest.mark.parametrize(
+    ("make", "fuse"), [(sgd, False), (adamw, False), (fused, False), (fused, True)]
+)
+def test_norms_with_each_optimizer(make, fuse):
     mine, other = plain_sides(ConvNet, make)
     mine.step.config.set_clip_grad_norm(0.05)
     if fuse:
@@ -349,3 +348,37 @@ def test_returned_gradients_without_clipping():
     weighted_loss(other.model, *batch).backward()
 
     assert torch.equal(got["first"], other.model.first.weight.grad)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("k", [1, 2])
+def test_the_report_shows_norms_by_group(k, scaled):
+    def make(parameters):
+        first, *rest = parameters
+        return optim.SGD([{"params": [first]}, {"params": rest}], lr=0.1)
+
+    mine, other = (sides if scaled else plain_sides)(Mlp, make, k=k)
+    mine.step.config.enable_gradient_norms()
+    mine.step.config.set_clip_grad_norm(0.05)
+    expected = []
+
+    def clip():
+        first, *rest = other.model.parameters()
+        expected[:] = [
+            nn.utils.get_total_norm([p.grad for p in group]) for group in ([first], rest)
+        ]
+        nn.utils.clip_grad_norm_(other.model.parameters(), 0.05)
+
+    other.step.clip = clip
+    follow(mine, other, batches(Mlp, 3))
+    report = mine.step.report()
+
+    assert [name for name, _ in report.gradient_norms] == [
+        "optimizer.0.param_groups.0",
+        "optimizer.0.param_groups.1",
+    ]
+    assert [norm for _, norm in report.gradient_norms] == [norm.item() for norm in expected]
+    assert "Gradients of the last step" in str(report)
+    plain, _ = plain_sides(Mlp, sgd)
+    plain.step(*batches(Mlp, 1)[0])
+    assert plain.step.report().gradient_norms == ()

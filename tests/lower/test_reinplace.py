@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 from tests import support
 from tests.passes.test_random_programs import Line, contents, interpret, lines, results
 from torchgraph.lower.executable import Executable, lower
-from torchgraph.lower.reinplace import in_place_form, reinplace
+from torchgraph.lower.forms import in_place_form
+from torchgraph.lower.reinplace import reinplace
 from torchgraph.options import Options
 from torchgraph.passes import pipeline, run
 from torchgraph.program import OutputKind, Program

@@ -14,6 +14,13 @@ bool same(M a, M b) {
   return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);
 }
 
+template <class M>
+M prepare(Preparation preparation, const Gradient<M>& gradient, M g, M p) {
+  if (preparation == kPlain) return gradient.template prepare<kPlain>(g, p);
+  if (preparation == kScaled) return gradient.template prepare<kScaled>(g, p);
+  return gradient.template prepare<kPenalized>(g, p);
+}
+
 template <template <class> class Rule, class M, unsigned kUsed, bool kTail>
 int64_t differing(const Options& options, double step, M* p, const M* g, M* s0, M* s1, M* s2,
                   int64_t size) {
@@ -22,15 +29,14 @@ int64_t differing(const Options& options, double step, M* p, const M* g, M* s0, 
   M wanted[5][4096];
   for (int64_t i = 0; i < size; ++i) {
     M a = s0[i], b = s1[i], c = s2[i];
-    const M prepared = options.prepares() ? gradient.template prepare<true>(g[i], p[i])
-                                          : gradient.template prepare<false>(g[i], p[i]);
+    const M prepared = prepare(options.preparation(), gradient, g[i], p[i]);
     wanted[0][i] = rule.template next<kUsed, kTail>(p[i], prepared, a, b, c);
     wanted[1][i] = kUsed & 1 ? a : s0[i];
     wanted[2][i] = kUsed & 2 ? b : s1[i];
     wanted[3][i] = kUsed & 4 ? c : s2[i];
   }
   Stretch<M> at{p, g, {s0, s1, s2}, size};
-  advance(rule, gradient, at, kUsed, options.prepares(), kTail);
+  advance(rule, gradient, at, kUsed, options.preparation(), kTail);
   int64_t wrong = 0;
   for (int64_t i = 0; i < size; ++i) {
     wrong += !same(p[i], wanted[0][i]) + !same(s0[i], wanted[1][i]) + !same(s1[i], wanted[2][i]) +
@@ -48,7 +54,7 @@ int64_t differing_lamb(const Options& options, double step, M* p, const M* g, M*
   for (int64_t i = 0; i < size; ++i) {
     first[i] = s0[i];
     second[i] = s1[i];
-    rule.moments(p[i], gradient.template prepare<true>(g[i], p[i]), first[i], second[i]);
+    rule.moments(p[i], gradient.template prepare<kPenalized>(g[i], p[i]), first[i], second[i]);
     next[i] = rule.next(p[i], first[i], second[i], M(0.375));
   }
   Stretch<M> at{p, g, {s0, s1, nullptr}, size};
@@ -83,14 +89,14 @@ int64_t by_rule(int rule, const Options& o, double step, M* p, const M* g, M* s0
   }
 }
 
-Options options_of(const double* numbers, unsigned flags, bool prepares) {
+Options options_of(const double* numbers, unsigned flags, int preparation) {
   Options o{};
   for (int i = 0; i < kMaxNumbers; ++i) o.numbers[i] = numbers[i];
   for (int i = 0; i < kMaxFlags; ++i) o.flags[i] = flags >> i & 1u;
   o.maximize = flags >> kMaxFlags & 1u;
-  o.l1 = prepares ? 0.01 : 0;
-  o.grad_scale = prepares ? 3 : 1;
-  o.clip_coef = prepares ? 0.3 : 1;
+  o.l1 = preparation == kPenalized ? 0.01 : 0;
+  o.grad_scale = preparation == kPlain ? 1 : 3;
+  o.clip_coef = preparation == kPlain ? 1 : 0.3;
   return o;
 }
 
@@ -98,14 +104,14 @@ Options options_of(const double* numbers, unsigned flags, bool prepares) {
 
 extern "C" {
 
-int64_t differing_f32(int rule, const double* numbers, unsigned flags, bool prepares, double step,
+int64_t differing_f32(int rule, const double* numbers, unsigned flags, int preparation, double step,
                       float* p, const float* g, float* s0, float* s1, float* s2, int64_t n) {
-  return by_rule(rule, options_of(numbers, flags, prepares), step, p, g, s0, s1, s2, n);
+  return by_rule(rule, options_of(numbers, flags, preparation), step, p, g, s0, s1, s2, n);
 }
 
-int64_t differing_f64(int rule, const double* numbers, unsigned flags, bool prepares, double step,
+int64_t differing_f64(int rule, const double* numbers, unsigned flags, int preparation, double step,
                       double* p, const double* g, double* s0, double* s1, double* s2, int64_t n) {
-  return by_rule(rule, options_of(numbers, flags, prepares), step, p, g, s0, s1, s2, n);
+  return by_rule(rule, options_of(numbers, flags, preparation), step, p, g, s0, s1, s2, n);
 }
 
 void bce_f32(const float* x, const float* t, float* loss, float* grad, int64_t n) {

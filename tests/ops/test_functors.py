@@ -57,7 +57,7 @@ def test_the_loops_do_what_the_functors_say(functors, variant, dtype):
                 variant,
                 numbers,
                 flags,
-                flags % 3 == 0,
+                flags % 3,
                 ctypes.c_double(flags + 1.0),
                 *map(pointer, tensors),
                 ctypes.c_int64(size),

@@ -289,6 +289,7 @@ class Tracer:
         found = self._scaling.found
         recording.outputs += [OutputSpec(OutputKind.SKIP, f"optimizer.{n}") for n in found]
         recording.outputs += [OutputSpec(OutputKind.BEFORE, fqn) for fqn in update.before]
+        recording.outputs += [OutputSpec(OutputKind.NORM, group) for group in update.norms]
         recording.inputs = self._leaves
         recording.calls = self._calls.calls
         recording.reads = self._attributes.read_values()
@@ -303,6 +304,7 @@ class Tracer:
             *(new.value for new in recording.creates),
             *found.values(),
             *update.before.values(),
+            *update.norms.values(),
             *(number for number, _ in self._branches),
         ]
 

@@ -67,6 +67,8 @@ class OptimizerTrace:
         self._positions = {leaf.fqn: i for i, leaf in scanned.tensors()}
         self.gradients: dict[int, torch.Tensor] = {}
         """By the id of a parameter's stand-in."""
+        self.norms: dict[str, torch.Tensor] = {}
+        """Of the gradients of each param group, where asked for."""
         self.before: dict[str, torch.Tensor] = {}
         """Under a GradScaler, the states before the optimizers step."""
         self.writes: list[Write] = []
@@ -85,7 +87,10 @@ class OptimizerTrace:
                 if self._options.micro_batches > 1:
                     self._mark(optimizer, ops.accumulated)
             with eager_branches(optimizers):
-                prepare_gradients(optimizers, self._parameters(), self._scaling, self._options)
+                unscale(optimizers, self._scaling, self._options)
+                if self._options.gradient_norms:
+                    self._measure()
+                clip_gradients(optimizers, self._parameters(), self._options)
                 for parameter in wanted:
                     assert parameter.grad is not None
                     self.gradients[id(parameter)] = parameter.grad.detach().clone()
@@ -176,6 +181,14 @@ class OptimizerTrace:
         tensors = self._step.tensors()
         return [self._standins[i] for i, leaf in tensors if leaf.role is Role.PARAMETER]
 
+    def _measure(self) -> None:
+        for number, optimizer in enumerate(self._step.optimizers):
+            for index, group in enumerate(optimizer.param_groups):
+                found = [p.grad for p in group["params"] if p.grad is not None]
+                if found:
+                    norm = torch.nn.utils.get_total_norm(found)
+                    self.norms[f"optimizer.{number}.param_groups.{index}"] = norm
+
     def _mark_states(self) -> None:
         """Note what the optimizers' states hold now: `build` may have written parameters."""
         with torch.no_grad():
@@ -205,7 +218,8 @@ def step(
     options: Options,
 ) -> tuple[int, ...]:
     """What one call of a Graph does with its optimizers, in eager; the numbers of those skipped."""
-    prepare_gradients(optimizers, parameters, scaling, options)
+    unscale(optimizers, scaling, options)
+    clip_gradients(optimizers, parameters, options)
     skipped = tuple(number for number, found in scaling.found.items() if found.item())
     for number, optimizer in enumerate(optimizers):
         if number not in skipped:
@@ -214,15 +228,20 @@ def step(
     return skipped
 
 
-def prepare_gradients(
-    optimizers: Sequence[torch.optim.Optimizer],
-    parameters: Sequence[torch.Tensor],
-    scaling: Scaling,
-    options: Options,
+def unscale(
+    optimizers: Sequence[torch.optim.Optimizer], scaling: Scaling, options: Options
 ) -> None:
-    """Unscale and clip the gradients of all optimizers. ``parameters``: in the modules' order."""
+    """Unscale the gradients of all optimizers."""
     for number, optimizer in enumerate(optimizers):
         scaling.unscale(number, optimizer, explicit=options.clips or _clips(optimizer))
+
+
+def clip_gradients(
+    optimizers: Sequence[torch.optim.Optimizer],
+    parameters: Sequence[torch.Tensor],
+    options: Options,
+) -> None:
+    """Clip the gradients of all optimizers. ``parameters``: in the order of the modules."""
     for optimizer in optimizers:
         clip(optimizer)
     if options.clips:

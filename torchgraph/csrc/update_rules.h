@@ -14,6 +14,9 @@ constexpr int kMaxNumbers = 5;
 constexpr int kMaxFlags = 3;
 constexpr int kMaxStates = 3;
 
+// Each kind has a loop of its own: one that asks for each element is not compiled as vector code.
+enum Preparation { kPlain, kScaled, kPenalized };
+
 struct Options {
   double numbers[kMaxNumbers];
   bool flags[kMaxFlags];
@@ -21,8 +24,11 @@ struct Options {
   double l1;
   double grad_scale;
   double clip_coef;
-  // Anything to do to a gradient before the rule, besides its sign.
-  TG_INLINE bool prepares() const { return l1 != 0 || grad_scale != 1 || clip_coef != 1; }
+  // What is to be done to a gradient before the rule, besides its sign.
+  TG_INLINE Preparation preparation() const {
+    if (l1 != 0) return kPenalized;
+    return grad_scale != 1 || clip_coef != 1 ? kScaled : kPlain;
+  }
 };
 
 template <class M>
@@ -32,10 +38,11 @@ struct Gradient {
   TG_INLINE explicit Gradient(const Options& o)
       : scale(M(o.grad_scale)), clip(M(o.clip_coef)), l1(M(o.l1)), sign(o.maximize ? M(-1) : M(1)) {}
 
-  template <bool kPrepares>
+  template <Preparation kPreparation>
   TG_INLINE M prepare(M g, M p) const {
-    if constexpr (!kPrepares) return g * sign;
+    if constexpr (kPreparation == kPlain) return g * sign;
     g = g / scale * clip * sign;
+    if constexpr (kPreparation == kScaled) return g;
     const M direction = p > 0 ? M(1) : (p < 0 ? M(-1) : M(0));
     return l1 != 0 ? fused(l1, direction, g) : g;
   }

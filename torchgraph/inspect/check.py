@@ -15,6 +15,7 @@ from ..capture.inputs import Call
 from ..capture.step import Step
 from ..errors import NotSupported, SourceLine
 from ..program import (
+    SKIPPED_BY,
     OutputKind,
     OutputSpec,
     Phase,
@@ -120,7 +121,7 @@ def check(
         (replay.program, replay.program.signature.outputs, False),
         (replay.executable.program, replay.executable.outputs, True),
     ):
-        follower = _Follower(program, journal)
+        follower = _Follower(program, outputs, journal)
         got = side.run(follower.execute, outputs)
         reaches = _different(expected, got)
         if reaches:
@@ -207,8 +208,10 @@ class _Follower(fx.Interpreter):
     eager has no counterpart for is a suspect: it is judged by what eager gives to its reader.
     """
 
-    def __init__(self, program: Program, journal: Journal) -> None:
+    def __init__(self, program: Program, outputs: Sequence[OutputSpec], journal: Journal) -> None:
         super().__init__(program.gm)
+        pairs = zip(outputs, program.results, strict=True)
+        self._flags = {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
         self._journal = journal
         self._met: set[bytes] = set()
         self._clock = -1
@@ -221,6 +224,8 @@ class _Follower(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """As the base class, with a look at the result."""
+        if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
+            return None
         if self._found is not None or n.op != "call_function":
             return super().run_node(n)
         suspects = self._suspects.intersection(n.all_input_nodes)

@@ -46,6 +46,8 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    gradient_norms: tuple[tuple[str, float], ...] = ()
+    """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
 
     @classmethod
     def of(
@@ -78,6 +80,7 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
     def __rich__(self) -> RenderableType:
@@ -89,6 +92,7 @@ class Report:
             tables.nodes(self.nodes),
             tables.memory(self.memory),
             tables.programs(self.programs),
+            tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
             tables.branches(self.branches),
             tables.baked(self.baked),

@@ -117,6 +117,14 @@ def programs(cache: Programs) -> RenderableType:
     return _block(table, *reasons)
 
 
+def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:
+    """Of the last step."""
+    table = _table("Gradients of the last step", ("param group", "left"), ("norm", "right"))
+    for group, norm in rows:
+        table.add_row(group, f"{norm:.6g}")
+    return _block(table)
+
+
 _CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are not compiled here"}
 
 

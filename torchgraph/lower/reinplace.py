@@ -19,18 +19,11 @@ from .. import effects
 from .._torch import OpOverload, storage_id
 from ..aliasing import refresh_views
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
+from .forms import ACCUMULATING, in_place_form, minds_form
 from .skips import branch_on_flags
 
 aten = torch.ops.aten
 
-# Not tagged pointwise, yet each element of the result depends on the same element of self alone.
-_ELEMENTWISE = frozenset(
-    {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp", "aten::index_put"}
-)
-# Each element of the result depends on the same element of self, and on much of the others.
-_ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})
-# In half precision an op and its in-place form may round a number at different points.
-_HALF = frozenset({torch.float16, torch.bfloat16})
 _BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
@@ -189,7 +182,7 @@ class _Reinplace:
         first = node.args[0]
         if isinstance(first, (list, tuple)):
             self._in_place_lists(node, op)
-        elif isinstance(first, fx.Node) and not _minds_form(node):
+        elif isinstance(first, fx.Node) and not minds_form(node):
             if self._allowed(node, first, op):
                 node.target = op
                 self._merge(node, first)
@@ -212,7 +205,7 @@ class _Reinplace:
 
     def _in_place_lists(self, node: fx.Node, op: OpOverload) -> None:
         items = effects.written_values(op, node.args)
-        if _minds_form(node) and not node.meta.get(IN_PLACE):
+        if minds_form(node) and not node.meta.get(IN_PLACE):
             return
         homes = [self._home(item) for item in items]
         results = [user for user in node.users if user.target is operator.getitem]
@@ -243,7 +236,7 @@ class _Reinplace:
         ):
             return False
         home = self._home(first)
-        mixes = op._schema.name.removesuffix("_") in _ACCUMULATING
+        mixes = op._schema.name.removesuffix("_") in ACCUMULATING
         return self._may_stay(node, home) and not any(
             self._home(other) == home and (mixes or self._tensor(other) is not self._tensor(first))
             for other in _others(node, op)
@@ -320,40 +313,6 @@ class _Reinplace:
         if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
             return value
         return self._clone(value)
-
-
-def in_place_form(op: Any) -> OpOverload | None:
-    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where in place could differ in a bit."""
-    if not isinstance(op, OpOverload) or op._schema.is_mutable:
-        return None
-    name = op._schema.name
-    elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE | _ACCUMULATING
-    if not (elementwise or name.startswith(("aten::_foreach_", "torchgraph::"))):
-        return None
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        return None
-    return effects.other_form(op)
-
-
-def _minds_form(node: fx.Node) -> bool:
-    """True for an op of half precision that takes a number: its last bits depend on its form.
-
-    The two forms of an op of our own run the same kernel.
-    """
-    if getattr(node.target, "namespace", "") == "torchgraph":
-        return False
-    value = node.meta["val"]
-    items = value if isinstance(value, (tuple, list)) else (value,)
-    half = any(isinstance(item, torch.Tensor) and item.dtype in _HALF for item in items)
-    return half and any(map(_holds_number, (*node.args, *node.kwargs.values())))
-
-
-def _holds_number(argument: Any) -> bool:
-    if isinstance(argument, fx.Node):
-        return not isinstance(argument.meta.get("val"), (torch.Tensor, tuple, list))
-    if isinstance(argument, (tuple, list)):
-        return any(map(_holds_number, argument))
-    return isinstance(argument, (int, float)) and not isinstance(argument, bool)
 
 
 def _storages(node: fx.Node) -> Iterator[int]:

@@ -12,7 +12,7 @@ from .grad_stats import clip_coefficient, grad_stats
 from .marks import accumulated, before_update, gradient
 from .order import after, depend
 from .scale import cast_scale
-from .scaler import keep, unscale, update_scale_
+from .scaler import find_inf, keep, unscale, update_scale_
 
 __all__ = [
     "accumulated",
@@ -23,6 +23,7 @@ __all__ = [
     "clip_coefficient",
     "cross_entropy",
     "depend",
+    "find_inf",
     "grad_stats",
     "gradient",
     "grouped_mm",

@@ -89,6 +89,20 @@ def _flat(values: Sequence[Any]) -> list[Tensor]:
     return [tensor for each in lists for tensor in each]
 
 
+def _find_inf(grads: Sequence[Tensor]) -> Tensor:
+    found = torch.zeros((), dtype=torch.float32, device=grads[0].device)
+    # Times 1: what it writes is what is there.
+    _torch.amp.unscale_(list(grads), found, torch.ones_like(found))
+    return found
+
+
+def _no_dimensions(grads: Sequence[Tensor]) -> Tensor:
+    return grads[0].new_empty((), dtype=torch.float32)
+
+
+find_inf = define("find_inf(Tensor[] grads) -> Tensor", _find_inf, _no_dimensions, compiled=False)
+"""One float32 number: 1 where an element is not finite, else 0."""
+
 unscale_, unscale = _two_forms(
     "unscale_(Tensor(a!)[] grads, Tensor(b!) found_inf, Tensor scale, bool divide=False)",
     _unscale,

@@ -46,6 +46,8 @@ class Update:
     """In the order of the rule; None where the optimizer has no such slot."""
     places: tuple[int, ...]
     """In the output tuple: of the new parameter and of each new slot that there is."""
+    scale: fx.Node | None = None
+    """What the gradient is divided by before that; 0-dim."""
     copy: fx.Node | None = None
     """The input that keeps the parameter in half precision."""
 
@@ -53,17 +55,18 @@ class Update:
         """Equal for updates that one call can do."""
         nodes = (self.parameter, self.gradient, *self.slots, self.copy)
         types = [node and (node.meta["val"].dtype, node.meta["val"].device) for node in nodes]
-        return self.coefficient, *types
+        return self.coefficient, self.scale, *types
 
 
 @dataclass(frozen=True)
 class FuseModelUpdate(Pass):
     """Replaces the captured steps of those optimizers that have a rule.
 
-    ``fold``: the cast of a gradient to float32 and its multiplication by a clipping coefficient
-    become part of the op. ``multi_tensor``: one call for all parameters of a group that agree in
-    device, types and coefficient; else one call for each parameter. ``cast``: where the forward
-    casts a parameter to half precision, the cast is kept between calls and written by the update.
+    ``fold``: the cast of a gradient to float32, its multiplication by a clipping coefficient and
+    its division by a scale become part of the op. ``multi_tensor``: one call for all parameters of
+    a group that agree in device, types and factors; else one call for each parameter. ``cast``:
+    where the forward casts a parameter to half precision, the cast is kept between calls and
+    written by the update.
     """
 
     fold: bool = True
@@ -96,6 +99,7 @@ class FuseModelUpdate(Pass):
             edit.replace(mark, _gradient(mark))
         if edit.edits:
             _sweep(program, edit)
+            _look_only(program, edit)
 
     def _fuse(
         self, region: _Region, group: ParameterGroup, updates: list[Update], edit: Rewriter
@@ -106,7 +110,7 @@ class FuseModelUpdate(Pass):
         for update in updates:
             # The reference rounds what is folded otherwise than the compiled kernels do.
             compiled = _is_compiled(rule, update.parameter)
-            folded = _folded(update) if self.fold and compiled else update
+            folded = _folded(update, group) if self.fold and compiled else update
             if self.cast:
                 folded = replace(folded, copy=_kept_cast(folded, edit))
             key = folded.key() if self.multi_tensor else folded.fqn
@@ -198,7 +202,8 @@ class _Region:
         lists = ([u.parameter for u in updates], [u.gradient for u in updates], *slots, copies)
         found = self._skip.get(f"optimizer.{group.optimizer}")
         skips = found is not None and _is_compiled(rule, updates[0].parameter)
-        options = {**options, "clip_coef": updates[0].coefficient}
+        scale, coefficient = updates[0].scale, updates[0].coefficient
+        options = {**options, "grad_scale": scale, "clip_coef": coefficient}
         options["found_inf"] = found if skips else None
         like = self._results[updates[0].places[0]]
         try:
@@ -240,8 +245,8 @@ def _gradient(mark: fx.Node) -> fx.Node:
     return gradient
 
 
-def _folded(update: Update) -> Update:
-    """The update without the multiplication and the cast of its gradient that the op can do."""
+def _folded(update: Update, group: ParameterGroup) -> Update:
+    """The update without those changes of its gradient that the op itself can do."""
     gradient = update.gradient
     if gradient.target is aten.mul.Tensor and _sole(gradient):
         source, factor = gradient.args
@@ -252,7 +257,22 @@ def _folded(update: Update) -> Update:
         source = gradient.args[0]
         if isinstance(source, fx.Node) and source.meta["val"].dtype in _FLOATS - _EXACT:
             update = replace(update, gradient=source)
-    return update
+    return _scaled(update, group)
+
+
+def _scaled(update: Update, group: ParameterGroup) -> Update:
+    """The update with the gradient that a grad scaler has not unscaled yet."""
+    gradient = update.gradient
+    if gradient.target is not operator.getitem or not _sole(gradient):
+        return update
+    call, place = gradient.args
+    if not isinstance(call, fx.Node) or call.target is not ops.unscale:
+        return update
+    gradients, _, scale, *divide = call.args
+    # The op divides: so does eager where it is exact, but for what it unscales explicitly.
+    if not any(divide) and RULES[group.kind].is_exact(dict(group.settings)):
+        return update
+    return replace(update, gradient=gradients[place], scale=scale)  # type: ignore[index, arg-type]
 
 
 def _kept_cast(update: Update, edit: Rewriter) -> fx.Node | None:
@@ -286,6 +306,18 @@ def _is_coefficient(factor: Any, product: fx.Node) -> TypeGuard[fx.Node]:
     value = factor.meta["val"] if isinstance(factor, fx.Node) else None
     dtype = product.meta["val"].dtype
     return isinstance(value, torch.Tensor) and value.ndim == 0 and value.dtype == dtype in _EXACT
+
+
+def _look_only(program: Program, edit: Rewriter) -> None:
+    """Gradients that nobody reads unscaled are only looked at."""
+    for call in [node for node in program.nodes if node.target is ops.unscale]:
+        gradients: Any = call.args[0]
+        parts = list(call.users)
+        if len(parts) == 1 and parts[0].args[1] == len(gradients):
+            found = edit.call(ops.find_inf, (gradients,), before=call, like=call)
+            with edit.together():
+                edit.replace(parts[0], found)
+                edit.erase(call)
 
 
 def _sweep(program: Program, edit: Rewriter) -> None:

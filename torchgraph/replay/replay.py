@@ -64,6 +64,8 @@ class Replay:
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
+        self.norms: dict[str, torch.Tensor] = {}
+        """Of each param group's gradients in the last run, where asked for."""
         self._leaves = list(captured.leaves)
         self._cudnn_heuristic = cudnn.applicable(cudnn_heuristic, self.devices)
         kinds = [out.kind for out in executable.outputs]
@@ -161,7 +163,9 @@ class Replay:
             self.skipped = frozenset(hit)
         returned = results if self._returns_all else self._store(results)
         self._write_back()
-        return _rebuild(self.captured.out_tree, [returned[i] for i in self._order])
+        if self._order is not None:
+            returned = [returned[i] for i in self._order]
+        return _rebuild(self.captured.out_tree, returned)
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
@@ -174,14 +178,10 @@ class Replay:
         path = self.captured.loss_path
         if path is None:
             return None
-        names = self._returned(self.program.signature.outputs)
+        names = _returned(self.program.signature.outputs)
         found: list[torch.Tensor] = []
         map_leaves(returned, torch.Tensor, found.append)
         return found[names.index(path)]
-
-    @staticmethod
-    def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
-        return [out.target for out in outputs if out.kind is OutputKind.USER]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""
@@ -199,9 +199,9 @@ class Replay:
     def _bind(self) -> None:
         self._outputs = self.executable.outputs
         self._returns_all = all(out.kind is OutputKind.USER for out in self._outputs)
-        names = self._returned(self._outputs)
-        self._order = list(map(names.index, self._returned(self.program.signature.outputs)))
-        """Of what build returns: the update of a plan may give a part of it."""
+        given, wanted = map(_returned, (self._outputs, self.program.signature.outputs))
+        # The update of a plan gives the gradients that build returns, after all else.
+        self._order = None if given == wanted else list(map(given.index, wanted))
         numbered = enumerate(self._outputs)
         self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
@@ -274,6 +274,8 @@ class Replay:
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
                 returned.append(value)
+            elif out.kind is OutputKind.NORM:
+                self.norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
                 continue
             elif out.kind is OutputKind.UPDATE:
@@ -326,6 +328,10 @@ def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
         # The meta of the capture: the leaf's own tensor may have changed since.
         return spec.meta == TensorMeta.of(found.value)
     return spec.meta is None and type(leaf.value) is type(found.value)
+
+
+def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
+    return [out.target for out in outputs if out.kind is OutputKind.USER]
 
 
 def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:

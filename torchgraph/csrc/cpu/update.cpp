@@ -129,13 +129,13 @@ void update(const Member& member, int64_t begin, int64_t end, const Options& opt
             const Rule& rule, unsigned used) {
   alignas(64) M buffers[2 + kMaxStates][kStretch];
   const Gradient<M> gradient(options);
-  const bool prepares = options.prepares();
+  const Preparation preparation = options.preparation();
   for (; begin < end; begin += kStretch) {
     const int64_t size = std::min(kStretch, end - begin);
     Staged<M> staged(member, begin, size, buffers);
     const int64_t vectors = std::clamp<int64_t>(member.tail - begin, 0, size);
-    advance(rule, gradient, part(staged.at, 0, vectors), used, prepares, false);
-    advance(rule, gradient, part(staged.at, vectors, size), used, prepares, true);
+    advance(rule, gradient, part(staged.at, 0, vectors), used, preparation, false);
+    advance(rule, gradient, part(staged.at, vectors, size), used, preparation, true);
     staged.store_states();
     staged.store_param();
   }

@@ -5,7 +5,7 @@
 namespace torchgraph {
 namespace {
 
-template <unsigned kUsed, bool kPrepares, bool kTail, class Rule, class M>
+template <unsigned kUsed, Preparation kPreparation, bool kTail, class Rule, class M>
 TG_INLINE void run(const Rule rule, const Gradient<M> gradient, const Stretch<M>& at) {
   M* __restrict p = at.param;
   const M* __restrict g = at.grad;
@@ -19,8 +19,8 @@ TG_INLINE void run(const Rule rule, const Gradient<M> gradient, const Stretch<M>
     if constexpr (kUsed & 2) b = s1[i];
     if constexpr (kUsed & 4) c = s2[i];
     const M old = p[i];
-    p[i] = rule.template next<kUsed, kTail>(old, gradient.template prepare<kPrepares>(g[i], old), a,
-                                            b, c);
+    const M prepared = gradient.template prepare<kPreparation>(g[i], old);
+    p[i] = rule.template next<kUsed, kTail>(old, prepared, a, b, c);
     if constexpr (kUsed & 1) s0[i] = a;
     if constexpr (kUsed & 2) s1[i] = b;
     if constexpr (kUsed & 4) s2[i] = c;
@@ -29,22 +29,24 @@ TG_INLINE void run(const Rule rule, const Gradient<M> gradient, const Stretch<M>
 
 template <unsigned kUsed, bool kTail, class Rule, class M>
 TG_INLINE void prepare_and_run(const Rule& rule, const Gradient<M>& gradient, const Stretch<M>& at,
-                               bool prepares) {
-  if (prepares) {
-    run<kUsed, true, kTail>(rule, gradient, at);
+                               Preparation preparation) {
+  if (preparation == kPlain) {
+    run<kUsed, kPlain, kTail>(rule, gradient, at);
+  } else if (preparation == kScaled) {
+    run<kUsed, kScaled, kTail>(rule, gradient, at);
   } else {
-    run<kUsed, false, kTail>(rule, gradient, at);
+    run<kUsed, kPenalized, kTail>(rule, gradient, at);
   }
 }
 
 // The first of ``kUsed`` that is what is used.
 template <bool kTail, unsigned kFirst, unsigned... kOthers, class Rule, class M>
 TG_INLINE void choose(const Rule& rule, const Gradient<M>& gradient, const Stretch<M>& at,
-                      unsigned used, bool prepares) {
+                      unsigned used, Preparation preparation) {
   if (used == kFirst) {
-    prepare_and_run<kFirst, kTail>(rule, gradient, at, prepares);
+    prepare_and_run<kFirst, kTail>(rule, gradient, at, preparation);
   } else if constexpr (sizeof...(kOthers) > 0) {
-    choose<kTail, kOthers...>(rule, gradient, at, used, prepares);
+    choose<kTail, kOthers...>(rule, gradient, at, used, preparation);
   }
 }
 
@@ -55,7 +57,7 @@ TG_INLINE void moments_of(const Lamb<M> rule, const Gradient<M> gradient, const 
   M* __restrict first = at.state[0];
   M* __restrict second = at.state[1];
   for (int64_t i = 0; i < at.size; ++i) {
-    rule.moments(p[i], gradient.template prepare<true>(g[i], p[i]), first[i], second[i]);
+    rule.moments(p[i], gradient.template prepare<kPenalized>(g[i], p[i]), first[i], second[i]);
   }
 }
 
@@ -99,49 +101,49 @@ TG_INLINE void apply_to(const Lamb<M> rule, M ratio, const Stretch<M>& at) {
 
 TG_CLONES TG_ADVANCE(Sgd, float) {
   if (tail) {
-    choose<true, 0, 1>(rule, gradient, at, used, prepares);
+    choose<true, 0, 1>(rule, gradient, at, used, preparation);
   } else {
-    choose<false, 0, 1>(rule, gradient, at, used, prepares);
+    choose<false, 0, 1>(rule, gradient, at, used, preparation);
   }
 }
 TG_CLONES TG_ADVANCE(Sgd, double) {
   if (tail) {
-    choose<true, 0, 1>(rule, gradient, at, used, prepares);
+    choose<true, 0, 1>(rule, gradient, at, used, preparation);
   } else {
-    choose<false, 0, 1>(rule, gradient, at, used, prepares);
+    choose<false, 0, 1>(rule, gradient, at, used, preparation);
   }
 }
 
 TG_CLONES TG_ADVANCE(Adam, float) {
   if (tail) {
-    choose<true, 3, 7>(rule, gradient, at, used, prepares);
+    choose<true, 3, 7>(rule, gradient, at, used, preparation);
   } else {
-    choose<false, 3, 7>(rule, gradient, at, used, prepares);
+    choose<false, 3, 7>(rule, gradient, at, used, preparation);
   }
 }
 TG_CLONES TG_ADVANCE(Adam, double) {
   if (tail) {
-    choose<true, 3, 7>(rule, gradient, at, used, prepares);
+    choose<true, 3, 7>(rule, gradient, at, used, preparation);
   } else {
-    choose<false, 3, 7>(rule, gradient, at, used, prepares);
+    choose<false, 3, 7>(rule, gradient, at, used, preparation);
   }
 }
 
 TG_CLONES TG_ADVANCE(RmsProp, float) {
-  choose<false, 1, 3, 5, 7>(rule, gradient, at, used, prepares);
+  choose<false, 1, 3, 5, 7>(rule, gradient, at, used, preparation);
 }
 TG_CLONES TG_ADVANCE(RmsProp, double) {
-  choose<false, 1, 3, 5, 7>(rule, gradient, at, used, prepares);
+  choose<false, 1, 3, 5, 7>(rule, gradient, at, used, preparation);
 }
 
-TG_CLONES TG_ADVANCE(Adagrad, float) { choose<false, 1>(rule, gradient, at, used, prepares); }
-TG_CLONES TG_ADVANCE(Adagrad, double) { choose<false, 1>(rule, gradient, at, used, prepares); }
+TG_CLONES TG_ADVANCE(Adagrad, float) { choose<false, 1>(rule, gradient, at, used, preparation); }
+TG_CLONES TG_ADVANCE(Adagrad, double) { choose<false, 1>(rule, gradient, at, used, preparation); }
 
-TG_CLONES TG_ADVANCE(Adadelta, float) { choose<false, 3>(rule, gradient, at, used, prepares); }
-TG_CLONES TG_ADVANCE(Adadelta, double) { choose<false, 3>(rule, gradient, at, used, prepares); }
+TG_CLONES TG_ADVANCE(Adadelta, float) { choose<false, 3>(rule, gradient, at, used, preparation); }
+TG_CLONES TG_ADVANCE(Adadelta, double) { choose<false, 3>(rule, gradient, at, used, preparation); }
 
-TG_CLONES TG_ADVANCE(Lion, float) { choose<false, 1>(rule, gradient, at, used, prepares); }
-TG_CLONES TG_ADVANCE(Lion, double) { choose<false, 1>(rule, gradient, at, used, prepares); }
+TG_CLONES TG_ADVANCE(Lion, float) { choose<false, 1>(rule, gradient, at, used, preparation); }
+TG_CLONES TG_ADVANCE(Lion, double) { choose<false, 1>(rule, gradient, at, used, preparation); }
 
 TG_CLONES void moments(const Lamb<float>& rule, const Gradient<float>& gradient,
                        const Stretch<float>& at) {

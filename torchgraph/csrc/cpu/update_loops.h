@@ -16,7 +16,7 @@ struct Stretch {
 // ``used``: which states there are. ``tail``: these are the last elements of a tensor.
 #define TG_ADVANCE(Rule, M)                                                            \
   void advance(const Rule<M>& rule, const Gradient<M>& gradient, const Stretch<M>& at, \
-               unsigned used, bool prepares, bool tail)
+               unsigned used, Preparation preparation, bool tail)
 
 TG_ADVANCE(Sgd, float);
 TG_ADVANCE(Sgd, double);

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t vectors = r.aligned ? begin + (end - begin) / kVector * kVector : begin;
   Squares squares;
   const auto next = [&](M p, M g, M& first, M& second) {
-    mine.rule.moments(p, mine.gradient.template prepare<true>(g, p), first, second);
+    mine.rule.moments(p, mine.gradient.template prepare<kPenalized>(g, p), first, second);
     squares.add(mine.rule, p, rounded(first, r.dtype), rounded(second, r.dtype));
   };
   for (int64_t i = begin + int64_t(threadIdx.x) * kVector; i < vectors; i += kThreads * kVector) {

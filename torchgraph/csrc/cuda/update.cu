@@ -8,7 +8,7 @@ template <unsigned kUsed, class Rule, class M>
 __device__ __forceinline__ void walk(const Rule& rule, const Gradient<M>& gradient,
                                      const UpdateRecord& r, int64_t begin, int64_t end) {
   const auto next = [&](M p, M g, M& a, M& b, M& c) {
-    return rule.template next<kUsed, false>(p, gradient.template prepare<true>(g, p), a, b, c);
+    return rule.template next<kUsed, false>(p, gradient.template prepare<kPenalized>(g, p), a, b, c);
   };
   const int64_t vectors = r.aligned ? begin + (end - begin) / kVector * kVector : begin;
   for (int64_t i = begin + int64_t(threadIdx.x) * kVector; i < vectors; i += kThreads * kVector) {
