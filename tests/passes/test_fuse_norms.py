@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
+from torchgraph.ops import library
 from torchgraph.passes import FuseLayerNorm, FuseRmsNorm, Pass
 from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
@@ -26,6 +27,14 @@ X, R, W, B, G = (
     torch.randn(8),
     torch.randn(2, 3, 8),
 )
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the ops were compiled here; what runs is whatever there is."""
+    monkeypatch.setattr(library, "has_kernel", lambda op, device: True)
+
+
 LAYER = ["add_layer_norm", "add_layer_norm_backward"]
 RMS = ["add_rms_norm", "add_rms_norm_backward"]
 
@@ -180,6 +189,21 @@ def test_parity_of_a_gpt(kind) -> None:
     assert ops_of(program).count(backward) == (4 if kind == "layer" else 5)
 
 
+@pytest.mark.parametrize("kind", NORMS)
+def test_the_option_for_additions_is_for_norms_too(kind) -> None:
+    torch.manual_seed(1)
+    graph = assert_parity(
+        lambda: make(kind),
+        [(torch.randint(0, 31, (2, 9)),) for _ in range(3)],
+        rtol=1e-4,
+        atol=1e-6,
+        configure=lambda config: config.allow_fuse_add_to_output(),
+    )
+    (program, *_) = [replay.program for replay in graph._cache]
+    fused = LAYER if kind == "layer" else RMS
+    assert set(ops_of(program)) >= set(fused)
+
+
 def test_evaluation_has_no_backward() -> None:
     class Evaluate(tg.Graph):
         def __init__(self, model: nn.Module) -> None:
@@ -239,6 +263,13 @@ def test_half_precision(one, step, fused) -> None:
     half = [each.bfloat16() for each in (X, R, W, B, G)]
     reasons = set(refusals(one, step, *half))
     assert reasons == {"only float32 and float64 on the CPU were measured to gain"}
+
+
+@both
+def test_where_the_op_is_not_compiled(one, step, fused, monkeypatch) -> None:
+    monkeypatch.setattr(library, "has_kernel", lambda op, device: False)
+    reasons = set(refusals(one, step, X, R, W, B, G))
+    assert reasons == {f"no kernel of {fused[0]} is compiled for cpu"}
 
 
 def test_a_norm_over_two_dimensions() -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from ..ops import library
 from ..ops.norm import add_layer_norm, add_layer_norm_backward
 from ..program import Program
 from ..rewriter import Rewriter
@@ -26,9 +27,7 @@ class FuseLayerNorm(Pass):
     And ``native_layer_norm_backward`` whose gradient is added to another one, as it is where the
     sum is read by a residual connection too, becomes ``torchgraph::add_layer_norm_backward``. For
     float32 and float64 on the CPU, where both were measured to be faster. Not exact: sums are taken
-    in another order. No option switches it on, but
-    ``graph.config.passes.insert(FuseLayerNorm(), after="dce")``. OneFlow: FuseAddToOutputPass, of
-    layer_norm_grad.
+    in another order. OneFlow: FuseAddToOutputPass, of layer_norm_grad.
     """
 
     name: ClassVar[str] = "fuse_layer_norm"
@@ -60,6 +59,8 @@ def _reason_against(node: fx.Node, normalized: Any) -> str:
         return "more than the last dimension is normalized, or there is no weight"
     if weight.meta["val"].dtype != value.dtype or not value.is_contiguous():
         return "the weight is of another dtype, or the values are not contiguous"
+    if not library.has_kernel(add_layer_norm, value.device):
+        return "no kernel of add_layer_norm is compiled for cpu"
     return ""
 
 
