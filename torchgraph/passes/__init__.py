@@ -84,6 +84,6 @@ def _fusions(options: Options) -> tuple[Pass, ...]:
     if options.fuse_cast_scale:
         found.append(FuseCastScale())
     if options.fuse_add_to_output:
-        # The norms first: they gain more by the additions that a matrix product could take too.
-        found += [FuseLayerNorm(), FuseRmsNorm(), FuseAddToOutput()]
+        # Products first: what accumulates onto an addend that dies writes in its place.
+        found += [FuseAddToOutput(), FuseLayerNorm(), FuseRmsNorm()]
     return tuple(found)
