@@ -19,11 +19,18 @@ from torch.nn import functional as F
 from torchgraph import ops
 
 from .fusion_graphs import inference, training
+from .fusion_residual import (
+    INDUCTOR,
+    Calls,
+    bias_activation_add,
+    dropout_add,
+    layer_norm,
+    layer_norm_backward,
+    masked_add,
+    rms_norm,
+    rms_norm_backward,
+)
 
-INDUCTOR = "inductor"
-"""The contender that is compiled before it is timed."""
-
-Calls = dict[str, Callable[[], Any]]
 aten = torch.ops.aten
 
 
@@ -252,6 +259,7 @@ def _about(make: Callable[..., Calls], shape: tuple[Any, ...]) -> str:
 SINGLE, HALF = torch.float32, torch.bfloat16
 _PRODUCTS = ((32, 128, 128), (512, 128, 128), (512, 128, 512), (512, 512, 128), (4096, 16, 512))
 _PROJECTED = ((1, 768), (512, 128), (512, 256), (2048, 512))
+_NORMALIZED = ((512, 256), (4096, 768))
 _ATTENDED = ((8, 4, 16, 32), (8, 4, 64, 32), (4, 12, 128, 64), (2, 8, 512, 64))
 ROWS: tuple[Row, ...] = (
     *_each("add_to_output", matrix_product, [(*s, SINGLE) for s in _PRODUCTS], 1e-3),
@@ -267,6 +275,13 @@ ROWS: tuple[Row, ...] = (
     *_each("bce_mean", bce_with_logits, [(2**12,), (2**16,), (2**20,)]),
     *_each("geglu", geglu, [(512, 512), (2048, 2048)]),
     *_each("bias_gelu", bias_gelu, [(512, 512), (2048, 2048)]),
+    *_each("dropout_add", dropout_add, [(512, 512), (2048, 2048)]),
+    *_each("dropout_add, mask given", masked_add, [(512, 512), (2048, 2048)]),
+    *_each("bias_activation_add", bias_activation_add, [(512, 512), (2048, 2048)]),
+    *_each("layer_norm", layer_norm, _NORMALIZED),
+    *_each("layer_norm, backward", layer_norm_backward, _NORMALIZED, 1e-3),
+    *_each("rms_norm", rms_norm, _NORMALIZED),
+    *_each("rms_norm, backward", rms_norm_backward, _NORMALIZED, 1e-3),
     *_each("batch_norm_add_relu", batch_norm_add_relu, [(64, 16, False), (64, 16, True)], 1e-3),
     Row("step", "decoder, 2 layers, width 128, AdamW", training, 1e-2, whole=True),
     Row("infer", "the same decoder, one forward", inference, 1e-3, whole=True),

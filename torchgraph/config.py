@@ -254,8 +254,9 @@ class GraphConfig:
         self._set(cudnn_heuristic=bool(mode))
 
     def allow_fuse_add_to_output(self, mode: bool = True) -> None:
-        """Let matrix products accumulate onto what is added to them: ``addmm`` for ``mm`` + add.
+        """Let an op take in the addition to its result or before it.
 
+        Matrix products (``addmm`` for ``mm`` + add), layer norms, RMS norms and their gradients.
         Within rounding of eager, not bitwise. OneFlow: the option of the same name. What was left
         alone, and why, is in ``report()``; `docs/passes.md` has figures.
         """

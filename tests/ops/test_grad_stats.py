@@ -57,6 +57,30 @@ def test_norm_and_count(compiled):
     check()
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-25, 1e-42, 1e25, 3e38, 0.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_norm_of_any_size(size, dtype):
+    generator = torch.Generator().manual_seed(5)
+    random = torch.randn(300_000, generator=generator)
+    for values in (random, random.abs().clamp(min=0.9, max=1.0), torch.full((5000,), 0.7)):
+        grad = (values / values.abs().max() * size).to(dtype)
+        for grads in ([grad], [grad, torch.ones(3)], [torch.zeros(9999), grad[:1001]]):
+            wanted = torch.cat([each.double() for each in grads]).norm()
+            norm, not_finite = ops.grad_stats(grads)
+            torch.testing.assert_close(norm, wanted.float(), rtol=4e-7, atol=1e-45)
+            assert not_finite == 0
+
+
+def test_counts_what_is_not_finite_among_large_numbers():
+    grad = torch.full((10_000,), 1e30)
+    grad[[5, 4096, 9_999]] = torch.tensor([math.inf, math.nan, -math.inf])
+    norm, not_finite = ops.grad_stats([grad, torch.ones(5)])
+    assert norm.isnan()
+    assert not_finite == 3
+    assert ops.grad_stats([grad], math.inf)[0].isnan()
+    assert ops.grad_stats([torch.tensor([1.0, -math.inf])], math.inf)[0] == math.inf
+
+
 @pytest.mark.parametrize("p", KINDS)
 def test_is_the_norm_that_torch_clips_by(p):
     grads = [torch.randn(n) for n in (5, 4096, 70_001)]

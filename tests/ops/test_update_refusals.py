@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -183,3 +185,27 @@ def test_overlap_by_elements():
     assert not overlap([even, odd], [])
     assert not overlap([], [memory, memory])
     assert overlap([memory.view(torch.float64)[:6]], [memory[11:]])
+
+
+def test_an_overlap_after_a_call_without_one():
+    given = [torch.zeros(8), torch.ones(8), torch.zeros(8)]
+    sgd = functools.partial(
+        update.writing("sgd"), lr=0.1, weight_decay=0.0, momentum=0.9, dampening=0.0
+    )
+    for _ in range(2):
+        sgd([given[0]], [given[1]], [given[2]], [])
+        for broken in ([given[0]], [given[1]]):
+            with pytest.raises(RuntimeError, match="overlaps"):
+                sgd([given[0]], [given[1]], broken, [])
+        with pytest.raises(RuntimeError, match="overlaps"):
+            sgd([given[0].as_strided((8,), (0,))], [given[1]], [given[2]], [])
+
+
+def test_from_several_threads_at_once():
+    cases = [make("adam", [(300,)] * 20, without=("max_exp_avg_sqs",)) for _ in range(4)]
+    wanted = cases[0].run()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            for done in pool.map(lambda case: case.run(), cases):
+                for name, tensors in done.lists.items():
+                    assert all(map(equal, tensors, wanted.lists[name]))

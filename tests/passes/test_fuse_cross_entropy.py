@@ -12,6 +12,7 @@ import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
 from torchgraph.lower.reinplace import reinplace
+from torchgraph.ops import library
 from torchgraph.passes import FuseCrossEntropy
 from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
@@ -19,6 +20,12 @@ from torchgraph.testing import Setup, assert_parity
 aten = torch.ops.aten
 X, T, W = torch.randn(6, 10), torch.tensor([0, 9, 3, -100, 3, 4]), torch.rand(10) + 0.1
 FUSED = ["cross_entropy", "cross_entropy_backward"]
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the ops were compiled here; what runs is whatever there is."""
+    monkeypatch.setattr(library, "has_kernel", lambda op, device: True)
 
 
 def loss_and_gradient(x: Any, t: Any) -> Sequence[Any]:
@@ -323,3 +330,12 @@ def test_a_second_derivative_is_left_to_aten() -> None:
     got, want = Penalty(model)(x, T), Penalty(eager, fuse=False)(x, T)
     assert torch.equal(got, want)
     assert torch.equal(model.linear.weight, eager.linear.weight)
+
+
+def test_refused_where_the_op_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "has_kernel", lambda op, device: False)
+    program = support.build(loss_and_gradient, X, T)
+    support.assert_unchanged(FuseCrossEntropy(), program)
+    done, _ = support.apply(FuseCrossEntropy(), program)
+    (refusal,) = done.history[-1].refusals
+    assert refusal.reason == "no kernel of cross_entropy is compiled for cpu"

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
+from torchgraph.ops import library
 from torchgraph.passes import FuseLayerNorm, FuseRmsNorm, Pass
 from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
@@ -26,6 +27,15 @@ X, R, W, B, G = (
     torch.randn(8),
     torch.randn(2, 3, 8),
 )
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the ops were compiled here; what runs is whatever there is."""
+    monkeypatch.setattr(library, "has_kernel", lambda op, device: True)
+
+
+LAYER_NORM = FuseLayerNorm(least_size=0)
 LAYER = ["add_layer_norm", "add_layer_norm_backward"]
 RMS = ["add_rms_norm", "add_rms_norm_backward"]
 
@@ -59,7 +69,7 @@ def rms_norm(x: Any, r: Any, w: Any, b: Any, g: Any) -> Sequence[Any]:
 
 
 CASES: list[tuple[Pass, Any, list[str]]] = [
-    (FuseLayerNorm(), layer_norm, LAYER),
+    (LAYER_NORM, layer_norm, LAYER),
     (FuseRmsNorm(), rms_norm, RMS),
 ]
 both = pytest.mark.parametrize(("one", "step", "fused"), CASES, ids=["layer", "rms"])
@@ -167,7 +177,7 @@ def make(kind: str) -> Setup:
 @pytest.mark.parametrize("kind", NORMS)
 def test_parity_of_a_gpt(kind) -> None:
     def configure(config: tg.GraphConfig) -> None:
-        config.passes.insert(FuseLayerNorm(), after="dce")
+        config.passes.insert(LAYER_NORM, after="dce")
         config.passes.insert(FuseRmsNorm(), after="dce")
 
     torch.manual_seed(1)
@@ -178,6 +188,24 @@ def test_parity_of_a_gpt(kind) -> None:
     # Five norms. The first normalizes no sum, and the gradient of the last is added to none.
     assert ops_of(program).count(forward) == (4 if kind == "layer" else 5)
     assert ops_of(program).count(backward) == (4 if kind == "layer" else 5)
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_the_option_for_additions_is_for_norms_too(kind) -> None:
+    torch.manual_seed(1)
+    graph = assert_parity(
+        lambda: make(kind),
+        [(torch.randint(0, 31, (2, 9)),) for _ in range(3)],
+        rtol=1e-4,
+        atol=1e-6,
+        configure=lambda config: config.allow_fuse_add_to_output(),
+    )
+    passes = {record.name: record for record in graph.report().passes}
+    if kind == "layer":  # of 256 numbers
+        (reason,) = {refusal.reason for refusal in passes["fuse_layer_norm"].refusals}
+        assert reason == "there are too few numbers for the op to gain"
+    else:
+        assert passes["fuse_rms_norm"].edits == 5
 
 
 def test_evaluation_has_no_backward() -> None:
@@ -241,11 +269,18 @@ def test_half_precision(one, step, fused) -> None:
     assert reasons == {"only float32 and float64 on the CPU were measured to gain"}
 
 
+@both
+def test_where_the_op_is_not_compiled(one, step, fused, monkeypatch) -> None:
+    monkeypatch.setattr(library, "has_kernel", lambda op, device: False)
+    reasons = set(refusals(one, step, X, R, W, B, G))
+    assert reasons == {f"no kernel of {fused[0]} is compiled for cpu"}
+
+
 def test_a_norm_over_two_dimensions() -> None:
     def step(x: Any, r: Any, w: Any) -> Sequence[Any]:
         return (aten.native_layer_norm.default(aten.add.Tensor(x, r), [3, 8], w, None, 1e-5)[0],)
 
-    reasons = refusals(FuseLayerNorm(), step, X, R, torch.rand(3, 8))
+    reasons = refusals(LAYER_NORM, step, X, R, torch.rand(3, 8))
     assert reasons == ["more than the last dimension is normalized, or there is no weight"]
 
 
@@ -267,6 +302,6 @@ def test_a_gradient_of_a_weight_that_is_read_early() -> None:
         other = aten.mul.Tensor(g, back[1])
         return out, aten.add.Tensor(back[0], other)
 
-    assert refusals(FuseLayerNorm(), step, X, R, W, B, G) == [
+    assert refusals(LAYER_NORM, step, X, R, W, B, G) == [
         "the gradient by a parameter is read before the other gradient is there"
     ]

@@ -4,6 +4,7 @@
 #include <torch/headeronly/util/Exception.h>
 
 #include "grad_stats.h"
+#include "interpreter.h"
 #include "operands.h"
 
 namespace torchgraph {
@@ -31,6 +32,11 @@ struct GradStatsArguments {
                                     grad_scale->same_device(grads[0])),
                     "torchgraph::grad_stats: grad_scale must be one floating-point number on the "
                     "device of the gradients.");
+  }
+
+  ~GradStatsArguments() {
+    const InterpreterLock lock;
+    grads.clear();
   }
 
   bool wide() const {

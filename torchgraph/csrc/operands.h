@@ -38,10 +38,11 @@ class Operand {
   explicit Operand(AtenTensorHandle handle) : handle_(handle) {
     int32_t code = 0;
     int64_t* shape = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(handle, &numel));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &shape));
     sizes = shape;
+    numel = 1;
+    for (int64_t d = 0; d < dim; ++d) numel *= shape[d];
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &shape));
     strides = shape;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &code));
@@ -111,7 +112,7 @@ inline std::vector<Operand> take_operands(StableIValue value) {
   for (size_t i = 0; i < size; ++i) {
     StableIValue element = 0;
     TORCH_ERROR_CODE_CHECK(torch_list_get_item(list.handle, i, &element));
-    operands.push_back(take_operand(element));
+    operands.emplace_back(torch::stable::detail::to<AtenTensorHandle>(element));
   }
   return operands;
 }

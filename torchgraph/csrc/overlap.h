@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "operands.h"
@@ -53,20 +54,41 @@ inline bool share_memory(const Range& left, const Range& right) {
   return false;
 }
 
-// True when what is written overlaps itself or what is read.
-inline bool conflict(std::vector<Range>& ranges) {
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.low < b.low; });
-  std::vector<const Range*> open;  // those that reach the one looked at
+inline bool find_conflict(const std::vector<Range>& ranges) {
+  std::vector<std::pair<uintptr_t, const Range*>> order;
+  order.reserve(ranges.size());
   for (const Range& range : ranges) {
     if (range.written && writes_twice(range)) return true;
-    open.erase(std::remove_if(open.begin(), open.end(),
-                              [&](const Range* other) { return other->high <= range.low; }),
-               open.end());
-    for (const Range* other : open) {
-      if ((range.written || other->written) && share_memory(range, *other)) return true;
-    }
-    open.push_back(&range);
+    order.emplace_back(range.low, &range);
   }
+  std::sort(order.begin(), order.end());
+  std::vector<const Range*> open;  // those that may reach the one looked at
+  uintptr_t reach = 0;
+  for (const auto& [low, range] : order) {
+    if (low >= reach) open.clear();
+    for (const Range* other : open) {
+      if (other->high <= low || !(range->written || other->written)) continue;
+      if (share_memory(*range, *other)) return true;
+    }
+    open.push_back(range);
+    reach = std::max(reach, range->high);
+  }
+  return false;
+}
+
+// True when both are dense, and at the same place.
+inline bool same_place(const Range& a, const Range& b) {
+  return a.low == b.low && a.high == b.high && a.written == b.written && a.dense && b.dense;
+}
+
+// True when what is written overlaps itself or what is read. A training step comes with the same
+// tensors again: what was apart in this thread's last call is not sorted anew.
+inline bool conflict(std::vector<Range>&& ranges) {
+  thread_local std::vector<Range> apart;  // its pointers to operands are not followed
+  const bool known = std::equal(ranges.begin(), ranges.end(), apart.begin(), apart.end(), same_place);
+  if (known) return false;
+  if (find_conflict(ranges)) return true;
+  apart = std::move(ranges);
   return false;
 }
 

@@ -3,6 +3,7 @@
 
 #include <torch/headeronly/util/Exception.h>
 
+#include "interpreter.h"
 #include "overlap.h"
 #include "operands.h"
 #include "update_rules.h"
@@ -59,6 +60,13 @@ struct UpdateArguments {
     found_inf = take_optional_operand(*stack++);
   }
 
+  ~UpdateArguments() {
+    const InterpreterLock lock;
+    for (auto* list : {&params, &grads, &states[0], &states[1], &states[2], &steps, &copies}) {
+      list->clear();
+    }
+  }
+
   // The states whose lists are not empty, one bit each.
   unsigned given() const {
     unsigned bits = 0;
@@ -89,7 +97,7 @@ struct UpdateArguments {
       if (*one) add(ranges, **one, false);
     }
     for (const Operand& number : numbers) add(ranges, number, false);
-    STD_TORCH_CHECK(!conflict(ranges), "torchgraph::", rule.name,
+    STD_TORCH_CHECK(!conflict(std::move(ranges)), "torchgraph::", rule.name,
                     ": a written tensor overlaps another tensor or itself.");
   }
 

@@ -78,9 +78,11 @@ grad_stats = define(
 """``(norm, not_finite)`` of all elements of ``grads``, which may have any shapes and strides.
 
 ``norm`` is the p-norm of `torch.nn.utils.get_total_norm`, for any p but 0, divided by
-``grad_scale``; float64 where a gradient is, else float32, summed up in float64. ``not_finite`` is
-the count of NaN and infinite elements as a float32 number, which a GradScaler takes as its
-``found_inf``. Both have no dimensions. The norm of no elements is 0, of a negative p infinite.
+``grad_scale``; float64 where a gradient is, else float32. It is added up in float64, on the CPU the
+squares of float32 eight at a time before that: the 2-norm is within 4e-7 of the exact one, however
+large or small the numbers are, all others within rounding. ``not_finite`` is the count of NaN and
+infinite elements as a float32 number, which a GradScaler takes as its ``found_inf``. Both have no
+dimensions. The norm of no elements is 0, of a negative p infinite.
 """
 
 

@@ -84,5 +84,6 @@ def _fusions(options: Options) -> tuple[Pass, ...]:
     if options.fuse_cast_scale:
         found.append(FuseCastScale())
     if options.fuse_add_to_output:
-        found.append(FuseAddToOutput())
+        # Products first: what accumulates onto an addend that dies writes in its place.
+        found += [FuseAddToOutput(), FuseLayerNorm(), FuseRmsNorm()]
     return tuple(found)

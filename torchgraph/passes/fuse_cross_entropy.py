@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import fx
 
+from ..ops import library
 from ..ops.cross_entropy import backward, forward, wide
 from ..program import Program
 from ..rewriter import Rewriter
@@ -49,7 +50,12 @@ class FuseCrossEntropy(Pass):
             except NotFused as reason:
                 edit.refuse(node, str(reason))
                 continue
-            if loss is not None:
+            if loss is None:
+                continue
+            device = loss.logits.meta["val"].device
+            if not library.has_kernel(forward, device):
+                edit.refuse(node, f"no kernel of cross_entropy is compiled for {device.type}")
+            else:
                 with edit.together():
                     _fuse(loss, edit)
 

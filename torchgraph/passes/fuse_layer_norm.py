@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from ..ops import library
 from ..ops.norm import add_layer_norm, add_layer_norm_backward
 from ..program import Program
 from ..rewriter import Rewriter
@@ -26,12 +27,12 @@ class FuseLayerNorm(Pass):
     And ``native_layer_norm_backward`` whose gradient is added to another one, as it is where the
     sum is read by a residual connection too, becomes ``torchgraph::add_layer_norm_backward``. For
     float32 and float64 on the CPU, where both were measured to be faster. Not exact: sums are taken
-    in another order. No option switches it on, but
-    ``graph.config.passes.insert(FuseLayerNorm(), after="dce")``. OneFlow: FuseAddToOutputPass, of
-    layer_norm_grad.
+    in another order. OneFlow: FuseAddToOutputPass, of layer_norm_grad.
     """
 
     name: ClassVar[str] = "fuse_layer_norm"
+    least_size: int = 32_768
+    """Numbers to normalize from which on the op takes less time than ATen's and the addition."""
 
     def exact(self, program: Program) -> bool:
         """Never."""
@@ -41,26 +42,29 @@ class FuseLayerNorm(Pass):
         """Each layer norm, and each gradient of one, is looked at once."""
         for node in list(program.nodes):
             if node.target is aten.native_layer_norm.default:
-                reason = _reason_against(node, node.args[0]) or _forward(node, edit)
+                reason = self._reason_against(node, node.args[0]) or _forward(node, edit)
             elif node.target is aten.native_layer_norm_backward.default:
-                reason = _reason_against(node, node.args[1]) or _backward(node, edit)
+                reason = self._reason_against(node, node.args[1]) or _backward(node, edit)
             else:
                 continue
             if reason:
                 edit.refuse(node, reason)
 
-
-def _reason_against(node: fx.Node, normalized: Any) -> str:
-    value = normalized.meta["val"]
-    weight = node.args[2] if node.target is aten.native_layer_norm.default else node.args[5]
-    shape: Any = node.args[1] if node.target is aten.native_layer_norm.default else node.args[2]
-    if value.device.type != "cpu" or value.dtype not in _DTYPES:
-        return "only float32 and float64 on the CPU were measured to gain"
-    if len(shape) != 1 or not isinstance(weight, fx.Node):
-        return "more than the last dimension is normalized, or there is no weight"
-    if weight.meta["val"].dtype != value.dtype or not value.is_contiguous():
-        return "the weight is of another dtype, or the values are not contiguous"
-    return ""
+    def _reason_against(self, node: fx.Node, normalized: Any) -> str:
+        value = normalized.meta["val"]
+        weight = node.args[2] if node.target is aten.native_layer_norm.default else node.args[5]
+        shape: Any = node.args[1] if node.target is aten.native_layer_norm.default else node.args[2]
+        if value.device.type != "cpu" or value.dtype not in _DTYPES:
+            return "only float32 and float64 on the CPU were measured to gain"
+        if len(shape) != 1 or not isinstance(weight, fx.Node):
+            return "more than the last dimension is normalized, or there is no weight"
+        if weight.meta["val"].dtype != value.dtype or not value.is_contiguous():
+            return "the weight is of another dtype, or the values are not contiguous"
+        if value.numel() < self.least_size:
+            return "there are too few numbers for the op to gain"
+        if not library.has_kernel(add_layer_norm, value.device):
+            return "no kernel of add_layer_norm is compiled for cpu"
+        return ""
 
 
 def _forward(node: fx.Node, edit: Rewriter) -> str:

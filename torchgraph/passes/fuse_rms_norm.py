@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from ..ops import library
 from ..ops.norm import add_rms_norm, add_rms_norm_backward
 from ..program import Program
 from ..rewriter import Rewriter
@@ -55,8 +56,7 @@ class FuseRmsNorm(Pass):
 
     With the residual addition before it, and with its backward, to which another gradient is added.
     For float32 and float64 on the CPU, where ATen has no kernel for it. Not exact: sums are taken
-    in another order. No option switches it on, but
-    ``graph.config.passes.insert(FuseRmsNorm(), after="dce")``.
+    in another order.
     """
 
     name: ClassVar[str] = "fuse_rms_norm"
@@ -126,6 +126,8 @@ def _check(norm: _Norm) -> None:
         raise _NotFused("only float32 and float64 on the CPU were measured to gain")
     if not value.is_contiguous():
         raise _NotFused("what is normalized is not contiguous")
+    if not library.has_kernel(add_rms_norm, value.device):
+        raise _NotFused("no kernel of add_rms_norm is compiled for cpu")
 
 
 def _take_backward(norm: _Norm) -> None:

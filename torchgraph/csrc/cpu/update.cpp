@@ -135,7 +135,9 @@ void update(const Member& member, int64_t begin, int64_t end, const Options& opt
     Staged<M> staged(member, begin, size, buffers);
     const int64_t vectors = std::clamp<int64_t>(member.tail - begin, 0, size);
     advance(rule, gradient, part(staged.at, 0, vectors), used, preparation, false);
-    advance(rule, gradient, part(staged.at, vectors, size), used, preparation, true);
+    if (vectors < size) {
+      advance(rule, gradient, part(staged.at, vectors, size), used, preparation, true);
+    }
     staged.store_states();
     staged.store_param();
   }

@@ -1,6 +1,7 @@
 #include "cpu/update_loops.h"
 
 #include "cpu/clones.h"
+#include "cpu/lanes.h"
 
 namespace torchgraph {
 namespace {
@@ -61,30 +62,19 @@ TG_INLINE void moments_of(const Lamb<M> rule, const Gradient<M> gradient, const 
   }
 }
 
-// Sixteen sums, so that the order of addition does not depend on the width of a vector.
 template <class M>
 TG_INLINE Lengths lengths_of(const Lamb<M> rule, const Stretch<M>& at) {
-  constexpr int kLanes = 16;
-  double size[kLanes] = {}, length[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= at.size; i += kLanes) {
-    for (int j = 0; j < kLanes; ++j) {
-      const double p = at.param[i + j];
-      const double change = rule.change(at.param[i + j], at.state[0][i + j], at.state[1][i + j]);
-      size[j] += p * p;
-      length[j] += change * change;
-    }
-  }
-  for (; i < at.size; ++i) {
-    const double p = at.param[i];
-    const double change = rule.change(at.param[i], at.state[0][i], at.state[1][i]);
-    size[0] += p * p;
-    length[0] += change * change;
-  }
+  constexpr int64_t kPart = 256;
+  M changes[kPart];
   Lengths sums{0, 0};
-  for (int j = 0; j < kLanes; ++j) {
-    sums.size += size[j];
-    sums.length += length[j];
+  for (int64_t begin = 0; begin < at.size; begin += kPart) {
+    const int64_t size = at.size - begin < kPart ? at.size - begin : kPart;
+    const M* __restrict p = at.param + begin;
+    const M* __restrict first = at.state[0] + begin;
+    const M* __restrict second = at.state[1] + begin;
+    for (int64_t i = 0; i < size; ++i) changes[i] = rule.change(p[i], first[i], second[i]);
+    sums.size += sum_of_squares(p, size);
+    sums.length += sum_of_squares(changes, size);
   }
   return sums;
 }
