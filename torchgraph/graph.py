@@ -163,8 +163,9 @@ class Graph(ModuleHolder):
         call = self._inputs.bind(args, kwargs)
         replay = self._program_for(call)
         replay.guards.check_gradients(replay.name_of)
-        self._schedulers.check_loss(replay.returns_loss)
-        with replay.patience():
+        if self._schedulers.needs_loss:
+            self._schedulers.check_loss(replay.returns_loss)
+        with replay.patience:
             try:
                 returned = replay.run(call)
             except StepFailed:

@@ -71,8 +71,8 @@ class Schedulers:
                 )
 
     def check_loss(self, returned: bool) -> None:
-        """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
-        if self.needs_loss and not returned:
+        """Raise SchedulerNeedsLoss when build does not return the loss that a scheduler needs."""
+        if not returned:
             raise SchedulerNeedsLoss(
                 "ReduceLROnPlateau needs the loss of the step, which build does not return."
             )

@@ -39,6 +39,8 @@ class Layout(NamedTuple):
     """In the AutogradMeta: the address of the gradient."""
     no_grad: int
     """What is there when there is none."""
+    no_view: int
+    """How the AutogradMeta begins of a tensor that is no view of another."""
     offset: int
     """In the TensorImpl: the storage offset."""
     storage: int
@@ -75,6 +77,7 @@ def _layout() -> Layout:
         _metadata(),
         _history(autograd),
         *_gradient(autograd),
+        _no_view(autograd),
         _offset(),
         storage,
         start,
@@ -141,6 +144,14 @@ def _gradient(autograd: int) -> tuple[int, int]:
     if [now[place]] != addresses([gradient]):
         raise _Unclear
     return place * _WORD, before[place]
+
+
+def _no_view(autograd: int) -> int:
+    plain, view = _leaf(), _leaf()[:1]
+    found, other = (_words(_history_of(each, autograd), _WORD)[0] for each in (plain, view))
+    if found == other:
+        raise _Unclear
+    return found
 
 
 def _leaf() -> torch.Tensor:
