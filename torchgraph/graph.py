@@ -156,15 +156,13 @@ class Graph(ModuleHolder):
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        broken = self._cache.broken
-        if broken:
+        if broken := self._cache.broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call = self._inputs.bind(args, kwargs)
         replay = self._program_for(call)
         replay.guards.check_gradients(replay.name_of)
-        if self._schedulers.needs_loss:
-            self._schedulers.check_loss(replay.returns_loss)
+        self._schedulers.check_loss(replay.returns_loss)
         with replay.patience:
             try:
                 returned = replay.run(call)
@@ -175,8 +173,7 @@ class Graph(ModuleHolder):
             if replay.serves_once:
                 self._cache.remove(replay)
             if self._optimizers:
-                loss = replay.loss(returned) if self._schedulers.needs_loss else None
-                self._schedulers.step(loss, self._optimizers)
+                self._schedulers.step(lambda: replay.loss(returned), self._optimizers)
         return returned
 
     def _program_for(self, call: Call) -> Replay:
