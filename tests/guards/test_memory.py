@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torchgraph import _extension
+from torchgraph._torch import fake_mode
 from torchgraph.guards import layout as experiments, starts_of_like
 from torchgraph.guards.layout import layout
 from torchgraph.guards.tensors import has_layout
@@ -366,3 +367,14 @@ def test_wrong_inputs():
     for arguments in ((1, layout(), ()), (torch.Tensor, (1,), ()), (torch.Tensor, layout(), (1,))):
         with pytest.raises(TypeError):
             module.Inputs(*arguments)
+
+
+def test_the_layout_is_found_in_any_mode():
+    known = layout()
+    try:
+        for mode in (fake_mode(), torch.inference_mode(), torch.device("meta")):
+            layout.cache_clear()
+            with mode:
+                assert layout() == known
+    finally:
+        layout.cache_clear()

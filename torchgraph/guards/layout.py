@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from .._torch import addresses, storage_id
+from .._torch import addresses, disable_modes, storage_id
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 # Bytes that are looked at: no more than there are in any version of torch.
@@ -52,10 +52,10 @@ class Layout(NamedTuple):
 @functools.cache
 def layout() -> Layout | None:
     """The layout of tensors here; None when it cannot be told."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with disable_modes(), torch.inference_mode(False), torch.enable_grad():
         try:
             return _layout()
-        except _Unclear:
+        except (_Unclear, RuntimeError):
             return None
 
 
