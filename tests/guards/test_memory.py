@@ -378,3 +378,15 @@ def test_the_layout_is_found_in_any_mode():
                 assert layout() == known
     finally:
         layout.cache_clear()
+
+
+@pytest.mark.parametrize("change", [store, delete])
+def test_a_dict_that_an_object_was_given_is_seen(change):
+    thing = Thing()
+    held = {"a": 1, "b": 2}
+    checks = read_by(members=(held,))
+    assert checks.hold()
+    thing.__dict__ = held
+    assert checks.hold()
+    change(thing)
+    assert not checks.hold()
