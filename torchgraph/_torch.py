@@ -49,6 +49,9 @@ from torch.utils._python_dispatch import (
 disable_modes = _disable_current_modes
 pytree = _pytree
 below_version_counters = torch._C._after_ADInplaceOrView_keyset
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+any_autocast = torch._C._is_any_autocast_enabled
 has_kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
 
 FUSED_KERNELS: dict[str, Callable[..., None]] = {
@@ -113,13 +116,7 @@ def active_tracer() -> Any:
 
 def is_tracing() -> bool:
     """True inside of a make_fx. Looks for its tracer only where there are modes at all."""
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return modes > 0 and active_tracer() is not None
-
-
-def any_autocast() -> bool:
-    """True when autocast is on for some kind of device."""
-    return bool(torch._C._is_any_autocast_enabled())
+    return (_dispatch_modes() or _function_modes()) > 0 and active_tracer() is not None
 
 
 def node_of(value: Any, tracer: Any) -> fx.Node | None:
@@ -388,6 +385,11 @@ def tensor_guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None
 def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Where the C++ part of each tensor lies."""
     return [tensor._cdata for tensor in tensors]
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """True for a view that autograd knows of."""
+    return tensor._is_view()
 
 
 def composite(op: OpOverload) -> Callable[..., Any]:

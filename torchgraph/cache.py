@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from .capture.inputs import Call
@@ -11,14 +11,17 @@ from .capture.step import Step
 from .errors import CacheThrashWarning, StepFailed, warn
 from .replay.replay import Replay
 
+Key = tuple[Any, ...]
+"""What a call is like; torch's ambient switches; the options."""
+
 
 class ProgramCache:
     """Replays by key. Several may share a key: a training and an evaluation program, say."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[int, tuple[Hashable, Replay]] = OrderedDict()
-        self._by_key: dict[Hashable, list[Replay]] = {}
-        self._latest: tuple[Hashable, list[Replay]] = (None, [])
+        self._entries: OrderedDict[int, tuple[Key, Replay]] = OrderedDict()
+        self._by_key: dict[Key, list[Replay]] = {}
+        self._latest: tuple[Key, list[Replay]] = ((), [])
         self.broken = ""
         """How a step of one of the programs failed half-way; empty when none did."""
         self._captures_since_hit = 0
@@ -34,10 +37,10 @@ class ProgramCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: Hashable) -> Replay | None:
+    def find(self, key: Key) -> Replay | None:
         """The program that serves a call as things stand; None when there is none."""
         latest, candidates = self._latest
-        if key != latest:  # to compare is less than to hash
+        if not latest or key[0] is not latest[0] or key != latest:  # less than to hash it
             candidates = self._by_key.get(key, [])
             self._latest = (key, candidates)
         for replay in candidates:
@@ -61,7 +64,7 @@ class ProgramCache:
             self.remove(replay)
         return returned
 
-    def refit(self, key: Hashable, step: Step) -> Replay | None:
+    def refit(self, key: Key, step: Step) -> Replay | None:
         """A program that serves the call once it is bound to the tensors that are there now."""
         for replay in self._by_key.get(key, ()):
             self.reasons.append(replay.why_not())
@@ -71,13 +74,13 @@ class ProgramCache:
                 return replay
         return None
 
-    def add(self, key: Hashable, replay: Replay, size: int) -> None:
+    def add(self, key: Key, replay: Replay, size: int) -> None:
         """Keep a new program, and at most ``size`` in all."""
         self.misses += 1
         self._captures_since_hit += 1
         self._entries[id(replay)] = (key, replay)
         self._by_key.setdefault(key, []).insert(0, replay)
-        self._latest = (None, [])
+        self._latest = ((), [])
         while len(self._entries) > size:
             self.remove(next(iter(self)))
             self._warn_of_thrash(size)
@@ -88,13 +91,13 @@ class ProgramCache:
         self._by_key[key].remove(replay)
         if not self._by_key[key]:
             del self._by_key[key]
-        self._latest = (None, [])
+        self._latest = ((), [])
 
     def clear(self) -> None:
         """Drop all programs: the next call captures again."""
         self._entries.clear()
         self._by_key.clear()
-        self._latest = (None, [])
+        self._latest = ((), [])
 
     def _hit(self, replay: Replay) -> None:
         self.hits += 1

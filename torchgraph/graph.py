@@ -164,8 +164,7 @@ class Graph(ModuleHolder):
             return self._step(args, kwargs)
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        broken = self._cache.broken
-        if broken:
+        if broken := self._cache.broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call = self._inputs.bind(args, kwargs)
@@ -174,12 +173,12 @@ class Graph(ModuleHolder):
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
             replay.before_run(self._progress.calls[replay.serves])
-        with replay.patience():
+        with replay.patience:
             returned = self._cache.run(replay, call)
             self._progress.count(replay.serves)
             if self._optimizers:
-                loss = replay.loss(returned) if self._schedulers.needs_loss else None
-                self._schedulers.step(loss, replay.stepped(self._optimizers))
+                stepped = replay.stepped(self._optimizers)
+                self._schedulers.step(lambda: replay.loss(returned), stepped)
         return returned
 
     def _program_for(self, call: Call) -> Replay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,7 @@ class Schedulers:
 
     def __init__(self) -> None:
         self._entries: list[_Scheduled] = []
-        self.needs_loss = False
-        """True when a scheduler decides by the loss."""
+        self._needs_loss = False
         self._in_graph = False
 
     def __iter__(self) -> Any:
@@ -54,7 +53,7 @@ class Schedulers:
 
         optimizer.register_step_post_hook(eager_step)
         self._entries.append(entry)
-        self.needs_loss = self.needs_loss or isinstance(scheduler, ReduceLROnPlateau)
+        self._needs_loss = self._needs_loss or isinstance(scheduler, ReduceLROnPlateau)
 
     def tracing(self, active: bool) -> None:
         """While a step is traced, the optimizer's hooks do not count it as an eager one."""
@@ -72,20 +71,20 @@ class Schedulers:
 
     def check_loss(self, returned: bool) -> None:
         """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
-        if self.needs_loss and not returned:
+        if self._needs_loss and not returned:
             raise SchedulerNeedsLoss(
                 "ReduceLROnPlateau needs the loss of the step, which build does not return."
             )
 
-    def step(self, loss: Any, optimizers: Sequence[Optimizer]) -> None:
-        """One step for each of ``optimizers``: those that stepped in a call."""
+    def step(self, loss: Callable[[], Any], optimizers: Sequence[Optimizer]) -> None:
+        """One step for each of ``optimizers``, which stepped in a call of this loss."""
         for optimizer in optimizers:  # also those whose scheduler the user steps
             mark_step_called(optimizer)
         for entry in self._entries:
             if not any(entry.optimizer is optimizer for optimizer in optimizers):
                 continue
             if isinstance(entry.scheduler, ReduceLROnPlateau):
-                entry.scheduler.step(loss.mean())  # over micro-batches; else a scalar already
+                entry.scheduler.step(loss().mean())  # over micro-batches; else a scalar already
             else:
                 entry.scheduler.step()
             self._remember(entry)

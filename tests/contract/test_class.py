@@ -9,7 +9,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Eval, Function, Net, Train, adam, data, eager, made, same
-from torchgraph import errors
+from torchgraph import _torch, errors
 from torchgraph.config import GraphConfig
 
 
@@ -341,3 +341,10 @@ def test_saving_and_loading_come_later(tmp_path):
         tg.save(graph, tmp_path / "model")
     with pytest.raises(errors.NotAvailableYet, match="load_state_dict"):
         tg.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_graph_called_inside_make_fx(pre_dispatch):
+    inner = Function(lambda x: x + 1)
+    with pytest.raises(errors.NestedGraph, match="Function_"):
+        _torch.make_fx(lambda x: inner(x), pre_dispatch=pre_dispatch)(torch.ones(1))

@@ -231,6 +231,10 @@ def test_exceptions_pass():
         ("gradients", (torch.Tensor.grad.__objclass__, "nothing", [])),
         ("gradients", (torch.Tensor.grad.__objclass__, "grad", [1])),
         ("gradients", (1, "grad", [])),
+        ("layout", (torch.Tensor, (1, 2))),
+        ("layout", (1, (0, 0, (0, 0), (0, 0), 0, 0, 0, 0, 0, 0))),
+        ("tensors", (print, (torch.ones(1),))),  # no layout yet
+        ("leaves", ([torch.ones(1)],)),
     ],
 )
 def test_wrong_arguments(method, arguments):

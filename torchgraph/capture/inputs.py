@@ -55,7 +55,7 @@ class Inputs:
         """
         if self._starts is not None and not kwargs:
             found = self._starts(args)
-            if found is not None and len(set(found)) == len(found):
+            if found is not None:
                 return Call(list(args), self._key, args, kwargs, found)
         if kwargs or len(args) not in self._counts:
             bound = self._signature.bind(*args, **kwargs)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import torch
 
-from .._torch import addresses, storage_id
+from .._torch import addresses, disable_modes, storage_id
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
-# Bytes that are looked at: no more than there are in any version of torch.
-_IMPL, _AUTOGRAD, _STORAGE = 22 * _WORD, 18 * _WORD, 6 * _WORD
+# Bytes that are looked at: no more than there are in any version of torch. A TensorImpl was longer
+# up to some version, and what it holds is looked for in that length where it is not in the other.
+_LONGER_IMPL = 23 * _WORD
+_IMPL, _AUTOGRAD, _STORAGE = 22 * _WORD, 20 * _WORD, 6 * _WORD
 _COUNTS = 2 * _WORD  # a C++ object begins with its virtual table and its reference counts
 
 Span = tuple[int, int]
@@ -39,6 +41,8 @@ class Layout(NamedTuple):
     """In the AutogradMeta: the address of the gradient."""
     no_grad: int
     """What is there when there is none."""
+    no_view: int
+    """How the AutogradMeta begins of a tensor that is no view of another."""
     offset: int
     """In the TensorImpl: the storage offset."""
     storage: int
@@ -50,10 +54,10 @@ class Layout(NamedTuple):
 @functools.cache
 def layout() -> Layout | None:
     """The layout of tensors here; None when it cannot be told."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with disable_modes(), torch.inference_mode(False), torch.enable_grad():
         try:
             return _layout()
-        except _Unclear:
+        except (_Unclear, RuntimeError):
             return None
 
 
@@ -75,6 +79,7 @@ def _layout() -> Layout:
         _metadata(),
         _history(autograd),
         *_gradient(autograd),
+        _no_view(autograd),
         _offset(),
         storage,
         start,
@@ -92,6 +97,13 @@ def _offset() -> int:
 
 
 def _metadata() -> Span:
+    try:
+        return _metadata_within(_IMPL)
+    except _Unclear:
+        return _metadata_within(_LONGER_IMPL)
+
+
+def _metadata_within(size: int) -> Span:
     changes: tuple[Callable[[torch.Tensor], object], ...] = (
         lambda tensor: tensor.as_strided_((24,), (1,)),
         lambda tensor: tensor.as_strided_((3, 2), (1, 3)),
@@ -103,10 +115,10 @@ def _metadata() -> Span:
     moved = []
     for change in changes:
         tensor = torch.zeros(4, 6, dtype=torch.complex128, device="cpu")
-        moved += _moved(addresses([tensor])[0], _IMPL, functools.partial(change, tensor))
+        moved += _moved(addresses([tensor])[0], size, functools.partial(change, tensor))
     begin, end = min(moved) // _WORD * _WORD, -(-(max(moved) + 1) // _WORD) * _WORD
     here, elsewhere = (torch.empty(4, 6, device=device) for device in ("cpu", "meta"))
-    a, b = (_words(start, _IMPL)[begin // _WORD :] for start in addresses([here, elsewhere]))
+    a, b = (_words(start + begin, end - begin) for start in addresses([here, elsewhere]))
     if a == b:
         raise _Unclear
     return begin, end
@@ -141,6 +153,14 @@ def _gradient(autograd: int) -> tuple[int, int]:
     if [now[place]] != addresses([gradient]):
         raise _Unclear
     return place * _WORD, before[place]
+
+
+def _no_view(autograd: int) -> int:
+    plain, view = _leaf(), _leaf()[:1]
+    found, other = (_words(_history_of(each, autograd), _WORD)[0] for each in (plain, view))
+    if found == other:
+        raise _Unclear
+    return found
 
 
 def _leaf() -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _extension
-from .._torch import tensor_guards, tensor_hooks
+from .._torch import is_view, tensor_guards, tensor_hooks
 from .layout import layout
 
 # torch's guards enter the tensors of one call in a table. One that needs 1 KiB makes malloc sort
@@ -41,9 +41,14 @@ class TensorMatch:
 
 
 def has_layout(tensor: torch.Tensor) -> bool:
-    """True when the layout says where this tensor keeps what is compared."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    return plain and tensor.ndim <= _INLINE_DIMS and layout() is not None
+    """True when the layout says where this tensor keeps all that is compared."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return plain and not is_view(tensor) and _has_metadata(tensor)
+
+
+def _has_metadata(tensor: torch.Tensor) -> bool:
+    inline = tensor.layout is torch.strided and tensor.ndim <= _INLINE_DIMS
+    return inline and layout() is not None
 
 
 Starts = Callable[[tuple[Any, ...]], "tuple[int, ...] | None"]
@@ -53,13 +58,16 @@ def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
     """A compiled function of other tensors: where the memory of each starts.
 
     It gives None unless they are as many, have the type, shape, strides, dtype and device of these,
-    and are in no autograd graph. None where nothing is compiled or these are no plain tensors.
+    require no gradient and share no memory. None where nothing is compiled, or for others than
+    plain tensors.
     """
-    module, found = _extension.guards(), layout()
-    plain = all(type(t) is torch.Tensor and has_layout(t) and not t.requires_grad for t in tensors)
-    if module is None or found is None or not plain:
+    module = _extension.guards()
+    plain = all(
+        type(t) is torch.Tensor and _has_metadata(t) and not t.requires_grad for t in tensors
+    )
+    if module is None or not tensors or not plain:
         return None
-    starts: Starts = module.Inputs(torch.Tensor, found, tensors).starts
+    starts: Starts = module.Inputs(torch.Tensor, layout(), tensors).starts
     return starts
 
 

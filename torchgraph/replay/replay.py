@@ -71,6 +71,9 @@ class Replay:
         kinds = [out.kind for out in executable.outputs]
         self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
         """True when the program creates optimizer state: the next step needs another program."""
+        writes: bool = executable.writes
+        self.patience: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
+        """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
         self._bind()
 
     @property
@@ -100,10 +103,6 @@ class Replay:
     def returns_loss(self) -> bool:
         """True when build returns the tensor that backward() was called on."""
         return self.captured.loss_path is not None
-
-    def patience(self) -> AbstractContextManager[None]:
-        """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
-        return _InterruptsWait() if self.executable.writes else nullcontext()
 
     def why_not(self) -> str:
         """Why this program cannot serve the next call; empty when it can."""
@@ -208,11 +207,13 @@ class Replay:
         self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
         self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
         self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
-        self._numbers = [
+        numbers = [
             (i, leaf)
             for i, leaf in enumerate(self._leaves)
             if not isinstance(leaf.value, torch.Tensor)
         ]
+        self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
+        self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
         for i in self._inputs:
@@ -233,7 +234,9 @@ class Replay:
         A copy of thousands of entries would cost more than all that is new in it.
         """
         values = self._values_now
-        for i, leaf in self._numbers:
+        for i, root, key in self._numbers:
+            values[i] = root[key]
+        for i, leaf in self._nested_numbers:
             values[i] = leaf.read()
         for i, tensor in zip(self._inputs, call.tensors, strict=True):
             values[i] = tensor

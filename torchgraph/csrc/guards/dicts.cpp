@@ -61,6 +61,11 @@ int open_account() {
     if (found == 1) account = Account::versions;
     return found < 0 ? -1 : 0;
   }
+  bool known = false;
+  for (const char* version : {"3.12.", "3.13.", "3.14."}) {
+    known = known || !std::strncmp(python, version, 5);
+  }
+  if (!known) return 0;
   auto add = find<AddWatcher>("PyDict_AddWatcher");
   watch_dict = find<Watch>("PyDict_Watch");
   if (!add || !watch_dict) return 0;
@@ -73,9 +78,14 @@ int open_account() {
   return 0;
 }
 
+// An attribute may be stored past the dict of an object, in the values that the dict shares with it:
+// Python 3.13.0 does not tell. Their address is in the dict, after the one of its table.
+bool shares_values(PyObject* dict) { return reinterpret_cast<void* const*>(dict)[5] != nullptr; }
+
 // It stays watched for as long as it lives: other checks may rely on it, and a count costs nothing.
 bool watch(PyObject* dict) {
   if (account != Account::watched || interpreter != PyInterpreterState_Get()) return false;
+  if (shares_values(dict)) return false;
   if (watch_dict(watcher, dict) == 0) return true;
   PyErr_Clear();
   return false;

@@ -1,7 +1,7 @@
 #include "inputs.h"
 
+#include <cstring>
 #include <new>
-#include <vector>
 
 #include "memory.h"
 #include "tensors.h"
@@ -13,8 +13,9 @@ struct Inputs {
   PyObject_HEAD
   PyTypeObject* type;
   Layout layout;
-  std::vector<char>* metadata;  // of one tensor after the other
   Py_ssize_t count;
+  char* metadata;  // of one tensor after the other
+  const void** starts;
 };
 
 Inputs* inputs_of(PyObject* self) { return reinterpret_cast<Inputs*>(self); }
@@ -29,29 +30,39 @@ bool alike(const Layout& layout, const char* impl, const char* metadata) {
          std::memcmp(now + after, metadata + after, size_of(layout) - after) == 0;
 }
 
-// Where the memory of a tensor starts that is like the earlier one and in no autograd graph; null
-// when it is not.
+bool requires_grad(PyObject* tensor) {
+  PyObject* found = PyObject_GetAttrString(tensor, "requires_grad");
+  if (!found) PyErr_Clear();
+  Py_XDECREF(found);
+  return found != Py_False;
+}
+
+// Where the memory of a tensor starts that is like the earlier one and requires no gradient; null
+// when it is not. Most have no AutogradMeta; a part of a larger tensor has.
 const void* start_of(const Inputs& inputs, PyObject* tensor, Py_ssize_t position) {
   const Layout& layout = inputs.layout;
   if (Py_TYPE(tensor) != inputs.type) return nullptr;
   const auto* impl = read<const char*>(tensor, layout.impl);
-  if (read<const void*>(impl, layout.autograd)) return nullptr;
-  if (!alike(layout, impl, inputs.metadata->data() + position * size_of(layout))) return nullptr;
+  if (read<const void*>(impl, layout.autograd) && requires_grad(tensor)) return nullptr;
+  if (!alike(layout, impl, inputs.metadata + position * size_of(layout))) return nullptr;
   return read<const void*>(read<const void*>(impl, layout.storage), layout.start);
 }
 
 PyObject* starts(PyObject* self, PyObject* tensors) {
-  const Inputs& inputs = *inputs_of(self);
+  Inputs& inputs = *inputs_of(self);
   if (!PyTuple_Check(tensors) || PyTuple_Size(tensors) != inputs.count) Py_RETURN_NONE;
+  for (Py_ssize_t i = 0; i < inputs.count; ++i) {
+    const void* start = start_of(inputs, PyTuple_GetItem(tensors, i), i);
+    if (!start) Py_RETURN_NONE;
+    for (Py_ssize_t j = 0; j < i; ++j) {
+      if (inputs.starts[j] == start) Py_RETURN_NONE;
+    }
+    inputs.starts[i] = start;
+  }
   PyObject* found = PyTuple_New(inputs.count);
   for (Py_ssize_t i = 0; found && i < inputs.count; ++i) {
-    const void* start = start_of(inputs, PyTuple_GetItem(tensors, i), i);
-    PyObject* number = start ? PyLong_FromVoidPtr(const_cast<void*>(start)) : nullptr;
-    if (!number || PyTuple_SetItem(found, i, number) < 0) {
-      Py_DECREF(found);
-      if (PyErr_Occurred()) return nullptr;
-      Py_RETURN_NONE;
-    }
+    PyObject* number = PyLong_FromVoidPtr(const_cast<void*>(inputs.starts[i]));
+    if (!number || PyTuple_SetItem(found, i, number) < 0) Py_CLEAR(found);
   }
   return found;
 }
@@ -77,24 +88,24 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
   inputs.type = reinterpret_cast<PyTypeObject*>(of);
   inputs.layout = layout;
   inputs.count = PyTuple_Size(tensors);
-  inputs.metadata = new (std::nothrow) std::vector<char>;
-  try {
-    if (!inputs.metadata) throw std::bad_alloc();
-    for (Py_ssize_t i = 0; i < inputs.count; ++i) {
-      const auto* impl = read<const char*>(PyTuple_GetItem(tensors, i), layout.impl);
-      inputs.metadata->insert(inputs.metadata->end(), impl + layout.metadata.begin,
-                              impl + layout.metadata.end);
-    }
-  } catch (const std::bad_alloc&) {
+  inputs.metadata = new (std::nothrow) char[inputs.count * size_of(layout) + 1];
+  inputs.starts = new (std::nothrow) const void*[inputs.count + 1];
+  if (!inputs.metadata || !inputs.starts) {
     Py_DECREF(self);
     return PyErr_NoMemory();
+  }
+  for (Py_ssize_t i = 0; i < inputs.count; ++i) {
+    const auto* impl = read<const char*>(PyTuple_GetItem(tensors, i), layout.impl);
+    std::memcpy(inputs.metadata + i * size_of(layout), impl + layout.metadata.begin,
+                size_of(layout));
   }
   return self;
 }
 
 void inputs_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
-  delete inputs_of(self)->metadata;
+  delete[] inputs_of(self)->metadata;
+  delete[] inputs_of(self)->starts;
   Py_XDECREF(inputs_of(self)->type);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
@@ -103,7 +114,7 @@ void inputs_dealloc(PyObject* self) {
 PyMethodDef methods[] = {
     {"starts", starts, METH_O,
      "starts(tensors): where the memory of each starts; None when one of them is not like the "
-     "tensor that was there, or is in an autograd graph, or has no memory."},
+     "tensor that was there, requires a gradient, has no memory or that of another."},
     {nullptr, nullptr, 0, nullptr},
 };
 

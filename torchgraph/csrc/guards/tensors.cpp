@@ -9,15 +9,16 @@ namespace torchgraph {
 
 int to_layout(PyObject* tuple, void* result) {
   auto& layout = *static_cast<Layout*>(result);
-  PyObject* no_grad;
-  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!nnn)", &layout.impl, &layout.autograd,
+  PyObject *no_grad, *no_view;
+  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnn)", &layout.impl, &layout.autograd,
                    &layout.metadata.begin, &layout.metadata.end, &layout.history.begin,
-                   &layout.history.end, &layout.grad, &PyLong_Type, &no_grad, &layout.offset,
-                   &layout.storage, &layout.start)) {
+                   &layout.history.end, &layout.grad, &PyLong_Type, &no_grad, &PyLong_Type,
+                   &no_view, &layout.offset, &layout.storage, &layout.start)) {
     return 0;
   }
   layout.no_grad = PyLong_AsVoidPtr(no_grad);
-  return layout.no_grad || !PyErr_Occurred();
+  layout.no_view = PyLong_AsVoidPtr(no_view);
+  return !PyErr_Occurred();
 }
 
 uint32_t Patterns::number(const char* bytes, size_t size) {
@@ -59,13 +60,16 @@ void Tensors::look(Tensor& tensor) {
   }
 }
 
-// In this order: an address is followed only where it is still the one that was there.
+// In this order: an address is followed only where it is still the one that was there. Whether a view
+// requires a gradient is up to its base as well: torch is asked each time.
 bool Tensors::same(const Tensor& tensor) const {
   return Py_TYPE(tensor.object) == tensor.type &&
          read<const char*>(tensor.object, layout_.impl) == tensor.impl &&
          read<const char*>(tensor.impl, layout_.autograd) == tensor.autograd &&
          metadata_.same(tensor.metadata, tensor.impl + layout_.metadata.begin) &&
-         (!tensor.autograd || history_.same(tensor.history, tensor.autograd + layout_.history.begin));
+         (!tensor.autograd ||
+          (read<const void*>(tensor.autograd, 0) == layout_.no_view &&
+           history_.same(tensor.history, tensor.autograd + layout_.history.begin)));
 }
 
 void Tensors::fetch(const Tensor& tensor) const {
@@ -73,7 +77,7 @@ void Tensors::fetch(const Tensor& tensor) const {
   torchgraph::fetch(object, object + layout_.impl + sizeof(void*));
   torchgraph::fetch(tensor.impl + layout_.autograd, tensor.impl + layout_.metadata.end);
   if (tensor.autograd) {
-    torchgraph::fetch(tensor.autograd + layout_.history.begin, tensor.autograd + layout_.history.end);
+    torchgraph::fetch(tensor.autograd, tensor.autograd + layout_.history.end);
   }
 }
 

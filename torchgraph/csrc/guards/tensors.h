@@ -21,6 +21,7 @@ struct Layout {
   Span history;         // in the AutogradMeta: requires_grad, the gradient, what it was made by
   Py_ssize_t grad;      // in that too: the address of the gradient
   const void* no_grad;  // what is there when there is none
+  const void* no_view;  // how the AutogradMeta of a tensor begins that is no view of another
   Py_ssize_t offset;    // in the metadata: the storage offset
   Py_ssize_t storage;   // in the TensorImpl: the address of its storage
   Py_ssize_t start;     // in that: where its memory starts
