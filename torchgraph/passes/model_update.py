@@ -18,7 +18,7 @@ from torch import fx
 
 from .. import effects, ops
 from ..ops.library import has_kernel
-from ..program import OutputKind, ParameterGroup, Program, Role
+from ..program import OutputKind, ParameterGroup, Phase, Program, Role, provenance
 from ..rewriter import Rewriter
 from .base import Pass
 from .update_rules import RULES, UpdateRule
@@ -154,7 +154,23 @@ class _Region:
         if parameter.meta["val"].dtype not in _FLOATS:
             raise NotFused(f"a parameter is {parameter.meta['val'].dtype}")
         places = tuple(self._places[state] for state in states)
+        if self._starts_elsewhere([self._results[place] for place in places]):
+            raise NotFused("build gives the parameter, or its state, a new value of its own")
         return Update(fqn, parameter, _gradient(mark), None, tuple(slots), places)
+
+    def _starts_elsewhere(self, new: list[Any]) -> bool:
+        """True when new states come from tensors other than states, marked gradients and flags."""
+        waiting = [value for value in new if isinstance(value, fx.Node)]
+        seen = {*self.marks.values(), *self._skip.values()}
+        while waiting:
+            node = waiting.pop()
+            if node in seen or node.op != "call_function":
+                continue
+            seen.add(node)
+            if provenance(node).phase is not Phase.UPDATE and _is_tensor(node):
+                return True
+            waiting.extend(node.all_input_nodes)
+        return False
 
     def _slot(self, group: ParameterGroup, parameter: str, name: str) -> fx.Node | None:
         fqn = group.slot(parameter, name)
@@ -237,6 +253,10 @@ def _is_compiled(rule: UpdateRule, parameter: fx.Node) -> bool:
     writing = effects.other_form(rule.op)
     assert writing is not None
     return has_kernel(writing, parameter.meta["val"].device)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _gradient(mark: fx.Node) -> fx.Node:
