@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -145,7 +146,7 @@ def test_inductor_calls_it_once_on_the_parameters_themselves():
 
     found: list[list[int]] = []
 
-    def record(keyset, *args, **options):
+    def record(keyset, *args: Any, **options: Any):
         found.append([t.data_ptr() for each in (args[0], *args[2:]) for t in each])
         return op.redispatch(keyset & below_version_counters, *args, **options)
 
