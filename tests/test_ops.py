@@ -44,6 +44,15 @@ def test_grouped_mm_has_the_shape_and_strides_of_the_kernel(form, dtype):
     _check(ops.grouped_mm, (a.to(dtype), b.to(dtype), offs))
 
 
+def test_marks_are_copies():
+    x = torch.randn(3, 4).t()
+    for mark in (ops.gradient, ops.accumulated):
+        got = mark(x, "weight")
+        assert torch.equal(got, x)
+        assert got.data_ptr() != x.data_ptr()
+        _check(mark, (x, "weight"))
+
+
 def test_has_kernel_tells_a_kernel_from_the_reference():
     op = library.define("has_kernel_test(Tensor x) -> Tensor", torch.sin)
     cpu = torch.device("cpu")

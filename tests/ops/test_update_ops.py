@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from tests.ops.cases import RULES, Case, equal, make
 from torchgraph import _extension, effects, ops
+from torchgraph._torch import below_version_counters
 from torchgraph.ops import library, update
 
 FORMS = [(rule, device) for rule in RULES for device in (False, True)]
@@ -126,3 +128,40 @@ def test_under_torch_compile(rule, backend):
     for name in case.lists:
         assert all(map(equal, compiled.lists[name], eager.lists[name])), name
     assert not equal(eager.lists["params"][0], case.lists["params"][0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # Inductor's own
+def test_inductor_calls_it_once_on_the_parameters_themselves():
+    """No clone around it; ``aot_eager`` does clone, around every op that writes."""
+    case = make("adam", [(6, 4), (6,)], without=("max_exp_avg_sqs",))
+    params = case.lists["params"]
+
+    def step(x: torch.Tensor, *lists: list[torch.Tensor]) -> torch.Tensor:
+        def loss(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(x, weight, bias).square().mean()
+
+        grads, value = torch.func.grad_and_value(loss, argnums=(0, 1))(*lists[0])
+        update.writing("adam")(lists[0], list(grads), *lists[2:], **case.options)
+        return value
+
+    found: list[list[int]] = []
+
+    def record(keyset, *args: Any, **options: Any):
+        found.append([t.data_ptr() for each in (args[0], *args[2:]) for t in each])
+        return op.redispatch(keyset & below_version_counters, *args, **options)
+
+    torch.compiler.reset()
+    compiled = torch.compile(step, backend="inductor", fullgraph=True)
+    compiled(torch.randn(5, 4), *case.lists.values())
+    before = params[0].clone()
+    op = update.writing("adam")
+    kernels = torch.library.Library("torchgraph", "IMPL")
+    kernels.impl(op._schema.name, record, "ADInplaceOrView", with_keyset=True)
+    try:
+        compiled(torch.randn(5, 4), *case.lists.values())
+    finally:
+        kernels._destroy()
+        torch.compiler.reset()
+    lists = [tensors for name, tensors in case.lists.items() if name != "grads"]
+    assert found == [[t.data_ptr() for tensors in lists for t in tensors]]
+    assert not torch.equal(params[0], before)
