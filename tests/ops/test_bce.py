@@ -125,6 +125,8 @@ def test_half_with_a_gradient_by_the_target():
     torch.testing.assert_close(y.grad, -x.detach().float() / 6)
 
 
+# opcheck of torch 2.15 reads the gradient of a copy that it has made itself.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_the_schemas_tell_the_truth():
     for x in (torch.randn(4, 5), torch.randn(4, 5).t().bfloat16(), torch.randn(1, 3)[:, ::2]):
         y, one = torch.rand(x.shape), torch.ones(())

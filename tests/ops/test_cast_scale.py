@@ -95,6 +95,8 @@ def test_the_derivative():
     assert half.grad.tolist() == [1.0] * 5
 
 
+# opcheck of torch 2.15 reads the gradient of a copy that it has made itself.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_the_schema_tells_the_truth():
     for x in (torch.randn(3, 2).bfloat16(), torch.randn(4, 5).t(), torch.zeros(0, 3)):
         for dtype in WIDE:
