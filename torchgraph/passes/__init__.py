@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..options import Options
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
@@ -42,6 +44,7 @@ __all__ = [
     "Pass",
     "PruneDepend",
     "SparseEmbedding",
+    "inductor_pipeline",
     "pipeline",
     "run",
 ]
@@ -60,6 +63,19 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
         DeadCode(),  # after all that leave nodes behind that nobody reads
         *_fusions(options),  # after dce: a reader that is dead would count as one
     )
+
+
+def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tuple[Pass, ...]:
+    """The passes for a program that Inductor compiles.
+
+    ``one_kernel``: the updates of all parameters are one kernel of ours, which needs no compiling.
+    ``on_cpu``: all of it is on the CPU, where Inductor lays convolutions out channels last; a
+    program that is laid out so itself needs no copies between its forward and backward part.
+    """
+    if options.training and one_kernel:
+        options = replace(options, fuse_model_update=True, multi_tensor_update=True)
+    layout = (ChannelsLast(),) if on_cpu else ()
+    return (*pipeline(options), *layout)
 
 
 def _updates(options: Options) -> tuple[Pass, ...]:

@@ -7,8 +7,6 @@ once compiles nothing.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from .. import _extension
@@ -16,7 +14,7 @@ from ..debug.stages import Stages
 from ..errors import BackendWarning, warn
 from ..lower import Compilation, CompilationFailed, DiskCache, Executable, Plan, lower_to_regions
 from ..options import Options
-from ..passes import pipeline, run
+from ..passes import inductor_pipeline, run
 from ..program import Program
 from .replay import Replay
 
@@ -49,11 +47,13 @@ class Switch:
             warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
 
     def _start(self) -> None:
-        options = self._options
-        if options.training and all(map(_extension.load, self._replay.devices)):
-            # One kernel for all parameters, which needs no compiling, does what Inductor's would.
-            options = replace(options, fuse_model_update=True, multi_tensor_update=True)
-        program = run(self._replay.captured.program, pipeline(options), options.passes)
+        options, devices = self._options, self._replay.devices
+        passes = inductor_pipeline(
+            options,
+            one_kernel=all(map(_extension.load, devices)),
+            on_cpu=devices == {"cpu"},
+        )
+        program = run(self._replay.captured.program, passes, options.passes)
         eager_draws = options.rng == "eager"
         executable, regions = lower_to_regions(
             program, f"{self._name} inductor", eager_draws=eager_draws
