@@ -222,7 +222,7 @@ def test_public_names():
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
         "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
         "Pass", "PruneDepend", "SparseEmbedding",
-        "pipeline", "run",
+        "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler"}
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
