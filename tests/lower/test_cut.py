@@ -91,6 +91,27 @@ def test_fast_draws_are_inside(interpreted):
     assert graph._shown[0].executable.random
 
 
+def test_fast_draws_leave_probabilities_alone():
+    class Draw(tg.Graph):
+        def build(self, x):
+            return torch.bernoulli(x)
+
+    graph = Draw()
+    graph.config.set_backend("inductor")
+    graph.config.set_rng("fast")
+    x = torch.tensor([0.0, 1.0, 1.0])
+    assert graph(x).tolist() == x.tolist()
+
+
+def test_deterministic_algorithms_leave_a_chosen_inductor_alone(interpreted):
+    torch.use_deterministic_algorithms(True)
+    try:
+        check(Mlp, lambda p: optim.SGD(p, lr=0.1))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert interpreted
+
+
 @pytest.mark.parametrize("p", [0.2, 0.7])
 def test_fast_dropout_keeps_as_many(p):
     class Drop(tg.Graph):

@@ -30,11 +30,7 @@ _CHILD = (
 
 
 class CompilationFailed(Exception):
-    """Inductor has no code for a region; ``details`` is all that it said."""
-
-    def __init__(self, what: str, details: str = "") -> None:
-        super().__init__(what)
-        self.details = details
+    """Inductor has no code for a region."""
 
 
 class Compilation:
@@ -47,8 +43,6 @@ class Compilation:
         self._keys = [job.key() for job in self._jobs]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
-        self.compiled = 0
-        """How many regions were not in the cache."""
 
     def start(self) -> None:
         """Start compiling what is missing; return at once.
@@ -61,7 +55,6 @@ class Compilation:
             for job, key in zip(self._jobs, self._keys, strict=True)
             if self._cache.find(key) is None
         }
-        self.compiled = len(absent)
         if absent:
             devices = [meta.device for region in self._regions for meta in region.inputs]
             problem = missing(devices)
@@ -82,22 +75,11 @@ class Compilation:
                 raise CompilationFailed(f"The compiled code of {region.__name__} was not kept.")
             try:
                 region.compiled(job.load(entry))
-            except Exception as error:
+            except Exception as error:  # of whatever kind: its code is not ours
                 raise CompilationFailed(
                     f"{entry} cannot be loaded ({type(error).__name__}: {error})."
                 ) from error
         counters.region_loads += len(self._regions)
-
-    def stop(self) -> None:
-        """End the process, if one is running."""
-        if self._process is not None:
-            self._finalizer()
-            self._process = None
-
-    @property
-    def running(self) -> bool:
-        """True while the process compiles."""
-        return self._process is not None and self._process.poll() is None
 
     def _start(self, absent: dict[str, str]) -> None:
         counters.region_compiles += len(absent)
@@ -132,7 +114,7 @@ class Compilation:
         self._process = None
         if code:
             last = said.strip().splitlines()[-1:] or [f"the process ended with {code}"]
-            raise CompilationFailed(f"Inductor failed: {last[0]}", details=said)
+            raise CompilationFailed(f"Inductor failed: {last[0]}")
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -34,7 +34,7 @@ def main(order: str) -> None:
         cache = DiskCache(Path(wanted["cache"]))
         for text in wanted["jobs"]:
             _compile(Job.from_json(text), cache, wanted["keys"][text])
-    except Exception:
+    except Exception:  # the process that waits reports it, whatever it is
         Path(order).with_name("error").write_text(traceback.format_exc(), encoding="utf-8")
         sys.exit(1)
 

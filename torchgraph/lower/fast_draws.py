@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
+from ..ops import draws
 
 aten = torch.ops.aten
 
@@ -17,7 +18,7 @@ _Emit = Callable[..., fx.Node]
 
 def has_rule(node: fx.Node) -> bool:
     """True for a draw that `rewritten` knows."""
-    return isinstance(node.target, OpOverload) and node.target._schema.name in _RULES
+    return node.target in _RULES and node.kwargs.get("generator") is None
 
 
 def rewritten(graph: fx.Graph, node: fx.Node, args: tuple[Any, ...]) -> fx.Node:
@@ -28,7 +29,7 @@ def rewritten(graph: fx.Graph, node: fx.Node, args: tuple[Any, ...]) -> fx.Node:
         made.meta["val"] = node.meta["val"]
         return made
 
-    return _RULES[node.target._schema.name](emit, node.meta["val"], *args)  # type: ignore[union-attr]  # an op
+    return _RULES[node.target](emit, node.meta["val"], *args)
 
 
 def _bernoulli(emit: _Emit, value: torch.Tensor, like: Any, p: float) -> fx.Node:
@@ -48,10 +49,10 @@ def _same_op(op: OpOverload) -> Callable[..., fx.Node]:
     return rule
 
 
-_RULES: dict[str, Callable[..., fx.Node]] = {
-    "aten::bernoulli": _bernoulli,
-    "torchgraph::bernoulli": _bernoulli,
-    "torchgraph::normal": _normal,
-    "aten::rand_like": _same_op(aten.rand.default),
-    "aten::randn_like": _same_op(aten.randn.default),
+_RULES: dict[Any, Callable[..., fx.Node]] = {
+    aten.bernoulli.p: _bernoulli,
+    draws.bernoulli: _bernoulli,
+    draws.normal: _normal,
+    aten.rand_like.default: _same_op(aten.rand.default),
+    aten.randn_like.default: _same_op(aten.randn.default),
 }

@@ -35,7 +35,10 @@ class Switch:
     def before_run(self, calls: int) -> None:
         """Start compiling, or switch, when it is time; ``calls`` of the program have been made."""
         try:
-            if self._replay.serves_once or torch.are_deterministic_algorithms_enabled():
+            careful = (
+                self._options.backend == "auto" and torch.are_deterministic_algorithms_enabled()
+            )
+            if self._replay.serves_once or careful:
                 self._replay.before_run = None
             elif calls >= self._at:
                 self._switch()
