@@ -32,6 +32,7 @@ LAYERS = {
     "errors": 0,
     "options": 0,
     "ops": 0,
+    "verbs": 0,
     "aliasing": 1,
     "effects": 1,
     "guards": 1,

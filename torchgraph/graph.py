@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from . import amp, state
 from ._torch import is_tracing
 from .amp import Scaler
-from .blocks import DebugOptions
 from .cache import ProgramCache
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
@@ -284,37 +283,6 @@ class Graph(ModuleHolder):
     def is_compiled(self) -> bool:
         """True after the first call."""
         return self._shown is not None
-
-    def debug(
-        self,
-        v_level: int = -1,
-        *,
-        ranks: int | Sequence[int] | None = None,
-        max_py_stack_depth: int = 2,
-        only_user_py_stack: bool = True,
-        op_repr_with_py_stack: bool = False,
-        mode: bool | None = None,
-    ) -> None:
-        """Print what happens at the next compilation.
-
-        Args:
-            v_level: -1 errors only; 0 stages with their time; 1 also modules, tensors and the tree;
-                2 also the programs; 3 also the Python that runs.
-            ranks: which ranks print; None is rank 0, -1 all.
-            max_py_stack_depth: how many of the user's lines each operator keeps.
-            only_user_py_stack: must be True: library frames are never recorded.
-            op_repr_with_py_stack: show the lines in ``print(graph)``.
-            mode: OneFlow's older on/off switch.
-        """
-        options = DebugOptions.of(
-            v_level,
-            ranks=ranks,
-            max_py_stack_depth=max_py_stack_depth,
-            only_user_py_stack=only_user_py_stack,
-            op_repr_with_py_stack=op_repr_with_py_stack,
-            mode=mode,
-        )
-        self._blocks.set_debug(options)
 
     def report(self) -> Report:
         """What was captured, what the passes did, what is guarded and baked, and how long it took.

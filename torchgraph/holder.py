@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .blocks import BlockTree
+from .blocks import BlockTree, DebugOptions
 from .errors import (
     GraphNotInitialized,
     ModuleNameTaken,
@@ -45,6 +45,37 @@ class ModuleHolder:
             yield
         finally:
             vars(self)["_bare"] = False
+
+    def debug(
+        self,
+        v_level: int = -1,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+        mode: bool | None = None,
+    ) -> None:
+        """Print what happens at the next compilation.
+
+        Args:
+            v_level: -1 errors only; 0 stages with their time; 1 also modules, tensors and the tree;
+                2 also the programs; 3 also the Python that runs.
+            ranks: which ranks print; None is rank 0, -1 all.
+            max_py_stack_depth: how many of the user's lines each operator keeps.
+            only_user_py_stack: must be True: library frames are never recorded.
+            op_repr_with_py_stack: show the lines in ``print(graph)``.
+            mode: OneFlow's older on/off switch.
+        """
+        options = DebugOptions.of(
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+            mode=mode,
+        )
+        self._blocks.set_debug(options)
 
     def __setattr__(self, name: str, value: Any) -> None:
         value = unwrap(value)

@@ -1,0 +1,1 @@
+"""The option verbs of GraphConfig, by subject."""

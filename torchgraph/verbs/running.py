@@ -1,0 +1,63 @@
+"""How programs run: the backend, random numbers, the cache of programs."""
+
+from __future__ import annotations
+
+from ..errors import InvalidOption
+from .base import Verbs
+
+BACKENDS = ("auto", "aten", "inductor")
+
+
+class RunningVerbs(Verbs):
+    """See `GraphConfig`."""
+
+    def set_backend(self, backend: str, *, switch_at: int = 16) -> None:
+        """How programs run.
+
+        ``"aten"``: Python over ATen ops, at once, bitwise equal to eager on the CPU.
+        ``"inductor"``: compiled by torch's Inductor before the first step, within rounding of
+        eager, equal from run to run. ``"auto"``, the default: `aten` for the first ``switch_at``
+        calls of a program while another process compiles, Inductor's code from then on, also if
+        that means to wait; under `torch.use_deterministic_algorithms` it is `aten`.
+
+        Compiled code is kept on disk, for the next process too. Where nothing can be compiled, a
+        warning says why, and `aten` goes on.
+
+        Raises:
+            InvalidOption: an unknown backend; ``switch_at`` is no int of at least 1.
+        """
+        if backend not in BACKENDS:
+            known = ", ".join(map(repr, BACKENDS))
+            raise InvalidOption(f"set_backend takes {known}, not {backend!r}.")
+        if type(switch_at) is not int or switch_at < 1:
+            raise InvalidOption(f"switch_at takes an int of at least 1, not {switch_at!r}.")
+        self._set(backend=backend, switch_at=switch_at)
+
+    def set_rng(self, mode: str) -> None:
+        """``"eager"``, the default: every program draws the numbers that eager would draw.
+
+        ``"fast"``: compiled programs draw by Inductor's generator, in the kernels that use the
+        numbers; the same distributions from the same seed of torch, other numbers. `aten` draws as
+        eager in any case.
+
+        Raises:
+            InvalidOption: another mode.
+        """
+        if mode not in ("eager", "fast"):
+            raise InvalidOption(f"set_rng takes 'eager' or 'fast', not {mode!r}.")
+        self._set(rng=mode)
+
+    def set_cache_size(self, size: int) -> None:
+        """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
+        if type(size) is not int or size < 1:
+            raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
+        self._set(cache_size=size)
+
+    def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
+        """Whether cuDNN takes its convolution algorithms by heuristic (True) or by trying them.
+
+        It is `torch.backends.cudnn.benchmark`, off or on while the Graph runs, and as it was
+        afterwards. Not called: the user's own setting. Without a GPU a warning says that nothing
+        comes of it. OneFlow: the option of the same name.
+        """
+        self._set(cudnn_heuristic=bool(mode))
