@@ -356,7 +356,7 @@ def test_warnings_are_one_family():
     }
     assert found == {
         "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning", "GraphWarning",
-        "UnregisteredModuleWarning",
+        "MemoryBudgetWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 

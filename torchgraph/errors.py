@@ -271,7 +271,7 @@ class GradientNotFinal(CaptureError):
 class RandomStateTouched(CaptureError):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 
-    fix = "seed outside of build; under activation checkpointing, keep dropout out of the region."
+    fix = "seed outside of build; set a state only to one that torch.get_rng_state() gave in build."
 
 
 class DeviceMismatch(CaptureError):
@@ -353,6 +353,10 @@ class AttributeWriteWarning(GraphWarning):
 
 class BackendWarning(GraphWarning):
     """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
+
+
+class MemoryBudgetWarning(GraphWarning):
+    """Activation checkpointing cannot keep as little as the budget says; it keeps the least."""
 
 
 class CacheThrashWarning(GraphWarning):

@@ -88,6 +88,7 @@ class Graph(ModuleHolder):
         self._progress = state.Progress()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
+        self._blocks.changed = lambda modules: self.config._set(checkpointed=modules)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -202,6 +203,7 @@ class Graph(ModuleHolder):
             announce.modules(stages, self._source(), captured, call, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
+            announce.budget(program)
         with stages.stage("building plan", parts=1):
             lowered = lower(program, f"{self._name} {len(self._cache)}")
             replay = Replay(captured, program, lowered, options.cudnn_heuristic)
@@ -328,6 +330,7 @@ class Graph(ModuleHolder):
             class_name=type(self).__name__,
             config_repr=repr(self.config),
             modules=self._modules,
+            checkpointing=self._blocks.checkpointing,
             locations=options.op_repr_with_py_stack,
             stack_depth=options.max_py_stack_depth,
         )

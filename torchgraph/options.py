@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+CheckpointPolicy = str | tuple[Any, ...] | int | float | None
+"""Of activation checkpointing: ``"matmuls"``, ops whose results are kept, bytes, or a share."""
+
 
 @dataclass(frozen=True)
 class PassOptions:
@@ -40,6 +43,9 @@ class Options:
     """(largest norm, its p) of all gradients together."""
     clip_value: float | None = None
     gradient_norms: bool = False
+    checkpointed: tuple[tuple[str, bool], ...] = ()
+    """(path, whether its activations are recomputed) of modules that have a setting."""
+    checkpoint_policy: CheckpointPolicy = None
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""

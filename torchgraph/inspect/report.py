@@ -13,9 +13,10 @@ from ..capture.inputs import Call
 from ..options import Options
 from ..program import PassRecord, Role
 from ..replay.replay import Replay
-from . import baked, facts, tables
+from . import baked, facts, recomputation, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .recomputation import Recomputation
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    recomputed: tuple[Recomputation, ...] = ()
+    """What activation checkpointing saves and costs, by module."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
 
@@ -80,6 +83,7 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            recomputed=recomputation.collect(program),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -91,6 +95,7 @@ class Report:
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
             tables.memory(self.memory),
+            recomputation.rendered(self.recomputed),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
