@@ -16,6 +16,7 @@ from ..replay.replay import Replay
 from . import baked, facts, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .precision import Precision, precision
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Report:
     baked: tuple[Baked, ...]
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
+    precision: tuple[Precision, ...] = ()
+    """What runs in which type, where it is more than one; the update left out."""
 
     @classmethod
     def of(
@@ -80,6 +83,7 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            precision=precision(program),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -90,6 +94,7 @@ class Report:
             tables.passes(self.passes),
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
+            tables.precision(self.precision),
             tables.memory(self.memory),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
