@@ -224,10 +224,10 @@ def test_public_names():
         "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
         "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
-        "Pass", "PruneDepend", "SparseEmbedding",
+        "MixedPrecision", "Pass", "PruneDepend", "SparseEmbedding",
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
-    assert set(tg.amp.__all__) == {"StaticGradScaler"}
+    assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}
     assert set(tg.optim.__all__) == {"LAMB", "Lion"}
     assert set(tg.nn.graph.__all__) == {
         "Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule",

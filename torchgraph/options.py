@@ -37,6 +37,8 @@ class Options:
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     cache_size: int = 8
     amp: torch.dtype | None = None
+    amp_policy: str = "autocast"
+    """Who decides what runs in half precision: ``"autocast"``, or ``"oneflow"``'s colouring."""
     scaler: str = ""
     """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
     clip_norm: tuple[float, float] | None = None
@@ -56,6 +58,11 @@ class Options:
     fused_model_update_cast: bool = False
     sparse_update: bool = False
     passes: PassOptions = field(default_factory=PassOptions)
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype of the autocast that `build` runs under."""
+        return self.amp if self.amp_policy == "autocast" else None
 
     @property
     def clips(self) -> bool:

@@ -175,6 +175,15 @@ class Rewriter:
         if user.op == "call_function":
             user.meta["val"] = self._evaluate(user.target, user.args, user.kwargs)
 
+    def recall(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Let ``node`` call its target with other arguments; its fake value is computed again.
+
+        The values of its readers are not, as for `rewire`.
+        """
+        self._count(node)
+        node.args, node.kwargs = args, dict(kwargs)
+        node.meta["val"] = self._evaluate(node.target, node.args, node.kwargs)
+
     def outputs(self, values: Mapping[int, fx.Node]) -> None:
         """Let the program return other values at these places of the output tuple."""
         output = self._program.output

@@ -35,6 +35,7 @@ from .random_draws import RandomDraws
 from .trail import Stamp, Trail
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_TO = torch.ops.aten._to_copy.default
 _LIFT = torch.ops.aten.lift_fresh.default
 
 
@@ -184,6 +185,10 @@ class Recorder(TorchDispatchMode):
                 f"{tensor.dtype}, which is only known when the program runs.",
                 where=self._trail.line,
             )
+        if tensor.dtype is torch.bool:
+            # No symbol is a bool. Python branches on it at once, so the branch is taken here.
+            number = self.__torch_dispatch__(_TO, (), (tensor,), {"dtype": torch.int64})
+            return bool(self._item(number) != 0)
         return self._host.symbol(
             tensor, tensor._version, lambda number: self._number(tensor, number)
         )

@@ -101,7 +101,7 @@ class Tracer:
         self._mode = fake_mode()
         self._host = HostValues(self._mode)
         self._trail = Trail(depth, self._name_of_variable)
-        self._autocast = Autocast(options.amp, (leaf.value for leaf in step.leaves))
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         self._border = PythonBorder(self._trail)
         owners = {id(module): (path, module) for path, module in step.modules.items()}
         owners.update({id(owner): (path, owner) for path, owner in watched})

@@ -107,7 +107,12 @@ def check(
             fix="set_gradient_accumulation_steps(1) and check one micro-batch.",
         )
     options = graph.config.options
-    autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
+    if options.amp is not None and options.autocast is None:
+        raise NotSupported(
+            "graph.check() compares with eager, which has no colouring as policy='oneflow'.",
+            fix="check with enable_amp(policy='autocast'), or with enable_amp(False).",
+        )
+    autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
     eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
     side = _GraphSide(replay, call, Step.scan(modules, optimizers, scaler))

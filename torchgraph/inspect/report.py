@@ -16,6 +16,7 @@ from ..replay.replay import Replay
 from . import baked, facts, recomputation, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .precision import Precision, precision
 from .recomputation import Recomputation
 
 
@@ -51,6 +52,8 @@ class Report:
     """What activation checkpointing saves and costs, by module."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
+    precision: tuple[Precision, ...] = ()
+    """What runs in which type, where it is more than one; the update left out."""
 
     @classmethod
     def of(
@@ -84,6 +87,7 @@ class Report:
             guard_form=replay.guards.form,
             baked=values,
             recomputed=recomputation.collect(program),
+            precision=precision(program),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -94,6 +98,7 @@ class Report:
             tables.passes(self.passes),
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
+            tables.precision(self.precision),
             tables.memory(self.memory),
             recomputation.rendered(self.recomputed),
             tables.programs(self.programs),

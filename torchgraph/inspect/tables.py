@@ -16,6 +16,7 @@ from ..errors import SourceLine
 from ..program import PassRecord
 from .baked import Baked, Kind
 from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage
+from .precision import Precision
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHOWN = 20
@@ -90,6 +91,15 @@ def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
     columns = ("captured", "after_passes", "in_place")
     totals = (str(sum(getattr(row, column) for row in rows)) for column in columns)
     table.add_row("all", *totals, style="bold")
+    return section(table)
+
+
+def precision(rows: Sequence[Precision]) -> RenderableType:
+    """Which ops give which type."""
+    table = empty_table("Precision", ("type", "left"), ("phase", "left"), ("ops", "left"))
+    for row in rows:
+        ops = ", ".join(f"{name} x{count}" if count > 1 else name for name, count in row.ops)
+        table.add_row(str(row.dtype).removeprefix("torch."), row.phase.value, ops)
     return section(table)
 
 

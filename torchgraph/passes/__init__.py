@@ -21,6 +21,7 @@ from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
 from .fuse_layer_norm import FuseLayerNorm as FuseLayerNorm
 from .fuse_rms_norm import FuseRmsNorm as FuseRmsNorm
+from .mixed_precision import MixedPrecision as MixedPrecision
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
@@ -43,6 +44,7 @@ __all__ = [
     "FuseLayerNorm",
     "FuseModelUpdate",
     "FuseRmsNorm",
+    "MixedPrecision",
     "Pass",
     "PruneDepend",
     "SparseEmbedding",
@@ -55,6 +57,7 @@ __all__ = [
 def pipeline(options: Options) -> tuple[Pass, ...]:
     """The passes for these options, in order."""
     return (
+        *_precision(options),  # before all others: the casts are part of what they rewrite
         *_updates(options),  # before the others: it removes most nodes of the update
         Canonicalize(),  # without identity views and copies, equal expressions look equal
         FoldConstants(),  # before cse: chains of constants become single nodes to compare
@@ -79,6 +82,12 @@ def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tu
         options = replace(options, fuse_model_update=True, multi_tensor_update=True)
     layout = (ChannelsLast(),) if on_cpu else ()
     return (*pipeline(options), *layout)
+
+
+def _precision(options: Options) -> tuple[Pass, ...]:
+    if options.amp is None or options.amp_policy != "oneflow":
+        return ()
+    return (MixedPrecision(options.amp),)
 
 
 def _updates(options: Options) -> tuple[Pass, ...]:

@@ -18,22 +18,33 @@ _OP_TYPES = (OpOverload, type(torch.ops.aten.mm))
 class TrainingVerbs(Verbs):
     """See `GraphConfig`."""
 
-    def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
-        """`build` computes in half precision where `torch.autocast` of that dtype would.
+    def enable_amp(
+        self,
+        mode: bool = True,
+        *,
+        dtype: torch.dtype = torch.float16,
+        policy: str = "autocast",
+    ) -> None:
+        """`build` computes in half precision; parameters stay as they are.
 
-        The numbers are those of ``with torch.autocast(device, dtype):`` around the forward part of
-        `build`; ``backward()`` runs outside of it, as torch recommends. Parameters stay as they
-        are, each is cast once per step. OneFlow: the option of the same name.
+        ``policy="autocast"``: the numbers are those of ``with torch.autocast(device, dtype):``
+        around the forward part of `build`; ``backward()`` runs outside of it, as torch recommends.
+        ``policy="oneflow"``: `build` is captured in float32, and the nodes of forward and backward
+        together are coloured by OneFlow's lists: between matrix products and convolutions all runs
+        in half precision, softmax, norms and losses too (`passes.MixedPrecision`). `amp.white` and
+        `amp.black` move the border. OneFlow: the option of the same name.
 
         Raises:
-            InvalidOption: ``dtype`` is neither float16 nor bfloat16.
+            InvalidOption: ``dtype`` is neither float16 nor bfloat16, or the policy is another.
         """
         if dtype not in (torch.float16, torch.bfloat16) or mode not in (True, False):
             raise InvalidOption(
                 f"enable_amp takes a bool and dtype=torch.float16 or torch.bfloat16, not "
                 f"{mode!r} and {dtype!r}."
             )
-        self._set(amp=dtype if mode else None)
+        if policy not in ("autocast", "oneflow"):
+            raise InvalidOption(f'enable_amp takes policy="autocast" or "oneflow", not {policy!r}.')
+        self._set(amp=dtype if mode else None, amp_policy=policy if mode else "autocast")
 
     def set_gradient_accumulation_steps(self, value: int, *, whole: Sequence[str] = ()) -> None:
         """Split each call into ``value`` micro-batches and update once, with the mean gradient.
