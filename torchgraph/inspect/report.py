@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from ..cache import ProgramCache
 from ..capture.inputs import Call
 from ..options import Options
-from ..program import PassRecord, Role
+from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
 from . import baked, facts, tables
 from .baked import Baked
@@ -46,6 +46,10 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    cuda_graph: str
+    """``"captured"``, ``"refused"``, how far it is, or why there is none."""
+    refusals: tuple[Refusal, ...]
+    """Why the step cannot be a CUDA Graph, with the user's lines."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
 
@@ -80,6 +84,8 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            cuda_graph=replay.graphing.status(replay.executable),
+            refusals=replay.graphing.refusals,
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -91,6 +97,7 @@ class Report:
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
             tables.memory(self.memory),
+            tables.cuda_graph(self.cuda_graph, self.refusals),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
