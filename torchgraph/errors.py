@@ -154,6 +154,12 @@ class NotSupported(GraphError):
     """``graph.config.enable_auto_parallel(True)``: an option torchgraph will not have, and why."""
 
 
+class CudaGraphRefused(GraphError):
+    """``config.set_cuda_graph("require")`` for a step that no CUDA Graph can hold; lists why."""
+
+    fix = 'change what is listed, or let config.set_cuda_graph("auto") run it op by op.'
+
+
 class InvalidOption(GraphError, ValueError):
     """``graph.config.set_cache_size(0)``: a value that the option does not take."""
 

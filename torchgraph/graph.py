@@ -205,8 +205,10 @@ class Graph(ModuleHolder):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)
         with stages.stage("building plan", parts=1):
-            lowered = lower(program, f"{self._name} {len(self._cache)}")
-            replay = Replay(captured, program, lowered, options.cudnn_heuristic)
+            graphing = self._cache.graphs.graphing(options, serves_once=captured.serves_once)
+            around = graphing.around(program)
+            lowered = lower(program, f"{self._name} {len(self._cache)}", around)
+            replay = Replay(captured, program, lowered, options, graphing)
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run
         self._stage_seconds = stages.seconds
@@ -241,6 +243,15 @@ class Graph(ModuleHolder):
         """Look at everything anew: kept casts of the weights are made again by the next call."""
         for replay in self._cache:
             replay.derived.forget()
+
+    def close(self) -> None:
+        """Give back the programs, and the memory of their CUDA Graphs. State stays: it is yours.
+
+        A later call captures again, as the first one did.
+        """
+        with self._lock:
+            self._cache.clear()
+            self._cache.graphs.release()
 
     @property
     def last_lr(self) -> list[float]:

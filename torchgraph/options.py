@@ -33,6 +33,9 @@ class Options:
     switch_at: int = 16
     """How many calls an `auto` program runs on `aten`."""
     rng: str = "eager"
+    cuda_graph: str = "auto"
+    outputs_buffer_size: int = 0
+    """How many sets of output tensors take turns; 0: fresh ones at each call."""
     cudnn_heuristic: bool | None = None
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     cache_size: int = 8

@@ -109,6 +109,7 @@ class OutputKind(enum.Enum):
     BEFORE = "before"  # within capture: what the state of that fqn holds before the update
     NORM = "norm"  # of the gradients of a param group, ``optimizer.0.param_groups.0``
     GRADIENT = "gradient"  # of a micro-batch, for the accumulator of that fqn
+    NUMBER = "number"  # of a program's host half: an element of the device half's vector
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import SourceLine
-from ..program import PassRecord
+from ..program import PassRecord, Refusal
 from .baked import Baked, Kind
 from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage
 from .precision import Precision
@@ -111,6 +111,14 @@ def memory(sizes: Memory) -> RenderableType:
     table.add_section()
     table.add_row("all", size(sizes.total), style="bold")
     return section(table)
+
+
+def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
+    """What became of it, and what is in its way."""
+    table = empty_table(f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left"))
+    for row in rows[:_SHOWN]:
+        table.add_row(row.reason, str(row.count), _where(row.line))
+    return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
 
 
 def programs(cache: Programs) -> RenderableType:
