@@ -46,12 +46,14 @@ LAYERS = {
     "proxy": 2,
     "debug": 3,
     "rewriter": 3,
+    "rows": 3,
     "verify": 3,
     "capture": 4,
     "optim": 4,
     "passes": 4,
     "lower": 5,
     "artifact": 6,
+    "buckets": 6,
     "cache": 6,
     "replay": 6,
     "schedule": 6,
@@ -262,6 +264,7 @@ def test_names_of_the_options():
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
         "set_clip_grad_value", "set_cuda_graph",
         "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
+        "set_shape_buckets",
         "set_zero_redundancy_optimizer_mode", "training",
     }  # fmt: skip
     assert set(vars(tg.GraphConfig())) == {"options", "passes"}

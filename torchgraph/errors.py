@@ -304,6 +304,16 @@ class UnsupportedInput(CaptureError, TypeError):
     )
 
 
+class PaddingRefused(CaptureError):
+    """``set_shape_buckets(0, [8])`` and ``x - x.mean(0)`` in ``build``: real rows see padding."""
+
+    fix = (
+        "compute each row from itself alone; for a loss, name a mask in set_shape_buckets, "
+        "multiply the losses of the rows by it and divide their sum by mask.sum(). Or leave the "
+        "buckets out."
+    )
+
+
 # --- running -------------------------------------------------------------------------------------
 
 
@@ -359,6 +369,10 @@ class AttributeWriteWarning(GraphWarning):
 
 class BackendWarning(GraphWarning):
     """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
+
+
+class PaddingWarning(GraphWarning):
+    """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
 
 
 class MemoryBudgetWarning(GraphWarning):

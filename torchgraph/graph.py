@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from . import amp, state
 from ._torch import is_tracing
 from .amp import Scaler
+from .buckets import Padder
 from .cache import ProgramCache
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
@@ -83,6 +84,7 @@ class Graph(ModuleHolder):
         self._schedulers = Schedulers()
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
+        self._padder = Padder(self._inputs, self.build, self._program_for, self._captured)
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._progress = state.Progress()
@@ -167,8 +169,7 @@ class Graph(ModuleHolder):
         if broken := self._cache.broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
-        call = self._inputs.bind(args, kwargs)
-        replay = self._program_for(call)
+        call, replay = self._fit(args, kwargs)
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
@@ -179,7 +180,13 @@ class Graph(ModuleHolder):
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
                 self._schedulers.step(lambda: replay.loss(returned), stepped)
-        return returned
+        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+
+    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay]:
+        if self.config.options.buckets is not None:
+            return self._padder.fit(args, kwargs, self.config.options)
+        call = self._inputs.bind(args, kwargs)
+        return call, self._program_for(call)
 
     def _program_for(self, call: Call) -> Replay:
         key = (call.key, ambient(), self.config.options)
@@ -216,6 +223,11 @@ class Graph(ModuleHolder):
         self._cache.add(key, replay, options.cache_size)
         announce.program(stages, self._name, replay, lambda: repr(self))
         return replay
+
+    def _captured(self, call: Call) -> Captured:
+        """As things stand; nothing comes of it."""
+        with amp.started(self._scaler, self._optimizers):
+            return self._capture(Step.scan(self._modules, self._optimizers, self._scaler), call)
 
     def _capture(self, step: Step, call: Call) -> Captured:
         with self._building():
@@ -320,9 +332,8 @@ class Graph(ModuleHolder):
         Raises:
             GradPresent; whatever a first call of the Graph may raise.
         """
-        call = self._inputs.bind(args, kwargs)
         with self._lock:
-            replay = self._program_for(call)
+            call, replay = self._fit(args, kwargs)
             replay.guards.check_gradients(replay.name_of)
             with self._building():
                 return check(

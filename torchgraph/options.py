@@ -25,6 +25,19 @@ class PassOptions:
 
 
 @dataclass(frozen=True)
+class ShapeBuckets:
+    """Sizes that a dimension of the inputs is padded to; see `GraphConfig.set_shape_buckets`."""
+
+    dim: int
+    sizes: tuple[int, ...]
+    """Ascending."""
+    mask: str = ""
+    """The parameter of `build` that tells real rows from padded ones."""
+    whole: frozenset[str] = frozenset()
+    """Parameters of `build` that are not padded."""
+
+
+@dataclass(frozen=True)
 class Options:
     """Everything that capture, passes and lowering may depend on. Equal options, equal programs."""
 
@@ -39,6 +52,7 @@ class Options:
     cudnn_heuristic: bool | None = None
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     cache_size: int = 8
+    buckets: ShapeBuckets | None = None
     amp: torch.dtype | None = None
     amp_policy: str = "autocast"
     """Who decides what runs in half precision: ``"autocast"``, or ``"oneflow"``'s colouring."""

@@ -115,7 +115,9 @@ def memory(sizes: Memory) -> RenderableType:
 
 def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
     """What became of it, and what is in its way."""
-    table = empty_table(f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left"))
+    table = empty_table(
+        f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left")
+    )
     for row in rows[:_SHOWN]:
         table.add_row(row.reason, str(row.count), _where(row.line))
     return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
