@@ -3,6 +3,8 @@
 The programs compute on fake CUDA tensors: nothing here needs a GPU.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 aten = torch.ops.aten
 
 
-def program(function, *inputs, kind=OutputKind.USER):
+def program(function, *inputs: Any, kind=OutputKind.USER):
     """Of a function over fake tensors; ``inputs``: (device, shape) or (device, shape, dtype)."""
     mode = _torch.fake_mode()
     with mode, torch.no_grad():
@@ -50,8 +52,8 @@ def program(function, *inputs, kind=OutputKind.USER):
     return Program(gm, Signature(specs, outputs))
 
 
-def found(function, *inputs, device=CUDA, **options):
-    refusals = scan(program(function, *inputs, **options), device)
+def found(function, *inputs: Any, device=CUDA, kind=OutputKind.USER):
+    refusals = scan(program(function, *inputs, kind=kind), device)
     return [(one.reason, one.line.lineno, one.count) for one in refusals]
 
 

@@ -93,6 +93,7 @@ class _Graph:
 
     def reset(self) -> None:
         self.is_reset = True
+        self.results, self._values = (), []
         self._device.events.append("reset")
 
     def _places(self) -> list[int]:
