@@ -366,7 +366,7 @@ def test_warnings_are_one_family():
     }
     assert found == {
         "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning", "GraphWarning",
-        "PaddingWarning", "UnregisteredModuleWarning",
+        "MemoryBudgetWarning", "PaddingWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 

@@ -154,6 +154,12 @@ class NotSupported(GraphError):
     """``graph.config.enable_auto_parallel(True)``: an option torchgraph will not have, and why."""
 
 
+class CudaGraphRefused(GraphError):
+    """``config.set_cuda_graph("require")`` for a step that no CUDA Graph can hold; lists why."""
+
+    fix = 'change what is listed, or let config.set_cuda_graph("auto") run it op by op.'
+
+
 class InvalidOption(GraphError, ValueError):
     """``graph.config.set_cache_size(0)``: a value that the option does not take."""
 
@@ -271,7 +277,7 @@ class GradientNotFinal(CaptureError):
 class RandomStateTouched(CaptureError):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 
-    fix = "seed outside of build; under activation checkpointing, keep dropout out of the region."
+    fix = "seed outside of build; set a state only to one that torch.get_rng_state() gave in build."
 
 
 class DeviceMismatch(CaptureError):
@@ -367,6 +373,10 @@ class BackendWarning(GraphWarning):
 
 class PaddingWarning(GraphWarning):
     """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
+
+
+class MemoryBudgetWarning(GraphWarning):
+    """Activation checkpointing cannot keep as little as the budget says; it keeps the least."""
 
 
 class CacheThrashWarning(GraphWarning):

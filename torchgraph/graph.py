@@ -90,6 +90,7 @@ class Graph(ModuleHolder):
         self._progress = state.Progress()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
+        self._blocks.changed = lambda modules: self.config._set(checkpointed=modules)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -209,9 +210,12 @@ class Graph(ModuleHolder):
             announce.modules(stages, self._source(), captured, call, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
+            announce.budget(program)
         with stages.stage("building plan", parts=1):
-            lowered = lower(program, f"{self._name} {len(self._cache)}")
-            replay = Replay(captured, program, lowered, options.cudnn_heuristic)
+            graphing = self._cache.graphs.graphing(options, serves_once=captured.serves_once)
+            around = graphing.around(program)
+            lowered = lower(program, f"{self._name} {len(self._cache)}", around)
+            replay = Replay(captured, program, lowered, options, graphing)
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run
         self._stage_seconds = stages.seconds
@@ -251,6 +255,15 @@ class Graph(ModuleHolder):
         """Look at everything anew: kept casts of the weights are made again by the next call."""
         for replay in self._cache:
             replay.derived.forget()
+
+    def close(self) -> None:
+        """Give back the programs, and the memory of their CUDA Graphs. State stays: it is yours.
+
+        A later call captures again, as the first one did.
+        """
+        with self._lock:
+            self._cache.clear()
+            self._cache.graphs.release()
 
     @property
     def last_lr(self) -> list[float]:
@@ -339,6 +352,7 @@ class Graph(ModuleHolder):
             class_name=type(self).__name__,
             config_repr=repr(self.config),
             modules=self._modules,
+            checkpointing=self._blocks.checkpointing,
             locations=options.op_repr_with_py_stack,
             stack_depth=options.max_py_stack_depth,
         )

@@ -106,6 +106,13 @@ def checks():
     graph.check(*batches(Mlp, 1)[0])
 
 
+def checks_a_policy():
+    mine, _ = sides(Mlp, sgd)
+    graph = Train(mine.model, mine.optimizer, None)
+    graph.config.enable_amp(dtype=torch.bfloat16, policy="oneflow")
+    graph.check(*batches(Mlp, 1)[0])
+
+
 CASES = {
     ("a grad scaler", "no optimizer"): no_optimizer,
     ("a grad scaler", "float16 gradients: a model converted by `half()`"): half,
@@ -132,6 +139,7 @@ CASES = {
     ("clipping in `build`", "`error_if_nonfinite=True`"): lambda: run(
         lambda graph: clip(graph, error_if_nonfinite=True), scaled=False
     ),
+    ('`enable_amp(policy="oneflow")`', "`graph.check()`"): checks_a_policy,
 }
 
 

@@ -36,7 +36,8 @@ from .amp import Autocast
 from .decompositions import table
 from .gradients import Gradients
 from .inputs import Call, map_leaves, paths
-from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
+from .random_draws import python_random_unchanged
+from .recorder import HostValues, PythonBorder, Recorder
 from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from .scaler import Scaling
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
@@ -100,7 +101,7 @@ class Tracer:
         self._mode = fake_mode()
         self._host = HostValues(self._mode)
         self._trail = Trail(depth, self._name_of_variable)
-        self._autocast = Autocast(options.amp, (leaf.value for leaf in step.leaves))
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         self._border = PythonBorder(self._trail)
         owners = {id(module): (path, module) for path, module in step.modules.items()}
         owners.update({id(owner): (path, owner) for path, owner in watched})
@@ -159,7 +160,8 @@ class Tracer:
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
-            returned = self._run_build(standins)
+            with recorder.draws.active():
+                returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
             outputs = self._outputs(returned, standins, gradients)
             update = OptimizerTrace(

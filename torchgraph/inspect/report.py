@@ -11,11 +11,13 @@ from rich.console import Console, Group, RenderableType
 from ..cache import ProgramCache
 from ..capture.inputs import Call
 from ..options import Options
-from ..program import PassRecord, Role
+from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
-from . import baked, facts, tables
+from . import baked, facts, recomputation, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .precision import Precision, precision
+from .recomputation import Recomputation
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,16 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    cuda_graph: str
+    """``"captured"``, ``"refused"``, how far it is, or why there is none."""
+    refusals: tuple[Refusal, ...]
+    """Why the step cannot be a CUDA Graph, with the user's lines."""
+    recomputed: tuple[Recomputation, ...] = ()
+    """What activation checkpointing saves and costs, by module."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
+    precision: tuple[Precision, ...] = ()
+    """What runs in which type, where it is more than one; the update left out."""
 
     @classmethod
     def of(
@@ -80,6 +90,10 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            cuda_graph=replay.graphing.status(replay.executable),
+            refusals=replay.graphing.refusals,
+            recomputed=recomputation.collect(program),
+            precision=precision(program),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -90,7 +104,10 @@ class Report:
             tables.passes(self.passes),
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
+            tables.precision(self.precision),
             tables.memory(self.memory),
+            tables.cuda_graph(self.cuda_graph, self.refusals),
+            recomputation.rendered(self.recomputed),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
