@@ -118,6 +118,10 @@ class Training(tg.Graph):
         return loss
 
 
+def sum_of(x, function):
+    return function(x).sum()
+
+
 TRAINING: dict[str, tuple[Any, str]] = {
     "no mask": (lambda out, mask: out.square().mean(), "averages"),
     "a sum": (lambda out, mask: out.square().sum(), "not zero"),
@@ -127,6 +131,22 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "exponential": (lambda out, mask: (out * mask[:, None]).exp().sum(), "not zero"),
     "divided by zeros": (lambda out, mask: (out / mask[:, None]).sum(), "not zero"),
     "filled with ones": (lambda out, mask: out.masked_fill(~mask[:, None], 1.0).sum(), "not zero"),
+    "nothing by nothing": (
+        lambda out, mask: (out * mask[:, None] / (out * mask[:, None])).sum(), "not zero"
+    ),
+    "one nothing by itself": (
+        lambda out, mask: sum_of(out * mask[:, None], lambda x: x / x), "not zero"
+    ),
+    "infinite where masked": (
+        lambda out, mask: (out.masked_fill(~mask[:, None], -torch.inf) * mask[:, None]).sum(),
+        "not zero",
+    ),
+    "infinite by a tensor": (
+        lambda out, mask: (
+            torch.where(mask[:, None], out, torch.full((3,), torch.inf)) * mask[:, None]
+        ).sum(),
+        "not zero",
+    ),
     "in one direction": (
         lambda out, mask: ((out @ out.t()).exp() * mask[:, None]).sum(), "not zero"
     ),

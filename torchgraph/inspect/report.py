@@ -15,7 +15,7 @@ from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
 from . import baked, facts, recomputation, tables
 from .baked import Baked
-from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage, Steps
 from .precision import Precision, precision
 from .recomputation import Recomputation
 
@@ -54,6 +54,8 @@ class Report:
     """Why the step cannot be a CUDA Graph, with the user's lines."""
     recomputed: tuple[Recomputation, ...] = ()
     """What activation checkpointing saves and costs, by module."""
+    steps: Steps | None = None
+    """What the last steps took; None before the second run of the program."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
     precision: tuple[Precision, ...] = ()
@@ -78,7 +80,7 @@ class Report:
             name=name,
             backend=options.backend,
             serves_once=replay.serves_once,
-            stages=tuple(Stage(stage, time) for stage, time in seconds.items()),
+            stages=facts.stages(seconds, replay),
             passes=tuple(program.history),
             nodes=facts.nodes(captured.program, program, replay.executable.programs),
             memory=facts.memory(program, values),
@@ -94,12 +96,13 @@ class Report:
             refusals=replay.graphing.refusals,
             recomputed=recomputation.collect(program),
             precision=precision(program),
+            steps=facts.steps(replay),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
     def __rich__(self) -> RenderableType:
         return Group(
-            tables.head(self.name, self.backend, self.serves_once, self.nodes),
+            tables.head(self.name, self.backend, self.serves_once, self.nodes, self.steps),
             tables.stages(self.stages),
             tables.passes(self.passes),
             tables.refusals(self.passes),

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..errors import SourceLine
 from ..program import PassRecord, Refusal
 from .baked import Baked, Kind
-from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage
+from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage, Steps
 from .precision import Precision
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -26,13 +26,19 @@ _Justify = Literal["left", "right"]
 
 
 def head(
-    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount]
+    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount], steps: Steps | None
 ) -> RenderableType:
-    """The title line."""
+    """The title line, and the time of a step."""
+    lines = [
+        Text(
+            f"{1e3 * steps.median:.3g} ms per step on the host, median of the last {steps.count} "
+            f"({1e3 * steps.fastest:.3g} to {1e3 * steps.slowest:.3g})"
+        )
+    ] if steps else []  # fmt: skip
     line = Text(f"{sum(c.after_passes for c in counts)} nodes, backend {backend}", "dim")
     if serves_once:
         line.append("; creates optimizer state, so the second call captures another", "dim")
-    return Group(Rule(Text(name, "bold green"), style="dim"), line)
+    return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
 
 
 def stages(rows: Sequence[Stage]) -> RenderableType:
@@ -126,15 +132,14 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
 def programs(cache: Programs) -> RenderableType:
     """The cache."""
     title = (
-        f"Programs: {len(cache.held)} of at most {cache.size} held, {cache.captures} captured, "
-        f"{_times(cache.hits)} served from the cache"
+        f"Programs: {len(cache.held)} of at most {cache.size} held; hits: {cache.hits}, "
+        f"misses: {cache.captures}, each a capture"
     )
-    table = empty_table(
-        title, ("serves", "left"), ("nodes", "right"), ("runs", "right"), ("", "left")
-    )
+    columns: list[tuple[str, _Justify]] = [(n, "right") for n in ("nodes", "runs", "holds")]
+    table = empty_table(title, ("serves", "left"), *columns, ("", "left"))
     for held in cache.held:
         mark = Text("reported" if held.reported else "", "dim")
-        table.add_row(held.signature, str(held.nodes), _runs(held), mark)
+        table.add_row(held.signature, str(held.nodes), _runs(held), size(held.nbytes), mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
     return section(table, *reasons)
 
