@@ -203,7 +203,7 @@ class Graph(ModuleHolder):
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
         with stages.stage("building plan", parts=1):
-            lowered = lower(program, f"{self._name} {len(self._cache)}")
+            lowered = lower(program, f"{self._name} {len(self._cache)}", options)
             replay = Replay(captured, program, lowered, options.cudnn_heuristic)
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
+from ..options import Options
 from ..program import Program
 from . import executable
 from .compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
@@ -24,14 +26,18 @@ __all__ = [
     "lower_to_regions",
 ]
 
+_DEFAULT = Options()
 
-def lower(program: Program, name: str) -> Executable | Plan:
+
+def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executable | Plan:
     """One executable, or the plan of a step that accumulates gradients.
+
+    Of ``options``, those about memory count.
 
     Raises:
         NotSupported: the step cannot be split into micro-batches and an update.
     """
-    return _lower(program, name, executable.lower)
+    return _lower(program, name, functools.partial(executable.lower, options=options))
 
 
 def lower_to_regions(

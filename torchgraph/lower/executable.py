@@ -15,6 +15,7 @@ from .. import effects
 from .._torch import OpOverload
 from ..counters import counters
 from ..errors import SourceLine
+from ..options import Options
 from ..program import (
     SKIPPED_BY,
     OutputKind,
@@ -25,7 +26,7 @@ from ..program import (
     provenance,
 )
 from .calls import Calls
-from .reinplace import reinplace
+from .planning import MemoryPlan, plan
 
 _INFIX = {
     operator.add: "+",
@@ -36,6 +37,7 @@ _INFIX = {
     operator.mod: "%",
     operator.pow: "**",
 }
+_DEFAULT = Options()
 _LITERALS = (int, bool, str, type(None))
 
 
@@ -59,6 +61,7 @@ class Executable:
     """True when a run draws random numbers."""
     program: Program
     """The lowered program."""
+    memory: MemoryPlan
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -87,10 +90,10 @@ class Executable:
         return provenance(node).line if node is not None else None
 
 
-def lower(program: Program, name: str) -> Executable:
+def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executable:
     """Lower a functional program to Python over ATen ops, each value freed after its last use."""
     counters.lowers += 1
-    lowered = reinplace(program)
+    lowered, memory = plan(program, options)
     writer = _Writer(lowered, name)
     function = writer.compile()
     return Executable(
@@ -103,6 +106,7 @@ def lower(program: Program, name: str) -> Executable:
         writer.first_write <= len(writer.nodes),
         any(effects.of(node).random for node in lowered.nodes),
         lowered,
+        memory,
     )
 
 
@@ -260,7 +264,13 @@ class _Writer:
         """True for a mutating op one of whose arguments is, or was made in place from, a state."""
         if node.op != "call_function" or not effects.of(node).mutates:
             return False
-        touched = any(arg in self._states for arg in node.all_input_nodes)
+        touched = any(arg in self._states for arg in _told(node) or node.all_input_nodes)
         if touched:
             self._states.add(node)
         return touched
+
+
+def _told(node: fx.Node) -> list[Any]:
+    """The tensors that an ``out=`` form is told to write to; none for other ops."""
+    arguments = node.target._schema.arguments if isinstance(node.target, OpOverload) else ()
+    return [node.kwargs[argument.name] for argument in arguments if argument.is_out]
