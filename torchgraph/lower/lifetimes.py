@@ -6,9 +6,10 @@ op writes in place is the argument that it writes, as its schema tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import fx
@@ -79,7 +80,7 @@ class Lifetimes:
             return
         if node.op != "call_function":
             return
-        for result, value in enumerate(leaves(node.meta.get("val"))):
+        for result, value in enumerate(results(node)):
             if not isinstance(value, torch.Tensor):
                 continue
             storage = storage_id(value)
@@ -115,18 +116,42 @@ class Lifetimes:
             )
 
 
-def live_bytes(values: Iterable[Value], length: int) -> list[int]:
-    """The bytes that are taken while each of ``length`` nodes runs."""
+def live_bytes(
+    values: Iterable[Value], length: int, taken: Callable[[int], int] = int
+) -> list[int]:
+    """The bytes that are taken while each of ``length`` nodes runs.
+
+    ``taken`` gives what a value of that size takes.
+    """
     change = [0] * (length + 1)
     for value in values:
-        change[value.born] += value.nbytes
-        change[value.dies + 1] -= value.nbytes
+        size = taken(value.nbytes)
+        change[value.born] += size
+        change[value.dies + 1] -= size
     return list(accumulate(change[:-1]))
 
 
-def peak(lifetimes: Lifetimes) -> int:
-    """The most bytes that the program has allocated at one time."""
-    return max(live_bytes(lifetimes.values, len(lifetimes.nodes)), default=0)
+def peak(lifetimes: Lifetimes, workspaces: Mapping[fx.Node, int] | None = None) -> int:
+    """The most bytes that the program has allocated at one time, with those of its kernels."""
+    return most(live_bytes(lifetimes.values, len(lifetimes.nodes)), lifetimes, workspaces or {})
+
+
+def most(live: Iterable[int], lifetimes: Lifetimes, workspaces: Mapping[fx.Node, int]) -> int:
+    """The largest of ``live``, the bytes at each node, and the node's workspace together."""
+    pairs = zip(live, lifetimes.nodes, strict=True)
+    return max((count + workspaces.get(node, 0) for count, node in pairs), default=0)
+
+
+def results(node: fx.Node) -> Sequence[Any]:
+    """The fake values of what a call returns.
+
+    A batch norm that writes its statistics in place returns less than the functional one, whose
+    values it still carries.
+    """
+    found = list(leaves(node.meta.get("val")))
+    op = node.target
+    returned = len(op._schema.returns) if isinstance(op, OpOverload) else 0
+    return found[:returned] if returned > 1 else found
 
 
 def _storages(node: fx.Node) -> Iterator[int]:

@@ -34,7 +34,7 @@ class Order(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a mode offers for a program: orders, the program's own first, and a remark."""
+    """What a mode offers for a program: orders besides its own, and a remark."""
 
     orders: Iterator[Order]
     note: str = ""
@@ -43,7 +43,7 @@ class Offer(NamedTuple):
 
 def orders(program: Program, mode: str) -> Offer:
     """The orders of a functional program that ``mode`` tries."""
-    own = Order("the program's own", program)
+    own = Order("its own order", program)
     devices = {value.device.type for node in program.nodes for value in _tensors(node)}
     apart = any(effects.of(node).communicates for node in program.nodes)
     if mode == "SpeedFirst":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..aliasing import refresh_views
@@ -11,9 +11,11 @@ from ..options import Options
 from ..program import Program
 from ..verify import Promises, Stage, verify, verify_promises
 from . import saved
+from .arena import Arena, lay_out
 from .lifetimes import Lifetimes, peak
 from .order import orders
 from .reinplace import reinplace
+from .workspace import workspaces
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class MemoryPlan:
     note: str = ""
     """Why the mode cannot matter."""
     tried: tuple[Tried, ...] = ()
+    arena: Arena = field(default_factory=Arena)
+    """Empty without one."""
 
 
 class Planned(NamedTuple):
@@ -56,25 +60,38 @@ def plan(program: Program, options: Options) -> Planned:
     refresh_views(program)
     offer = orders(program, options.straighten)
     promises = Promises.of(program)
-    found: list[_Candidate] = []
+    unplanned = _candidate("the program's own", reinplace(program))
+    found = [unplanned]
     for name, ordered in offer.orders:
         verify(ordered, Stage.OPTIMIZED, made_by=name)
         verify_promises(promises, ordered, made_by=name)
         found += _lowered(name, ordered, options)
     best = min(found, key=lambda one: one.peak)  # of equals the first: the least changed
     tried = tuple(Tried(one.name, one.peak) for one in found)
-    return Planned(best.program, MemoryPlan(options.straighten, best.name, offer.note, tried))
+    memory = MemoryPlan(options.straighten, best.name, offer.note, tried)
+    if options.uses_arena:
+        arena = lay_out(
+            best.program,
+            workspaces(best.program),
+            try_all=options.best_memory_allocation,
+            improve=options.compress_memory,
+            limit=unplanned.peak,
+        )
+        memory = replace(memory, arena=arena)
+    return Planned(best.program, memory)
+
+
+def _candidate(name: str, lowered: Program) -> _Candidate:
+    return _Candidate(name, lowered, peak(Lifetimes(lowered), workspaces(lowered)))
 
 
 def _lowered(name: str, program: Program, options: Options) -> Iterator[_Candidate]:
-    lowered = reinplace(program, over_arguments=options.compress_memory)
-    yield _Candidate(name, lowered, peak(Lifetimes(lowered)))
     if not options.compress_memory:
+        yield _candidate(name, reinplace(program))
         return
+    yield _candidate(f"{name}, over arguments", reinplace(program, over_arguments=True))
     program = program.copy()
     if saved.read_results(program):
-        lowered = reinplace(program, over_arguments=True)
-        yield _Candidate(f"{name}, results read", lowered, peak(Lifetimes(lowered)))
+        yield _candidate(f"{name}, results read", reinplace(program, over_arguments=True))
     if saved.compute_again(program):
-        lowered = reinplace(program, over_arguments=True)
-        yield _Candidate(f"{name}, computed again", lowered, peak(Lifetimes(lowered)))
+        yield _candidate(f"{name}, computed again", reinplace(program, over_arguments=True))
