@@ -214,7 +214,7 @@ class Graph(ModuleHolder):
         with stages.stage("building plan", parts=1):
             graphing = self._cache.graphs.graphing(options, serves_once=captured.serves_once)
             around = graphing.around(program)
-            lowered = lower(program, f"{self._name} {len(self._cache)}", around)
+            lowered = lower(program, f"{self._name} {len(self._cache)}", options, around)
             replay = Replay(captured, program, lowered, options, graphing)
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run
