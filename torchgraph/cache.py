@@ -9,6 +9,7 @@ from typing import Any
 from .capture.inputs import Call
 from .capture.step import Step
 from .errors import CacheThrashWarning, StepFailed, warn
+from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
 
 Key = tuple[Any, ...]
@@ -22,6 +23,8 @@ class ProgramCache:
         self._entries: OrderedDict[int, tuple[Key, Replay]] = OrderedDict()
         self._by_key: dict[Key, list[Replay]] = {}
         self._latest: tuple[Key, list[Replay]] = ((), [])
+        self.graphs = CudaGraphs()
+        """What the CUDA Graphs of all programs share."""
         self.broken = ""
         """How a step of one of the programs failed half-way; empty when none did."""
         self._captures_since_hit = 0
@@ -92,12 +95,12 @@ class ProgramCache:
         if not self._by_key[key]:
             del self._by_key[key]
         self._latest = ((), [])
+        replay.close()
 
     def clear(self) -> None:
         """Drop all programs: the next call captures again."""
-        self._entries.clear()
-        self._by_key.clear()
-        self._latest = ((), [])
+        for replay in list(self):
+            self.remove(replay)
 
     def _hit(self, replay: Replay) -> None:
         self.hits += 1

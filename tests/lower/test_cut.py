@@ -7,6 +7,7 @@ from torch import nn, optim
 import torchgraph as tg
 from tests.parity.models import SHAPES, ConvNet, Matrices, Mlp, setup
 from tests.parity.test_optimizers import ELEMENTWISE, MATRICES, batches
+from torchgraph.errors import MemoryBudgetWarning
 from torchgraph.testing import assert_parity
 
 pytestmark = pytest.mark.usefixtures("interpreted", "doubles")
@@ -213,3 +214,15 @@ def test_a_mutated_input_is_written():
     out = graph(x)
     assert x.tolist() == [0, 2, 4, 6]
     assert out.tolist() == [1, 3, 5, 7]
+
+
+def test_what_is_recomputed_is_compiled_apart_from_the_first_time(interpreted):
+    def configure(config):
+        config.set_backend("inductor")
+        config.set_activation_checkpointing(0.01)
+
+    with pytest.warns(MemoryBudgetWarning):
+        check(Mlp, lambda p: optim.AdamW(p, lr=0.01), configure=configure)
+    regions = interpreted[-1].regions
+    softmaxes = [str(region.gm.graph).count("aten._log_softmax.default") for region in regions]
+    assert softmaxes[:2] == [1, 1]

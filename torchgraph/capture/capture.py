@@ -50,6 +50,12 @@ class Captured:
     structure: tuple[Any, ...]
     """``Step.structure()`` at capture."""
 
+    @property
+    def serves_once(self) -> bool:
+        """True when the program creates optimizer state: the next step needs another."""
+        kinds = [out.kind for out in self.program.signature.outputs]
+        return OutputKind.CREATE in kinds or bool(self.writes)
+
 
 def capture(
     step: Step,

@@ -36,7 +36,8 @@ from .amp import Autocast
 from .decompositions import table
 from .gradients import Gradients
 from .inputs import Call, map_leaves, paths
-from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
+from .random_draws import python_random_unchanged
+from .recorder import HostValues, PythonBorder, Recorder
 from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from .scaler import Scaling
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
@@ -161,7 +162,8 @@ class Tracer:
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
-            returned = self._run_build(standins)
+            with recorder.draws.active():
+                returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
             outputs = self._outputs(returned, standins, gradients)
             known = (self._step, holders, values, self._trail, self._options, scaling)

@@ -11,12 +11,13 @@ from rich.console import Console, Group, RenderableType
 from ..cache import ProgramCache
 from ..capture.inputs import Call
 from ..options import Options
-from ..program import PassRecord, Role
+from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
-from . import baked, facts, tables
+from . import baked, facts, recomputation, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
 from .precision import Precision, precision
+from .recomputation import Recomputation
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    cuda_graph: str
+    """``"captured"``, ``"refused"``, how far it is, or why there is none."""
+    refusals: tuple[Refusal, ...]
+    """Why the step cannot be a CUDA Graph, with the user's lines."""
+    recomputed: tuple[Recomputation, ...] = ()
+    """What activation checkpointing saves and costs, by module."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
     precision: tuple[Precision, ...] = ()
@@ -83,6 +90,9 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            cuda_graph=replay.graphing.status(replay.executable),
+            refusals=replay.graphing.refusals,
+            recomputed=recomputation.collect(program),
             precision=precision(program),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
@@ -96,6 +106,8 @@ class Report:
             tables.nodes(self.nodes),
             tables.precision(self.precision),
             tables.memory(self.memory),
+            tables.cuda_graph(self.cuda_graph, self.refusals),
+            recomputation.rendered(self.recomputed),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),

@@ -3,7 +3,8 @@
 Outside stay numbers and what they are read from, draws when they must be eager's, collectives, and
 our own ops over lists of tensors, which are one kernel already. Everything else joins the region of
 its level: ops outside of level n run before region n, which runs before those of level n + 1.
-Mostly there is one region: forward and backward.
+Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
+own, one for each checkpointed region: within one region the compiler would compute it once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import fx
 from .. import effects
 from .._torch import OpOverload, graph_module, storage_id
 from ..aliasing import refresh_views
-from ..program import OutputKind, Program, TensorMeta, provenance
+from ..program import RECOMPUTED, OutputKind, Program, TensorMeta, provenance
 from ..values import leaves
 from . import fast_draws, numbers
 from .region import Region, RegionGraph
@@ -98,9 +99,13 @@ class _Cut:
     def _levels(self) -> dict[fx.Node, int]:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
+        latest = 0
+        begun: dict[int, int] = {}
         for node in self._ops:
             outside = node in self._outside
             level = 0
+            if (repeated := node.meta.get(RECOMPUTED)) is not None:
+                level = begun.setdefault(repeated, latest + 1)
             for source in self._sources(node):
                 if source in found:
                     waits = outside and source not in self._outside
@@ -108,6 +113,7 @@ class _Cut:
             if outside and effects.of(node).ordered:
                 level = latest_ordered = max(level, latest_ordered)
             found[node] = level
+            latest = max(latest, level)
         return found
 
     def _sources(self, node: fx.Node) -> list[fx.Node]:

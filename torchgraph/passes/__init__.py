@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..options import Options
+from .activation_checkpointing import ActivationCheckpointing as ActivationCheckpointing
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
@@ -27,6 +28,7 @@ from .runner import run as run
 from .sparse_embedding import SparseEmbedding as SparseEmbedding
 
 __all__ = [
+    "ActivationCheckpointing",
     "Canonicalize",
     "ChannelsLast",
     "CommonSubexpressions",
@@ -64,6 +66,7 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
         DelayVariables(),  # after all that give a weight other readers
         PruneDepend(),  # after all that merge or move: from here on, order is the order of nodes
         DeadCode(),  # after all that leave nodes behind that nobody reads
+        *_checkpointing(options),  # after cse and dce: the backward reads what it really needs
         *_fusions(options),  # after dce: a reader that is dead would count as one
     )
 
@@ -101,6 +104,12 @@ def _updates(options: Options) -> tuple[Pass, ...]:
 
 def _sparse(options: Options) -> tuple[Pass, ...]:
     return (SparseEmbedding(),) if options.sparse_update else ()
+
+
+def _checkpointing(options: Options) -> tuple[Pass, ...]:
+    if not options.checkpointed and options.checkpoint_policy is None:
+        return ()
+    return (ActivationCheckpointing(options.checkpointed, options.checkpoint_policy),)
 
 
 def _fusions(options: Options) -> tuple[Pass, ...]:

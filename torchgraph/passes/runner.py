@@ -94,7 +94,14 @@ def _apply(program: Program, one: Pass, budget: int | None) -> tuple[int, bool]:
         raise _failure(one, edit, cause) from cause
     seconds = time.perf_counter() - start
     record = PassRecord(
-        one.name, edit.edits, seconds, before, program.count(), exact, edit.refusals()
+        one.name,
+        edit.edits,
+        seconds,
+        before,
+        program.count(),
+        exact,
+        edit.refusals(),
+        tuple(edit.savings),
     )
     program.history.append(record)
     return edit.edits, stopped
