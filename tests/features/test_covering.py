@@ -127,7 +127,7 @@ def set_checkpointing(graph: tg.Graph, kind: str) -> None:
         blocks = getattr(graph.model, "blocks", graph.model)
         blocks.to(tg.nn.graph.GraphModule).activation_checkpointing = True
     elif kind == "budget":
-        graph.config.set_activation_checkpointing(0.5)
+        graph.config.set_activation_checkpointing(0.98)  # small models have little to give
 
 
 def eager(side: Side, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -171,7 +171,8 @@ def test_ten_steps_are_bitwise_eagers(row):
 
 def recomputes(graph: tg.Graph) -> bool:
     """True when the backward computes activations again."""
-    return any("recompute" in record.name for record in graph.report().passes)
+    history = graph._last()[0].program.history
+    return any(saving.recomputed for record in history for saving in record.savings)
 
 
 def same(got: Any, expected: Any) -> None:
