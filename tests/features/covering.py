@@ -16,7 +16,7 @@ Row = tuple[str, ...]
 GRID: Grid = {
     "precision": ("float32", "bfloat16", "float16 + scaler"),
     "k": ("1", "4"),
-    "checkpointing": ("no",),  # "module" and "budget" join when there is such an option
+    "checkpointing": ("no", "module", "budget"),
     "clipping": ("no", "group", "whole"),
     "optimizer": ("SGD, momentum", "AdamW"),
     "model": ("MLP", "ConvNet", "GPT"),
