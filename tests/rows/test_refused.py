@@ -104,6 +104,15 @@ def test_a_state_that_follows_the_rows():
     assert graph(torch.randn(4, 6)).shape == (4, 6)
 
 
+def test_a_returned_number_that_tells_the_size():
+    graph = Padded(lambda x: {"rows": x * 2, "count": len(x), "name": "x", "none": None})
+    with pytest.raises(PaddingRefused, match=r"returns 4 at \['count'\], but 8"):
+        graph(torch.ones(4))
+    got = Padded(lambda x: (x * 2, "x", None, 1.5))(torch.ones(4))
+    assert got[0].shape == (4,)
+    assert got[1:] == ("x", None, 1.5)
+
+
 class Training(tg.Graph):
     def __init__(self, loss: Any, model: nn.Module | None = None) -> None:
         super().__init__()
