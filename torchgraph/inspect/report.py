@@ -13,9 +13,10 @@ from ..capture.inputs import Call
 from ..options import Options
 from ..program import PassRecord, Role
 from ..replay.replay import Replay
-from . import baked, facts, tables
+from . import baked, facts, peaks, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .peaks import Peaks
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    peaks: Peaks
+    """What a step allocates at its most; measured where it was asked for."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
 
@@ -58,8 +61,12 @@ class Report:
         cache: ProgramCache,
         options: Options,
         seconds: Mapping[str, float],
+        measured: Peaks | None = None,
     ) -> Report:
-        """The report of the program in ``replay``, which was captured for ``call``."""
+        """The report of the program in ``replay``, which was captured for ``call``.
+
+        ``measured``: its peaks, where they were measured.
+        """
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
         values = baked.collect(program, call, optimizers)
@@ -80,6 +87,7 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            peaks=measured or peaks.planned(replay, options),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -91,6 +99,8 @@ class Report:
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
             tables.memory(self.memory),
+            tables.peaks(self.peaks),
+            tables.memory_plans(self.peaks.plans),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
