@@ -32,25 +32,44 @@ def taken(calls: Iterable[Callable[[], Any]]) -> list[Taken]:
         RuntimeError: another profiler is running.
     """
     names: list[str] = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+
+    def run() -> None:
         for call in calls:
             names.append(f"torchgraph call {len(names)}")
             with record_function(names[-1]):
                 kept = call()
             del kept
+
+    found = recorded(run)
+    return [found[name] for name in names]
+
+
+def recorded(run: Callable[[], Any]) -> dict[str, Taken]:
+    """What each span of `torch.profiler.record_function` in a run takes, by name.
+
+    Spans of one name are one, from the start of the first to the end of the last.
+
+    Raises:
+        RuntimeError: another profiler is running.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
     events = _events(profiler)
-    spans = {e["name"]: e for e in events if e.get("cat") == "user_annotation"}
+    spans: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "user_annotation":
+            ends = [event["ts"], event["ts"] + event["dur"]]
+            spans.setdefault(event["name"], []).extend(ends)
     changes = [
-        (e["ts"], e["args"]["Bytes"])
-        for e in events
-        if e.get("name") == "[memory]" and e["args"]["Device Type"] == 0
+        (event["ts"], event["args"]["Bytes"])
+        for event in events
+        if event.get("name") == "[memory]" and event["args"]["Device Type"] == 0
     ]
     changes.sort(key=lambda change: change[0])
-    return [_within(spans[name], changes) for name in names]
+    return {name: _within(min(ends), max(ends), changes) for name, ends in spans.items()}
 
 
-def _within(span: dict[str, Any], changes: Sequence[tuple[float, int]]) -> Taken:
-    start, end = span["ts"], span["ts"] + span["dur"]
+def _within(start: float, end: float, changes: Sequence[tuple[float, int]]) -> Taken:
     now = most = 0
     for at, change in changes:
         if start <= at <= end:

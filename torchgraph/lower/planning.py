@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from torch import fx
 
 from ..aliasing import refresh_views
 from ..options import Options
@@ -12,7 +14,7 @@ from ..program import Program
 from ..verify import Promises, Stage, verify, verify_promises
 from . import saved
 from .arena import Arena, lay_out
-from .lifetimes import Lifetimes, peak
+from .lifetimes import Lifetimes, live_bytes, most, peak
 from .order import orders
 from .reinplace import reinplace
 from .workspace import workspaces
@@ -63,7 +65,7 @@ def plan(program: Program, options: Options) -> Planned:
     unplanned = _candidate("the program's own", reinplace(program))
     found = [unplanned]
     for name, ordered in offer.orders:
-        verify(ordered, Stage.OPTIMIZED, made_by=name)
+        verify(ordered, Stage.OPTIMIZED, made_by=name, strict=options.passes.verify == "strict")
         verify_promises(promises, ordered, made_by=name)
         found += _lowered(name, ordered, options)
     best = min(found, key=lambda one: one.peak)  # of equals the first: the least changed
@@ -95,3 +97,11 @@ def _lowered(name: str, program: Program, options: Options) -> Iterator[_Candida
         yield _candidate(f"{name}, results read", reinplace(program, over_arguments=True))
     if saved.compute_again(program):
         yield _candidate(f"{name}, computed again", reinplace(program, over_arguments=True))
+
+
+def planned_peak(memory: MemoryPlan, lowered: Program, taken: Mapping[fx.Node, int]) -> int:
+    """The most bytes that a run allocates: the arena, what is outside, what kernels take."""
+    lifetimes = Lifetimes(lowered)
+    outside = [value for value in lifetimes.values if value.node not in memory.arena.offsets]
+    live = live_bytes(outside, len(lifetimes.nodes))
+    return memory.arena.nbytes + most(live, lifetimes, taken)
