@@ -180,7 +180,7 @@ def test_a_contender_that_fails_is_skipped_with_its_reason():
     started: list[step.Started] = []
     broken = step.Contender("broken", lambda work: (_ for _ in ()).throw(ValueError("why\nmore")))
 
-    assert step._begin(broken, CASES["mlp"], CPU, started) == "ValueError: why"
+    assert step._begin(broken, CASES["mlp"], CPU, None, started) == "ValueError: why"
     assert not started
 
 
