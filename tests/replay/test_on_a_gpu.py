@@ -197,7 +197,6 @@ def test_a_constant_of_the_cpu_moves():
             return x + torch.tensor([1.0, 2.0]).to(x.device) * torch.tensor(3.0)
 
     graph = Adds()
-    graph.config.passes.disable("fold")
     graph.config.set_cuda_graph("require")
     for _ in range(3):
         assert graph(torch.zeros(2, device="cuda")).tolist() == [3, 6]

@@ -86,8 +86,8 @@ class Halving:
         elif list_forms.fused(node) is not None:
             made = self._fused_update(node)
         else:
-            args = fx.map_arg(node.args, lambda used: self._as_tensor(used, node))
-            kwargs = fx.map_arg(node.kwargs, lambda used: self._as_tensor(used, node))
+            args = fx.map_arg(node.args, self._as_tensor)
+            kwargs = fx.map_arg(node.kwargs, self._as_tensor)
             made = self._with_numbers(node, args, kwargs)
         if made is not None:
             self._on_device[node] = made
@@ -116,7 +116,7 @@ class Halving:
             return tensor_forms.rewritten(self._emit, target, wanted, args, kwargs)
         return numbers.with_tensors(self._rest, target, wanted, args, kwargs)
 
-    def _as_tensor(self, used: fx.Node, reader: fx.Node) -> fx.Node:
+    def _as_tensor(self, used: fx.Node) -> fx.Node:
         """What stands on the device for a node: itself, or an element of the vector."""
         if used in self._on_device and (
             used not in self._host_side or used.op == "get_attr" or self._is_large(used)
@@ -199,7 +199,7 @@ class Halving:
     def _fused_update(self, node: fx.Node) -> fx.Node:
         """Our update op in the place of torch's fused kernel, which counts no steps by itself."""
         name, flags = list_forms.fused(node) or ("", {})
-        args: list[Any] = [*fx.map_arg(node.args, lambda used: self._as_tensor(used, node)), []]
+        args: list[Any] = [*fx.map_arg(node.args, self._as_tensor), []]
         if "steps" in (lists := update.RULES[name].lists):
             place = lists.index("steps")
             before = self._call(aten._foreach_add.Scalar, (args[place], -1))
@@ -211,7 +211,7 @@ class Halving:
         kwargs: dict[str, Any] = dict(flags)
         for key, value in node.kwargs.items():
             if isinstance(value, fx.Node):
-                kwargs[key] = self._as_tensor(value, node)
+                kwargs[key] = self._as_tensor(value)
                 if key in update.RULES[name].numbers:
                     kwargs[key] = self._cast(kwargs[key], torch.float64)
             elif key in update.RULES[name].numbers:
