@@ -73,6 +73,13 @@ def _():
     Eval(nn.Linear(1, 1)).config.enable_auto_parallel(True)
 
 
+@raised("CudaGraphRefused")
+def _():
+    graph = Eval(nn.Linear(4, 2))
+    graph.config.set_cuda_graph("require")
+    graph(*data())
+
+
 @raised("InvalidOption")
 def _():
     Eval(nn.Linear(1, 1)).config.set_cache_size(0)

@@ -69,6 +69,15 @@ def test_each_half_is_on_its_own_device(name):
     assert halves.device.signature.inputs[-1].meta.shape == (halves.count,)
 
 
+@pytest.mark.parametrize("make", [optim.Adagrad, optim.AdamW, optim.NAdam, optim.RMSprop])
+def test_lists_of_parameters(make):
+    program = on_a_gpu(captured(lambda p: make(p, foreach=True)))
+    assert scan(program, CUDA) == ()
+    halves = halve(program, "test", CUDA)
+    assert devices(halves.device.program) == {"cuda"}
+    assert devices(halves.host.program) <= {"cpu"}
+
+
 @pytest.mark.parametrize("name", ["SGD", "SGD, nesterov", "AdamW", "AdamW, amsgrad", "RMSprop"])
 def test_fused_updates(name):
     program = captured(ELEMENTWISE[name], lambda config: config.enable_multi_tensor_update())

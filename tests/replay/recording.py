@@ -13,6 +13,7 @@ import torch
 
 from torchgraph._torch import TorchDispatchMode
 from torchgraph.replay.device import CapturedGraph, Function, GraphDevice, Results
+from torchgraph.replay.outputs import fill
 
 aten = torch.ops.aten
 _FORBIDDEN = (aten._local_scalar_dense.default, aten.nonzero.default)
@@ -89,7 +90,7 @@ class _Graph:
         assert self._addresses == self._places(), "replayed over memory that a state has left"
         self._device.events.append("replay")
         for kept, new in zip(self.results, self._function(self._values), strict=True):
-            kept.copy_(new)
+            fill(kept, new)
 
     def reset(self) -> None:
         self.is_reset = True

@@ -98,6 +98,21 @@ def test_results_are_fresh(recording):
     assert graph(torch.ones(2))[0].tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("ring", [None, 2])
+def test_results_have_the_strides_of_eager(recording, ring):
+    def views(x):
+        y = x * 2
+        return y.t(), y.expand(3, 4, 2), y[:, ::2], y[0], y.sum(), y[:0]
+
+    graph = Eval(views)
+    graph.config.set_outputs_buffer_size(ring)
+    for number in range(4):
+        x = torch.arange(8.0).view(4, 2) + number
+        for got, expected in zip(graph(x), views(x), strict=True):
+            assert torch.equal(got, expected)
+            assert got.stride() == expected.stride()
+
+
 def test_a_ring_of_results(recording):
     graph = Eval(lambda x: x + 1)
     graph.config.set_outputs_buffer_size(3)

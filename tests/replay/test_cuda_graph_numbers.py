@@ -86,6 +86,32 @@ def test_fused_updates_take_their_numbers_as_tensors(name, verb):
     assert "_update_" in graph._shown[0].executable.source
 
 
+LISTS = {
+    "AdamW, foreach": lambda p: optim.AdamW(p, lr=0.05, foreach=True),
+    "AdamW, fused": lambda p: optim.AdamW(p, lr=0.05, fused=True),
+    "Adam, fused amsgrad": lambda p: optim.Adam(p, lr=0.05, fused=True, amsgrad=True),
+    "Adadelta, foreach": lambda p: optim.Adadelta(p, lr=0.5, foreach=True, weight_decay=0.1),
+    "Adagrad, foreach": lambda p: optim.Adagrad(p, lr=0.1, foreach=True, lr_decay=0.1),
+    "Adagrad, fused": lambda p: optim.Adagrad(p, lr=0.1, fused=True, lr_decay=0.1),
+    "Adamax, foreach": lambda p: optim.Adamax(p, lr=0.05, foreach=True),
+    "NAdam, foreach": lambda p: optim.NAdam(p, lr=0.05, foreach=True, weight_decay=0.1),
+    "RMSprop, foreach": lambda p: optim.RMSprop(p, lr=0.01, foreach=True, momentum=0.9),
+    "SGD, foreach": lambda p: optim.SGD(p, lr=0.1, foreach=True, momentum=0.9, weight_decay=0.1),
+    "SGD, fused": lambda p: optim.SGD(p, lr=0.1, fused=True, momentum=0.9, nesterov=True),
+    "SGD, fused plain": lambda p: optim.SGD(p, lr=0.1, fused=True, maximize=True),
+}
+
+
+@pytest.mark.usefixtures("doubles", "recording")
+@pytest.mark.parametrize("name", LISTS)
+def test_steps_over_lists_of_parameters(name):
+    def schedule(optimizer):
+        return optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+
+    with counters.expect(graph_captures=1):
+        check(setup(Mlp, LISTS[name], schedule), batches(Mlp, 6))
+
+
 @pytest.mark.usefixtures("doubles", "recording")
 def test_the_inductor_backend(interpreted):  # noqa: F811
     def configure(config):

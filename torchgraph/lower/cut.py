@@ -95,7 +95,9 @@ class _Cut:
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
-        return bool(numbers.moving(node)) and not numbers.takes_tensors(node)
+        return bool(numbers.moving(node)) and not numbers.takes_tensors(
+            node.target, node.meta["val"]
+        )
 
     def _levels(self) -> dict[fx.Node, int]:
         found: dict[fx.Node, int] = {}

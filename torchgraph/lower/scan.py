@@ -17,7 +17,7 @@ from .. import effects
 from .._torch import OpOverload
 from ..program import OutputKind, Program, Refusal, provenance
 from ..values import leaves
-from . import numbers, tensor_forms
+from . import list_forms, numbers, tensor_forms
 from .sides import UPDATES, host_side, is_small
 
 _WAITING = frozenset(
@@ -72,7 +72,8 @@ def _on_device(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
         yield f"{name}: the shape of its result depends on data"
     elif torch.Tag.data_dependent_output in target.tags or _waits(node):
         yield f"{name}: the host waits for a value of the GPU"
-    if numbers.moving(node) and target not in UPDATES and not tensor_forms.has_form(node):
+    updates = target in UPDATES or list_forms.fused(node) is not None
+    if numbers.moving(node) and not updates and not tensor_forms.has_form(node):
         yield f"{name}: takes a number that may change, and has no form that takes it as a tensor"
     yield from _elsewhere(node, host, device)
 
@@ -89,17 +90,13 @@ def _elsewhere(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
 def _waits(node: fx.Node) -> bool:
     name = node.target._schema.name  # type: ignore[union-attr]  # an overload
     if name in _BY_MASK:
-        return not _fills(node) and any(
+        return not tensor_forms.fills_by_mask(node) and any(
             value.dtype in (torch.bool, torch.uint8)
             for source in node.all_input_nodes[1:]
             for value in _tensors(source)
             if _is_index(node, source)
         )
     return name in _WAITING
-
-
-def _fills(node: fx.Node) -> bool:
-    return node.target is torch.ops.aten.index_put.default and tensor_forms.fills_by_mask(node)
 
 
 def _is_index(node: fx.Node, source: fx.Node) -> bool:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import numbers
+from ..values import leaves
+from . import list_forms, numbers
 
 aten = torch.ops.aten
 
@@ -22,21 +23,23 @@ _Emit = Callable[..., fx.Node]
 
 
 def has_form(node: fx.Node) -> bool:
-    """True when `rewritten` or `numbers.with_tensors` takes the op."""
-    return node.target in _RULES or numbers.takes_tensors(node)
+    """True when `rewritten` or `numbers.with_tensors` takes the op, or the op on single tensors."""
+    target = list_forms.single(node) or node.target
+    values = leaves(node.meta.get("val"))
+    return all(has_rule(target, one) or numbers.takes_tensors(target, one) for one in values)
 
 
-def has_rule(node: fx.Node) -> bool:
-    """True when `rewritten` takes the op: for its number, or because of how it indexes."""
-    if node.target is aten.lerp.Scalar:
-        return node.meta["val"].dtype in _COMPUTED_IN and bool(numbers.moving(node))
-    if node.target is aten.index_put.default:
-        return fills_by_mask(node)
-    return node.target in _RULES and bool(numbers.moving(node))
+def has_rule(target: Any, wanted: Any) -> bool:
+    """True when `rewritten` takes the op with that fake result."""
+    if target is aten.lerp.Scalar:
+        return wanted.dtype in _COMPUTED_IN
+    return target in _RULES
 
 
 def fills_by_mask(node: fx.Node) -> bool:
     """True for ``x[mask] = value`` with one value: `torch.where` needs no number of hits."""
+    if node.target is not aten.index_put.default:
+        return False
     target, indices, value, *accumulate = node.args
     if not (isinstance(indices, (list, tuple)) and len(indices) == 1) or any(accumulate):
         return False
@@ -47,16 +50,20 @@ def fills_by_mask(node: fx.Node) -> bool:
     return mask.dtype is torch.bool and mask.shape == filled.shape and one.ndim == 0
 
 
-def rewritten(emit: _Emit, node: fx.Node, args: tuple[Any, ...], kwargs: Any) -> fx.Node:
-    """The op on ``args`` and ``kwargs``, in the dtype that it has had."""
-    wanted = node.meta["val"].dtype
-    if node.target is aten.lerp.Scalar:
+def filled(emit: _Emit, args: tuple[Any, ...]) -> fx.Node:
+    """What `fills_by_mask` found, as a choice."""
+    target, (mask,), value = args[:3]
+    return emit(aten.where.self, mask, value, target)
+
+
+def rewritten(
+    emit: _Emit, target: Any, wanted: torch.Tensor, args: tuple[Any, ...], kwargs: Any
+) -> fx.Node:
+    """The op on ``args`` and ``kwargs``, in the dtype of ``wanted``."""
+    if target is aten.lerp.Scalar:
         start, end, weight = args
-        return emit(aten.lerp.Tensor, start, end, _cast(emit, weight, wanted))
-    if node.target is aten.index_put.default:
-        target, (mask,), value = args[:3]
-        return emit(aten.where.self, mask, value, target)
-    return _cast(emit, _RULES[node.target](emit, *args, **kwargs), wanted)
+        return emit(aten.lerp.Tensor, start, end, _cast(emit, weight, wanted.dtype))
+    return _cast(emit, _RULES[target](emit, *args, **kwargs), wanted.dtype)
 
 
 def _cast(emit: _Emit, value: Any, dtype: torch.dtype) -> fx.Node:

@@ -18,8 +18,9 @@ from torch import fx
 from ..counters import counters
 from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
 from ..lower import Halves
-from ..program import OutputKind, OutputSpec, Program, Role, Signature, TensorMeta
+from ..program import OutputKind, OutputSpec, Program, Role, Signature
 from .device import CapturedGraph, GraphDevice
+from .outputs import blank, copy_of, fill
 
 _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
 """What a caller keeps. A gradient stays where it is: the next part of the step reads it there."""
@@ -175,8 +176,8 @@ class CudaGraph:
         held = list(values)
         for i in self._copied:
             if i not in self._buffers:
-                self._buffers[i] = _like(self.signature.inputs[i].meta)
-            _copy(self._buffers[i], values[i])
+                self._buffers[i] = blank(values[i])
+            fill(self._buffers[i], values[i])
             held[i] = self._buffers[i]
         start = perf_counter()
         try:
@@ -208,11 +209,11 @@ class CudaGraph:
         kept, numbers = self._halves.numbers(values)
         self._write(numbers)
         for i, buffer in self._buffers.items():
-            _copy(buffer, values[i])
+            fill(buffer, values[i])
         self._graph.replay()
         counters.graph_replays += 1
         for i in self._copied_back:
-            _copy(values[i], self._buffers[i])
+            fill(values[i], self._buffers[i])
         # A replay does not tell autograd what it writes.
         torch.autograd.graph.increment_version([values[i] for i in self._written])
         return (*kept, *self._handed_out(self._results))
@@ -237,7 +238,7 @@ class CudaGraph:
             return list(results)
         outputs = self._halves.device.outputs
         return [
-            value.clone() if out.kind in _COPIED_OUT else value
+            copy_of(value) if out.kind in _COPIED_OUT else value
             for out, value in zip(outputs, results, strict=True)
         ]
 
@@ -249,18 +250,3 @@ class CudaGraph:
             self._results = ()
             self._graph.reset()
             self._graph = None
-
-
-def _like(meta: TensorMeta | None) -> torch.Tensor:
-    assert meta is not None
-    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
-
-
-def _copy(into: torch.Tensor, value: torch.Tensor) -> None:
-    """Also where elements overlap, as those of an expanded tensor do: memory is copied then."""
-    sizes = zip(value.shape, value.stride(), strict=True)
-    if value.numel() and any(size > 1 and stride == 0 for size, stride in sizes):
-        sizes = zip(value.shape, value.stride(), strict=True)
-        span = 1 + sum((size - 1) * stride for size, stride in sizes)
-        into, value = into.as_strided((span,), (1,)), value.as_strided((span,), (1,))
-    into.copy_(value)

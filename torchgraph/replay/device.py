@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from typing import Any, Protocol, final
 import torch
 
 from .. import _cuda
+
+_aside = threading.RLock()
+"""torch allows one capture at a time in a process, and a warm-up frees every workspace."""
 
 Results = tuple[Any, ...]
 Function = Callable[[Sequence[Any]], Results]
@@ -128,7 +132,7 @@ class Cuda(GraphDevice):
     @contextmanager
     def _aside(self) -> Iterator[None]:
         """On the side stream, after what the caller's has to do, and before what it gets next."""
-        with torch.cuda.device(self.device), _cuda.own_workspaces():
+        with torch.cuda.device(self.device), _aside, _cuda.own_workspaces():
             if self._stream is None:
                 self._stream = torch.cuda.Stream(self.device)
             if self._keeper is None:
