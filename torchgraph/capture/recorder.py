@@ -9,6 +9,7 @@ in `build` is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from .._torch import (
     known_values,
     node_of,
     restore_numbers,
+    storage_id,
     track,
 )
 from ..errors import CaptureError, DataDependent, NonScalarBackward, RandomStateTouched, SourceLine
@@ -131,6 +133,7 @@ class Recorder(TorchDispatchMode):
         self.draws = RandomDraws(trail)
         self.check: Callable[[Any], None] | None = None
         """Looks at the arguments of each op before it is recorded."""
+        self._written: set[int] = set()
         self._tracer = active_tracer()
         self._stamp = Stamp(self._tracer.graph)
         self.creators: dict[int, Any] = {}
@@ -159,7 +162,18 @@ class Recorder(TorchDispatchMode):
         for tensor in _tensors(out):
             self._note_creator(tensor)
         self._host.follow(func, args, kwargs, out)
+        if func._schema.is_mutable:
+            self._written.update(map(storage_id, effects.written_values(func, args)))
         return out
+
+    @contextmanager
+    def writes(self) -> Iterator[set[int]]:
+        """The storages that the ops of the block write; complete at its end."""
+        outer, self._written = self._written, set()
+        try:
+            yield self._written
+        finally:
+            self._written = outer | self._written
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Let make_fx record the op. Fake kernels are quick on numbers that they know."""

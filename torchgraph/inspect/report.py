@@ -13,9 +13,10 @@ from ..capture.inputs import Call
 from ..options import Options
 from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
-from . import baked, facts, recomputation, tables
+from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
 from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage, Steps
+from .peaks import Peaks
 from .precision import Precision, precision
 from .recomputation import Recomputation
 
@@ -48,6 +49,8 @@ class Report:
     guard_form: str
     """What checks all that before each call: ``"compiled"`` or ``"python"``."""
     baked: tuple[Baked, ...]
+    peaks: Peaks
+    """What a step allocates at its most; measured where it was asked for."""
     cuda_graph: str
     """``"captured"``, ``"refused"``, how far it is, or why there is none."""
     refusals: tuple[Refusal, ...]
@@ -70,8 +73,12 @@ class Report:
         cache: ProgramCache,
         options: Options,
         seconds: Mapping[str, float],
+        measured: Peaks | None = None,
     ) -> Report:
-        """The report of the program in ``replay``, which was captured for ``call``."""
+        """The report of the program in ``replay``, which was captured for ``call``.
+
+        ``measured``: its peaks, where they were measured.
+        """
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
         values = baked.collect(program, call, optimizers)
@@ -92,6 +99,7 @@ class Report:
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
+            peaks=measured or peaks.planned(replay, options),
             cuda_graph=replay.graphing.status(replay.executable),
             refusals=replay.graphing.refusals,
             recomputed=recomputation.collect(program),
@@ -109,6 +117,8 @@ class Report:
             tables.nodes(self.nodes),
             tables.precision(self.precision),
             tables.memory(self.memory),
+            tables.peaks(self.peaks),
+            tables.memory_plans(self.peaks.plans),
             tables.cuda_graph(self.cuda_graph, self.refusals),
             recomputation.rendered(self.recomputed),
             tables.programs(self.programs),

@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import SourceLine
+from ..lower.planning import MemoryPlan
 from ..program import PassRecord, Refusal
 from .baked import Baked, Kind
 from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage, Steps
+from .peaks import Peaks
 from .precision import Precision
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -127,6 +129,36 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
     for row in rows[:_SHOWN]:
         table.add_row(row.reason, str(row.count), _where(row.line))
     return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
+
+
+def peaks(found: Peaks) -> RenderableType:
+    """What a step allocates, at its most."""
+    table = empty_table("Peak of a step", ("bytes that it allocates", "left"), ("", "right"))
+    besides = "" if found.workspaces else ", without what kernels take"
+    rows = {f"planned{besides}": found.planned, "measured": found.measured}
+    rows["eager, measured"] = found.eager
+    for name, count in rows.items():
+        if count is not None:
+            table.add_row(name, size(count))
+    notes = [Text(note, "yellow") for note in found.notes]
+    notes += [Text(f"by {found.method}", "dim")] if found.method else []
+    return section(table, *notes)
+
+
+def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
+    """The orders that were tried, and what is in the arena."""
+    table = empty_table("Memory plan", ("", "left"), ("bytes", "right"), ("values", "right"))
+    for plan in plans:
+        for one in plan.tried:
+            chosen = " (chosen)" if one.name == plan.order else ""
+            table.add_row(f"order: {one.name}{chosen}", size(one.peak), "")
+        if plan.arena.peak:
+            values = sum(map(len, plan.arena.offsets.values()))
+            way = f", {plan.arena.way}" if values else ": none pays"
+            table.add_row(f"arena{way}", size(plan.arena.nbytes), str(values))
+        for left in plan.arena.outside:
+            table.add_row(f"outside: {left.reason}", size(left.nbytes), str(left.values))
+    return section(table)
 
 
 def programs(cache: Programs) -> RenderableType:

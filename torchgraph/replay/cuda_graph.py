@@ -80,8 +80,8 @@ class CudaGraph:
         self._buffers: dict[int, torch.Tensor] = {}
         self._addresses: list[int] = []
         updates = {o.target for o in halves.signature.outputs if o.kind is OutputKind.UPDATE}
-        self._written = [i for i in tensors if specs[i].fqn in updates]
-        self._copied_back = [i for i in self._copied if i in self._written]
+        self._written = [i for i in self._static if specs[i].fqn in updates]
+        self._copied_back = [i for i in self._copied if specs[i].fqn in updates]
 
     # --- as an executable -------------------------------------------------------------------------
 
