@@ -78,10 +78,10 @@ class Padder:
         bucket = next((size for size in buckets.sizes if size >= rows.count), rows.count)
         self._cuts = ()
         as_it_is = rows.filled(given, rows.count)
-        if rows.count in (0, bucket) or (buckets, rows.key) in self._alone:
-            return self._found(as_it_is)
         if rows.odd:
             self._exact.bind(as_it_is.args, as_it_is.kwargs)  # refuses what a copy does not show
+        if rows.count in (0, bucket) or (buckets, rows.key) in self._alone:
+            return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
         call, replay = self._found(padded)
         known = self._checked.setdefault(replay, {})

@@ -330,6 +330,42 @@ def test_an_input_with_an_autograd_graph_is_refused_as_ever():
         graph(torch.ones(3, requires_grad=True) * 2)
 
 
+def test_a_sparse_input_is_refused_as_ever():
+    graph = Padded(lambda x: x * 2)
+    with pytest.raises(UnsupportedInput, match="layout"):
+        graph(torch.eye(3).to_sparse())
+
+
+@pytest.mark.parametrize("layout", ["transposed", "channels last"])
+def test_strides_of_inputs(layout):
+    x = torch.randn(5, 3, 4, 4)
+    x = x.to(memory_format=torch.channels_last) if layout == "channels last" else x.mT
+    graph = Padded(lambda net, x: net(x).relu(), nn.Conv2d(3, 4, 3))
+    close(graph(x), graph.modules_[0](x).relu().detach())
+    close(graph(x[:3]), graph.modules_[0](x[:3]).relu().detach())
+    assert len(graph.report().programs.held) == 1
+
+
+def test_half_precision_as_without_buckets():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+    graphs = []
+    for sizes in ([8], [3]):
+        own = copy.deepcopy(model)
+        graph = Masked(own, plain_sgd(own.parameters()))
+        graph.config.set_shape_buckets(0, sizes, mask="mask")
+        graph.config.enable_amp(dtype=torch.bfloat16)
+        graphs.append(graph)
+    for _ in range(3):
+        x, y = torch.randn(3, 5), torch.randint(3, (3,))
+        padded, exact = (graph(x, y) for graph in graphs)
+        torch.testing.assert_close(padded, exact, rtol=1e-2, atol=1e-2)
+    assert [g.report().programs.held[0].signature[:19] for g in graphs] == [
+        "args[0]: float32[8,",
+        "args[0]: float32[3,",
+    ]
+
+
 def test_not_with_accumulation():
     graph = Padded(lambda x: x * 2)
     graph.config.set_gradient_accumulation_steps(2)

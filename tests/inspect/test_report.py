@@ -182,6 +182,7 @@ def test_what_a_program_holds():
     graph(*batch())
     (held,) = graph.report().programs.held
     assert held.nbytes == graph.report().memory.constants == 2 * 4
+    assert held.peak == graph.report().peaks.planned
     graph = trainer()
     graph.config.enable_amp(dtype=torch.bfloat16)
     graph.config.enable_fused_model_update_cast()

@@ -110,6 +110,8 @@ class Held:
     """How many of its runs were on aten, before Inductor's code; None when all are."""
     nbytes: int = 0
     """What it holds between calls: its constants, and casts of weights. States are the user's."""
+    peak: int | None = None
+    """What a run allocates at its most, without what kernels take; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -223,8 +225,8 @@ def steps(replay: Replay) -> Steps | None:
     return Steps(len(taken), statistics.median(taken), min(taken), max(taken))
 
 
-def held(replay: Replay, reported: Replay) -> Held:
-    """What the cache holds in ``replay``."""
+def held(replay: Replay, reported: Replay, peak: int | None) -> Held:
+    """What the cache holds in ``replay``, which allocates ``peak`` bytes when it runs."""
     constants = sum(entry.nbytes for entry in baked.constants(replay.program))
     casts = sum(tensor.nbytes for tensor in replay.derived.tensors)
     return Held(
@@ -234,6 +236,7 @@ def held(replay: Replay, reported: Replay) -> Held:
         replay is reported,
         replay.inductor_since,
         constants + casts,
+        peak,
     )
 
 

@@ -63,13 +63,23 @@ def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
     if options.plans_memory and options.backend != "aten":
         notes.append("of the calls on aten; Inductor plans its own buffers")
     probe = probe or options.plans_memory
-    held, most = 0, 0
+    return Peaks(_most(executable, probe), probe, plans, tuple(notes))
+
+
+def of_values(replay: Replay) -> int | None:
+    """What a run allocates at its most, without what kernels take; None where that is not known."""
+    known = _parts(replay.executable) and replay.inductor_since is None
+    return _most(replay.executable, probe=False) if known else None
+
+
+def _most(executable: Lowered, probe: bool) -> int:
+    most = 0
     for part in _parts(executable):
         specs = part.program.signature.roles(Role.ACCUMULATOR)
         held = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
         besides = workspaces(part.program) if probe else {}
         most = max(most, held + planned_peak(part.memory, part.program, besides))
-    return Peaks(most, probe, plans, tuple(notes))
+    return most
 
 
 def measured(

@@ -82,7 +82,7 @@ class Report:
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
         values = baked.collect(program, call, optimizers)
-        held = tuple(facts.held(one, replay) for one in cache)
+        held = tuple(facts.held(one, replay, peaks.of_values(one)) for one in cache)
         return cls(
             name=name,
             backend=options.backend,

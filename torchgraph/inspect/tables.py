@@ -167,13 +167,15 @@ def programs(cache: Programs) -> RenderableType:
         f"Programs: {len(cache.held)} of at most {cache.size} held; hits: {cache.hits}, "
         f"misses: {cache.captures}, each a capture"
     )
-    columns: list[tuple[str, _Justify]] = [(n, "right") for n in ("nodes", "runs", "holds")]
+    columns: list[tuple[str, _Justify]] = [(n, "right") for n in ("nodes", "runs", "holds", "peak")]
     table = empty_table(title, ("serves", "left"), *columns, ("", "left"))
     for held in cache.held:
-        mark = Text("reported" if held.reported else "", "dim")
-        table.add_row(held.signature, str(held.nodes), _runs(held), size(held.nbytes), mark)
+        mark = Text("*" if held.reported else "", "dim")
+        peak = "" if held.peak is None else size(held.peak)
+        cells = (str(held.nodes), _runs(held), size(held.nbytes), peak)
+        table.add_row(held.signature, *cells, mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
-    return section(table, *reasons)
+    return section(table, Text("*: what this report is about", "dim"), *reasons)
 
 
 def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:

@@ -183,6 +183,8 @@ def _looked_up(op: Op, value: Value, places: dict[int, Value], first: int) -> Va
     looked = broadcast(list(places.values()), shape[first : first + rank])
     rest = [factors for i, factors in enumerate(value.dims) if i not in places]
     found = checked((*rest[:first], *looked, *rest[first:]), shape)
+    if value.padding is Padding.ZERO and len(dims.padded(found)) == len(value.padded) > 0:
+        return Value(found, Padding.ZERO)
     return Value(found, Padding.COPY if value.copied else Padding.ANY)
 
 
@@ -200,6 +202,8 @@ def _gather(op: Op) -> Any:
         crossed = i == place and (dims.is_padded(factors) or dims.is_padded(index.dims[i]))
         if crossed or (i != place and index.dims[i] != factors):
             raise Refused("it looks entries up across rows of which some are padding")
+    if value.padding in _ZEROS and not value.whole:
+        return Value(found, Padding.ZERO)
     return Value(found, Padding.COPY if value.copied and index.copied else Padding.ANY)
 
 
