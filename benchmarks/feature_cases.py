@@ -32,7 +32,7 @@ class Size:
     batch: int = 4
 
 
-QUICK = Size(layers=2, width=16, length=8, batch=2)
+QUICK = Size(layers=1, width=16, length=8, batch=2)
 
 
 @dataclass(frozen=True)

@@ -234,11 +234,13 @@ def test_ops(tmp_path):
 
 
 def test_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    returned = features.main(["--quick", "--out", str(tmp_path)])
+    chosen = ["clipping", "accumulation, k = 8"]
+    returned = features.main(["--quick", "--features", "; ".join(chosen), "--out", str(tmp_path)])
 
     result = written(tmp_path)
     assert result == returned
-    assert [entry["name"] for entry in result["features"]] == list(FEATURES)
+    assert [entry["name"] for entry in result["features"]] == chosen
+    assert set(chosen) < set(FEATURES)
     for entry in result["features"]:
         assert entry["torchgraph"]["seconds_per_step"]["median"] > 0
         assert "memory" not in entry["eager"]
