@@ -151,6 +151,9 @@ CASES: dict[str, Case] = {
         Case("mlp_batch_1", "as mlp, batch 1", lambda: dense(mlp(3), batch=1, inputs=64)),
         Case("conv6_batch_1", "as conv6, batch 1", lambda: images(conv6(), batch=1)),
         Case("gpt_batch_1", "as gpt, batch 1", lambda: _text(1)),
+        Case("mlp_batch_4", "as mlp, batch 4", lambda: dense(mlp(3), batch=4, inputs=64)),
+        Case("conv6_batch_4", "as conv6, batch 4", lambda: images(conv6(), batch=4)),
+        Case("gpt_batch_4", "as gpt, batch 4", lambda: _text(4)),
         Case(
             "mlp_wide",
             "3 layers, 784-1024-1024-10, batch 32",
@@ -159,4 +162,4 @@ CASES: dict[str, Case] = {
     )
 }
 SMALL = ("mlp", "conv6", "mobilenet_v2", "gpt")
-DEFAULT = (*SMALL, "bert", "resnet18", "mlp_batch_1", "conv6_batch_1", "gpt_batch_1")
+DEFAULT = (*SMALL, "bert", "resnet18", "mlp_batch_1", "conv6_batch_1", "gpt_batch_1", "gpt_batch_4")

@@ -85,7 +85,7 @@ def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any
 
 def _train(case: Case, contender: str, device: torch.device, steps: int) -> Step:
     step, _ = CONTENDERS[contender].make(case.on(device))
-    for _ in range(steps):
+    for _ in range(steps + CONTENDERS[contender].settles):
         step()
     return step
 

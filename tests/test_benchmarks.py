@@ -17,6 +17,7 @@ from benchmarks import (
     optimizers,
     optional_passes,
     record,
+    start,
     step,
 )
 from benchmarks.cases import CASES, DEFAULT
@@ -57,6 +58,21 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert entries[TORCHGRAPH]["first_loss"] == entries[EAGER]["first_loss"]
     lines = capsys.readouterr().out.splitlines()
     assert any(TORCHGRAPH in line for line in lines)
+    assert all(len(line) <= 100 for line in lines if "written to" not in line)
+
+
+def test_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    start.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "start"
+    (model,) = result["models"]
+    entries = {entry["name"]: entry for entry in model["starts"]}
+    assert list(entries) == [EAGER, TORCHGRAPH, "torchgraph auto, cold"]
+    for entry in entries.values():
+        assert 0 < entry["first_step"]["median"] < entry["first_steps"]["median"]
+    assert len(model["verdicts"]) == 2
+    lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines if "written to" not in line)
 
 

@@ -293,6 +293,13 @@ def _():
 
 
 # Of no use before a GPU, several captures or a grad scaler: tested there, or not raised yet.
+@raised("CudaGraphRefused")
+def _():
+    graph = Function(lambda x: x + 1)
+    graph.config.set_cuda_graph("require")
+    graph(torch.ones(2))
+
+
 ELSEWHERE = {"DeviceMismatch", "CaptureError", "GraphError", "GradientNotFinal", "ScalerInBuild"}
 
 

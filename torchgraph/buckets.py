@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -120,11 +121,12 @@ class Padder:
     ) -> tuple[Cut, ...]:
         masks = (p for p, leaf in leaves(call.args, call.kwargs) if leaf is arguments[buckets.mask])
         mask = next(masks) if buckets.mask else ""
-        real = self._capture(self._exact.bind(as_it_is.args, as_it_is.kwargs)).program
+        real = self._capture(self._exact.bind(as_it_is.args, as_it_is.kwargs))
+        _check_values(real, replay.captured)
         try:
-            return analyse(real, replay.captured.program, mask)
+            return analyse(real.program, replay.captured.program, mask)
         except (PaddingRefused, OtherProgram):  # it may be of a time before optimizer state
-            return analyse(real, self._capture(call).program, mask)
+            return analyse(real.program, self._capture(call).program, mask)
 
     # --- arguments --------------------------------------------------------------------------------
 
@@ -209,6 +211,21 @@ class _Rows:
             for name, value in self._given.arguments.items()
         }
         return inspect.BoundArguments(self._given.signature, arguments)
+
+
+def _check_values(real: Captured, padded: Captured) -> None:
+    """What `build` returns besides tensors is part of the program: it must not tell the size."""
+    pairs = zip_longest(
+        leaves((real.out_tree,), {}), leaves((padded.out_tree,), {}), fillvalue=("", None)
+    )
+    for (path, one), (other_path, other) in pairs:
+        same = path == other_path and (one is other or repr(one) == repr(other))
+        if not same:
+            raise PaddingRefused(
+                f"build returns {one!r} at {path.removeprefix('args[0]') or 'its end'}, but "
+                f"{other!r} for the padded batch.",
+                fix="return tensors, or compute it outside of build.",
+            )
 
 
 def _cut(tensor: torch.Tensor, cut: Cut) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 
 from .capture.inputs import Call
@@ -58,11 +59,16 @@ class ProgramCache:
         Raises:
             StepFailed: an op raised. ``broken`` says whether anything was written before.
         """
+        start = perf_counter()
         try:
             returned = replay.run(call)
         except StepFailed:
             self.broken = replay.broken
             raise
+        if replay.runs > 1:
+            replay.seconds.append(perf_counter() - start)
+        else:
+            replay.first_seconds = perf_counter() - start
         if replay.serves_once and replay.is_used_up:
             self.remove(replay)
         return returned

@@ -22,6 +22,7 @@ from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options import Options, PassOptions
 from .verbs.cuda_graph import CudaGraphVerbs
 from .verbs.fusion import FusionVerbs
+from .verbs.memory import MemoryVerbs
 from .verbs.running import BACKENDS, RunningVerbs
 from .verbs.training import TrainingVerbs
 
@@ -84,7 +85,7 @@ class PassSelection:
         self._set(dump=os.fspath(directory))
 
 
-class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs):
+class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
     """The options of one Graph: ``graph.config``. Verbs and defaults are those of OneFlow 0.9.
 
     A change after the first call takes effect at the next one, with a new capture.
@@ -93,9 +94,6 @@ class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs):
     _LATER: ClassVar[dict[str, str]] = {
         "enable_zero": "ZeRO",
         "set_zero_redundancy_optimizer_mode": "ZeRO",
-        "enable_straighten_algorithm": "the order of nodes",
-        "enable_compress_memory": "planned memory",
-        "enable_choose_best_memory_allocation": "planned memory",
     }
     _NEVER: ClassVar[tuple[str, ...]] = (
         "enable_auto_parallel",

@@ -35,7 +35,7 @@ from .errors import (
 )
 from .guards import check_gradients
 from .holder import ModuleHolder
-from .inspect import announce
+from .inspect import announce, peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
 from .lower import lower
@@ -214,7 +214,7 @@ class Graph(ModuleHolder):
         with stages.stage("building plan", parts=1):
             graphing = self._cache.graphs.graphing(options, serves_once=captured.serves_once)
             around = graphing.around(program)
-            lowered = lower(program, f"{self._name} {len(self._cache)}", around)
+            lowered = lower(program, f"{self._name} {len(self._cache)}", options, around)
             replay = Replay(captured, program, lowered, options, graphing)
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run
@@ -309,15 +309,22 @@ class Graph(ModuleHolder):
         """True after the first call."""
         return self._shown is not None
 
-    def report(self) -> Report:
+    def report(self, *, memory: Sequence[Any] | None = None) -> Report:
         """What was captured, what the passes did, what is guarded and baked, and how long it took.
+
+        Args:
+            memory: arguments of a call. One step with them runs on copies of the state, and one in
+                eager that is undone, as in `check`, to measure what they allocate at their most.
 
         Raises:
             NotCompiled: before the first call.
         """
         replay, call, _ = self._last()
-        options = self.config.options
-        return Report.of(self._name, replay, call, self._cache, options, self._stage_seconds)
+        found = None
+        if memory is not None:
+            replay, call, found = self._aside(peaks.measured, tuple(memory), {})
+        seconds, options = self._stage_seconds, self.config.options
+        return Report.of(self._name, replay, call, self._cache, options, seconds, found)
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
@@ -332,13 +339,19 @@ class Graph(ModuleHolder):
         Raises:
             GradPresent; whatever a first call of the Graph may raise.
         """
+        divergence: Divergence | None = self._aside(check, args, kwargs)[-1]
+        return divergence
+
+    def _aside(
+        self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Replay, Call, Any]:
+        """The program for a call, the call, and what ``look`` finds out about both."""
         with self._lock:
             call, replay = self._fit(args, kwargs)
             replay.guards.check_gradients(replay.name_of)
             with self._building():
-                return check(
-                    replay, self.build, call, self._modules, self._optimizers, self._scaler, self
-                )
+                held = (self._modules, self._optimizers, self._scaler)
+                return replay, call, look(replay, self.build, call, *held, self)
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None:

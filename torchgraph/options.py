@@ -74,6 +74,10 @@ class Options:
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
     sparse_update: bool = False
+    straighten: str = "Disable"
+    """The mode of ``enable_straighten_algorithm``."""
+    compress_memory: bool = False
+    best_memory_allocation: bool = False
     passes: PassOptions = field(default_factory=PassOptions)
 
     @property
@@ -85,6 +89,16 @@ class Options:
     def clips(self) -> bool:
         """True when the gradients of all optimizers are clipped together."""
         return self.clip_norm is not None or self.clip_value is not None
+
+    @property
+    def plans_memory(self) -> bool:
+        """True when order or memory of the lowered program are chosen."""
+        return self.straighten != "Disable" or self.uses_arena
+
+    @property
+    def uses_arena(self) -> bool:
+        """True when temporaries are laid out in one block."""
+        return self.compress_memory or self.best_memory_allocation
 
     @property
     def updates_fused(self) -> bool:

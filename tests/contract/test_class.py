@@ -14,13 +14,13 @@ from torchgraph.config import GraphConfig
 
 
 def test_names_count_per_class():
-    class Named(tg.Graph):
+    class Counted(tg.Graph):
         pass
 
     class Other(tg.Graph):
         pass
 
-    assert [Named().name, Named().name, Other().name] == ["Named_0", "Named_1", "Other_0"]
+    assert [Counted().name, Counted().name, Other().name] == ["Counted_0", "Counted_1", "Other_0"]
 
 
 def test_is_compiled_and_training():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn, optim
+from torch.utils.checkpoint import checkpoint
 
 import torchgraph as tg
 from tests.parity.models import SHAPES, ConvNet, Matrices, Mlp, setup
@@ -226,3 +227,22 @@ def test_what_is_recomputed_is_compiled_apart_from_the_first_time(interpreted):
     regions = interpreted[-1].regions
     softmaxes = [str(region.gm.graph).count("aten._log_softmax.default") for region in regions]
     assert softmaxes[:2] == [1, 1]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_what_torchs_checkpoint_recomputes_is_compiled_apart(interpreted, rate):
+    class Checkpointed(Mlp):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(rate)
+
+        def body(self, x):
+            return self.drop(torch.relu(self.first(x)))
+
+        def forward(self, x):
+            return self.second(checkpoint(self.body, x, use_reentrant=False))
+
+    SHAPES[Checkpointed] = SHAPES[Mlp]
+    check(Checkpointed, lambda p: optim.SGD(p, lr=0.01))
+    relus = [str(region.gm.graph).count("aten.relu.default") for region in interpreted[-1].regions]
+    assert relus == [1, 1]

@@ -20,6 +20,7 @@ from torchgraph.passes import pipeline, run
 from torchgraph.program import OutputKind, Program
 
 aten = torch.ops.aten
+DEFAULT_OPTIONS = Options()
 
 
 def run_lowered(executable: Executable, *examples: Any) -> tuple[Sequence[Any], list[Any]]:
@@ -32,9 +33,9 @@ def run_lowered(executable: Executable, *examples: Any) -> tuple[Sequence[Any], 
         return executable.function(live), live
 
 
-def assert_same(program: Program, *examples: Any) -> Executable:
+def assert_same(program: Program, *examples: Any, options: Options = DEFAULT_OPTIONS) -> Executable:
     """The lowered program returns what the functional one does, and writes its updates."""
-    executable = lower(program, "test")
+    executable = lower(program, "test", options)
     torch.manual_seed(0)
     expected = program.gm(*examples)
     torch.manual_seed(0)

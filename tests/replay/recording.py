@@ -6,7 +6,7 @@ that were captured, whatever became of the tensors; nothing may ask for a value 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -35,7 +35,7 @@ class Recording(GraphDevice):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.events: list[str] = []
+        self.events: MutableSequence[str] = []
         self.graphs: list[_Graph] = []
         self.fail_next = False
         self.made.append(self)
@@ -93,6 +93,7 @@ class _Graph:
 
     def reset(self) -> None:
         self.is_reset = True
+        self.results, self._values = (), []
         self._device.events.append("reset")
 
     def _places(self) -> list[int]:

@@ -50,6 +50,15 @@ def test_the_first_call_warms_up_and_the_second_captures(recording):
     assert states == ["warm", "captured", "captured", "captured"]
 
 
+def test_the_report_times_warm_up_and_capture(recording):
+    graph, _ = made()
+    for batch in batches(Mlp, 3):
+        graph(*batch)
+    seconds = {stage.name: stage.seconds for stage in graph.report().stages}
+    assert list(seconds)[-2:] == ["first run, a warm-up", "capturing a CUDA Graph"]
+    assert min(seconds.values()) > 0
+
+
 def test_numbers_that_did_not_change_are_not_written(recording):
     graph, _ = made(sgd)
     for batch in batches(Mlp, 4):

@@ -48,6 +48,7 @@ UNARY: dict[str, Callable[[Any], Any]] = {
         .transpose(0, 1)
         .reshape(-1, 4)
     ),
+    "squared": lambda x: torch.bmm(x.view(-1, 2, 2), x.view(-1, 2, 2)).reshape(-1, 4),
     "products of rows": lambda x: (x @ x.t())[:, :1] * x,
     "rows of products": lambda x: torch.softmax(x @ x.t(), -1) @ x,
     "divided by the count": lambda x: x / x.shape[0],

@@ -104,6 +104,15 @@ def test_a_state_that_follows_the_rows():
     assert graph(torch.randn(4, 6)).shape == (4, 6)
 
 
+def test_a_returned_number_that_tells_the_size():
+    graph = Padded(lambda x: {"rows": x * 2, "count": len(x), "name": "x", "none": None})
+    with pytest.raises(PaddingRefused, match=r"returns 4 at \['count'\], but 8"):
+        graph(torch.ones(4))
+    got = Padded(lambda x: (x * 2, "x", None, 1.5))(torch.ones(4))
+    assert got[0].shape == (4,)
+    assert got[1:] == ("x", None, 1.5)
+
+
 class Training(tg.Graph):
     def __init__(self, loss: Any, model: nn.Module | None = None) -> None:
         super().__init__()
@@ -118,6 +127,10 @@ class Training(tg.Graph):
         return loss
 
 
+def sum_of(x, function):
+    return function(x).sum()
+
+
 TRAINING: dict[str, tuple[Any, str]] = {
     "no mask": (lambda out, mask: out.square().mean(), "averages"),
     "a sum": (lambda out, mask: out.square().sum(), "not zero"),
@@ -127,6 +140,22 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "exponential": (lambda out, mask: (out * mask[:, None]).exp().sum(), "not zero"),
     "divided by zeros": (lambda out, mask: (out / mask[:, None]).sum(), "not zero"),
     "filled with ones": (lambda out, mask: out.masked_fill(~mask[:, None], 1.0).sum(), "not zero"),
+    "nothing by nothing": (
+        lambda out, mask: (out * mask[:, None] / (out * mask[:, None])).sum(), "not zero"
+    ),
+    "one nothing by itself": (
+        lambda out, mask: sum_of(out * mask[:, None], lambda x: x / x), "not zero"
+    ),
+    "infinite where masked": (
+        lambda out, mask: (out.masked_fill(~mask[:, None], -torch.inf) * mask[:, None]).sum(),
+        "not zero",
+    ),
+    "infinite by a tensor": (
+        lambda out, mask: (
+            torch.where(mask[:, None], out, torch.full((3,), torch.inf)) * mask[:, None]
+        ).sum(),
+        "not zero",
+    ),
     "in one direction": (
         lambda out, mask: ((out @ out.t()).exp() * mask[:, None]).sum(), "not zero"
     ),

@@ -102,8 +102,11 @@ class Eager:
         scalers = [] if scaler is None else [scaler]
         self._snapshot = Snapshot([graph, *below, *optimizers, *scalers], tensors)
 
-    def run(self, journal: Journal | None = None) -> dict[str, Any]:
-        """One step. What it returned and every state after it, by name; the user's things stay."""
+    def run(self, journal: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
+        """One step. What it returned and every state after it, by name; the user's things stay.
+
+        ``journal`` is entered for `build`, and again for the optimizers' steps.
+        """
         watch = nullcontext() if journal is None else journal
         with self._snapshot.kept(), torch.autograd.set_multithreading_enabled(False):
             leaves = self._scan().leaves

@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import SourceLine
+from ..lower.planning import MemoryPlan
 from ..program import PassRecord, Refusal
 from .baked import Baked, Kind
-from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage
+from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage, Steps
+from .peaks import Peaks
 from .precision import Precision
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -26,13 +28,19 @@ _Justify = Literal["left", "right"]
 
 
 def head(
-    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount]
+    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount], steps: Steps | None
 ) -> RenderableType:
-    """The title line."""
+    """The title line, and the time of a step."""
+    lines = [
+        Text(
+            f"{1e3 * steps.median:.3g} ms per step on the host, median of the last {steps.count} "
+            f"({1e3 * steps.fastest:.3g} to {1e3 * steps.slowest:.3g})"
+        )
+    ] if steps else []  # fmt: skip
     line = Text(f"{sum(c.after_passes for c in counts)} nodes, backend {backend}", "dim")
     if serves_once:
         line.append("; creates optimizer state, so the second call captures another", "dim")
-    return Group(Rule(Text(name, "bold green"), style="dim"), line)
+    return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
 
 
 def stages(rows: Sequence[Stage]) -> RenderableType:
@@ -123,18 +131,47 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
     return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
 
 
+def peaks(found: Peaks) -> RenderableType:
+    """What a step allocates, at its most."""
+    table = empty_table("Peak of a step", ("bytes that it allocates", "left"), ("", "right"))
+    besides = "" if found.workspaces else ", without what kernels take"
+    rows = {f"planned{besides}": found.planned, "measured": found.measured}
+    rows["eager, measured"] = found.eager
+    for name, count in rows.items():
+        if count is not None:
+            table.add_row(name, size(count))
+    notes = [Text(note, "yellow") for note in found.notes]
+    notes += [Text(f"by {found.method}", "dim")] if found.method else []
+    return section(table, *notes)
+
+
+def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
+    """The orders that were tried, and what is in the arena."""
+    table = empty_table("Memory plan", ("", "left"), ("bytes", "right"), ("values", "right"))
+    for plan in plans:
+        for one in plan.tried:
+            chosen = " (chosen)" if one.name == plan.order else ""
+            table.add_row(f"order: {one.name}{chosen}", size(one.peak), "")
+        if plan.arena.peak:
+            values = sum(map(len, plan.arena.offsets.values()))
+            way = f", {plan.arena.way}" if values else ": none pays"
+            table.add_row(f"arena{way}", size(plan.arena.nbytes), str(values))
+        for left in plan.arena.outside:
+            table.add_row(f"outside: {left.reason}", size(left.nbytes), str(left.values))
+    return section(table)
+
+
 def programs(cache: Programs) -> RenderableType:
     """The cache."""
     title = (
-        f"Programs: {len(cache.held)} of at most {cache.size} held, {cache.captures} captured, "
-        f"{_times(cache.hits)} served from the cache"
+        f"Programs: {len(cache.held)} of at most {cache.size} held; hits: {cache.hits}, "
+        f"misses: {cache.captures}, each a capture"
     )
-    table = empty_table(
-        title, ("serves", "left"), ("nodes", "right"), ("runs", "right"), ("", "left")
-    )
+    columns: list[tuple[str, _Justify]] = [(n, "right") for n in ("nodes", "runs", "holds")]
+    table = empty_table(title, ("serves", "left"), *columns, ("", "left"))
     for held in cache.held:
         mark = Text("reported" if held.reported else "", "dim")
-        table.add_row(held.signature, str(held.nodes), _runs(held), mark)
+        table.add_row(held.signature, str(held.nodes), _runs(held), size(held.nbytes), mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
     return section(table, *reasons)
 

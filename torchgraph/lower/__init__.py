@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
+from ..options import Options
 from ..program import Program
 from . import executable
 from .compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
@@ -37,6 +39,7 @@ Part = Callable[[Program, str], Lowered]
 """Lowers a program without micro-batches, or a part of one with micro-batches."""
 Around = Callable[[Part], Part]
 """Puts something else around the lowering of a part."""
+_DEFAULT = Options()
 
 
 def plain(part: Part) -> Part:
@@ -44,13 +47,18 @@ def plain(part: Part) -> Part:
     return part
 
 
-def lower(program: Program, name: str, around: Around = plain) -> Lowered:
+def lower(
+    program: Program, name: str, options: Options = _DEFAULT, around: Around = plain
+) -> Lowered:
     """One executable, or the plan of a step that accumulates gradients.
+
+    Of ``options``, those about memory count.
 
     Raises:
         NotSupported: the step cannot be split into micro-batches and an update.
     """
-    return _lower(program, name, around(executable.lower))
+    lower_part = functools.partial(executable.lower, options=options)
+    return _lower(program, name, around(lower_part))
 
 
 def lower_to_regions(

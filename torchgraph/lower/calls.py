@@ -22,6 +22,8 @@ from .._torch import (
     op_functions,
 )
 from ..optim import fused
+from .forms import OutForm
+from .lifetimes import results
 
 _PLAIN = (
     int,
@@ -65,17 +67,25 @@ class Calls:
         update = fused.kernel(op, node)
         if update is not None:
             return update
-        key = (op, _kind(node.args), _kind(node.kwargs))
+        return self._for(op, node, node.kwargs)
+
+    def into(self, node: fx.Node, form: OutForm) -> Callable[..., Any]:
+        """As `best`; the callable also takes, by name, the tensors that ``form`` writes into."""
+        told = dict(zip(form.names, results(node), strict=True))
+        return self._for(form.op, node, {**node.kwargs, **told})
+
+    def _for(self, op: OpOverload, node: fx.Node, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        key = (op, _kind(node.args), _kind(kwargs))
         found = self._chosen.get(key)
         if found is None:
-            found = self._chosen[key] = _choose(op, node)
+            found = self._chosen[key] = _choose(op, node.args, kwargs)
         return found
 
 
-def _choose(op: OpOverload, node: fx.Node) -> Callable[..., Any]:
+def _choose(op: OpOverload, args: Any, kwargs: Any) -> Callable[..., Any]:
     if op.namespace == "aten":
-        args = fx.map_arg(node.args, _sample)
-        kwargs = fx.map_arg(node.kwargs, _sample)
+        args = fx.map_arg(args, _sample)
+        kwargs = fx.map_arg(kwargs, _sample)
         for candidate in op_functions(op._schema.name.removeprefix("aten::")):
             if _dispatches_to(candidate, op, args, kwargs):
                 return candidate

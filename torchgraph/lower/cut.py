@@ -20,10 +20,11 @@ from torch import fx
 from .. import effects
 from .._torch import OpOverload, graph_module, storage_id
 from ..aliasing import refresh_views
-from ..program import RECOMPUTED, OutputKind, Program, TensorMeta, provenance
+from ..program import OutputKind, Program, TensorMeta, provenance
 from ..values import leaves
 from . import fast_draws, numbers
 from .region import Region, RegionGraph
+from .repeats import Part, repeats
 
 aten = torch.ops.aten
 
@@ -100,12 +101,13 @@ class _Cut:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
         latest = 0
-        begun: dict[int, int] = {}
+        begun: dict[Part, int] = {}
+        repeated = repeats(self._program)
         for node in self._ops:
             outside = node in self._outside
             level = 0
-            if (repeated := node.meta.get(RECOMPUTED)) is not None:
-                level = begun.setdefault(repeated, latest + 1)
+            if node in repeated:
+                level = begun.setdefault(repeated[node], latest + 1)
             for source in self._sources(node):
                 if source in found:
                     waits = outside and source not in self._outside

@@ -15,6 +15,7 @@ from .. import effects
 from .._torch import OpOverload
 from ..counters import counters
 from ..errors import SourceLine
+from ..options import Options
 from ..program import (
     SKIPPED_BY,
     OutputKind,
@@ -24,8 +25,9 @@ from ..program import (
     Signature,
     provenance,
 )
+from .arena import COPIES, Arena, Block, form_of
 from .calls import Calls
-from .reinplace import reinplace
+from .planning import MemoryPlan, plan
 
 _INFIX = {
     operator.add: "+",
@@ -36,6 +38,7 @@ _INFIX = {
     operator.mod: "%",
     operator.pow: "**",
 }
+_DEFAULT = Options()
 _LITERALS = (int, bool, str, type(None))
 
 
@@ -106,6 +109,7 @@ class Executable:
     """True when a run draws random numbers."""
     program: Program
     """The lowered program."""
+    memory: MemoryPlan
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -137,11 +141,11 @@ class Executable:
         """It holds nothing but code."""
 
 
-def lower(program: Program, name: str) -> Executable:
+def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executable:
     """Lower a functional program to Python over ATen ops, each value freed after its last use."""
     counters.lowers += 1
-    lowered = reinplace(program)
-    writer = _Writer(lowered, name)
+    lowered, memory = plan(program, options)
+    writer = _Writer(lowered, name, memory.arena)
     function = writer.compile()
     return Executable(
         function,
@@ -153,6 +157,7 @@ def lower(program: Program, name: str) -> Executable:
         writer.first_write <= len(writer.nodes),
         any(effects.of(node).random for node in lowered.nodes),
         lowered,
+        memory,
     )
 
 
@@ -169,8 +174,9 @@ def returned(signature: Signature) -> tuple[OutputSpec, ...]:
 class _Writer:
     """Writes one function: a line for each node, constants and ops as globals."""
 
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: Program, name: str, arena: Arena) -> None:
         self._program = program
+        self._block = Block(arena)
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
@@ -192,15 +198,16 @@ class _Writer:
         self.nodes.append(None)
         dying = self._last_uses()
         branch = None
+        margin = self._open_block(lines)
         for node in self._program.nodes:
             line = self._line(node)
             flag = node.meta.get(SKIPPED_BY) if line else branch
             if flag is not branch and flag is not None:
                 for opening in self._branch(flag):
-                    lines.append(f"    {opening}")
+                    lines.append(f"{margin}{opening}")
                     self.nodes.append(node)
             branch = flag
-            indent = " " * (4 if branch is None else 8)
+            indent = margin if branch is None else f"{margin}    "
             if line:
                 lines.append(f"{indent}{line}")
                 self.nodes.append(node)
@@ -210,6 +217,7 @@ class _Writer:
             if gone and node.op != "output":
                 lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
                 self.nodes.append(node)
+        self._close_block(lines)
         self.first_write = self.first_write or len(lines) + 1
         self.source = "\n".join(lines) + "\n"
         code = compile(self.source, self._filename, "exec")
@@ -222,6 +230,23 @@ class _Writer:
         )
         function: Callable[[Sequence[Any]], tuple[Any, ...]] = self._globals["step"]
         return function
+
+    def _open_block(self, lines: list[str]) -> str:
+        """Begin what runs while the arena is there; the margin of its lines."""
+        if not self._block.views:
+            return "    "
+        lines.append(f"    {self._arena()}.resize_({self._block.nbytes})")
+        lines.append("    try:")
+        self.nodes += [None, None]
+        return "        "
+
+    def _close_block(self, lines: list[str]) -> None:
+        if self._block.views:
+            lines += ["    finally:", f"        {self._arena()}.resize_(0)"]
+            self.nodes += [None, None]
+
+    def _arena(self) -> str:
+        return self._bind(self._block.storage, "arena")
 
     def _branch(self, name: str) -> Iterator[str]:
         """What opens a block that does not run where the SKIP output of that name is not 0."""
@@ -253,8 +278,17 @@ class _Writer:
             return f"{args[0]}[{args[1]}]"
         if node.target is operator.neg:
             return f"-{args[0]}"
+        slots = [self._bind(view, "slot") for view in self._block.views.get(node, ())]
+        if slots and node.target in COPIES:
+            return f"{slots[0]}.copy_({args[0]})"
         keywords = [f"{key}={self._value(value)}" for key, value in node.kwargs.items()]
-        return f"{self._function(node)}({', '.join(args + keywords)})"
+        form = form_of(node) if slots else None
+        if form is not None:
+            keywords += [f"{name}={slot}" for name, slot in zip(form.names, slots, strict=True)]
+            function = self._bind(self._calls.into(node, form), form.op._schema.name[6:])
+        else:
+            function = self._function(node)
+        return f"{function}({', '.join(args + keywords)})"
 
     def _function(self, node: fx.Node) -> str:
         target: Any = node.target
@@ -310,7 +344,13 @@ class _Writer:
         """True for a mutating op one of whose arguments is, or was made in place from, a state."""
         if node.op != "call_function" or not effects.of(node).mutates:
             return False
-        touched = any(arg in self._states for arg in node.all_input_nodes)
+        touched = any(arg in self._states for arg in _told(node) or node.all_input_nodes)
         if touched:
             self._states.add(node)
         return touched
+
+
+def _told(node: fx.Node) -> list[Any]:
+    """The tensors that an ``out=`` form is told to write to; none for other ops."""
+    arguments = node.target._schema.arguments if isinstance(node.target, OpOverload) else ()
+    return [node.kwargs[argument.name] for argument in arguments if argument.is_out]

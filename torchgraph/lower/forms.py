@@ -1,8 +1,9 @@
-"""The in-place form of an op: which there is, and where its bits could be others."""
+"""The forms of an op that write where they are told, and where their bits could be others."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -16,6 +17,8 @@ _ELEMENTWISE = frozenset(
 )
 # Each element of the result depends on the same element of self, and on much of the others.
 ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})
+# As _ELEMENTWISE, of two tensors.
+_ELEMENTWISE_BACKWARD = frozenset({"aten::hardtanh_backward", "aten::leaky_relu_backward"})
 # In half precision an op and its in-place form may round a number at different points.
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
@@ -31,6 +34,45 @@ def in_place_form(op: Any) -> OpOverload | None:
     if torch.Tag.nondeterministic_seeded in op.tags:
         return None
     return effects.other_form(op)
+
+
+class OutForm(NamedTuple):
+    """The overload of an op that writes its results into tensors that it is given."""
+
+    op: OpOverload
+    names: tuple[str, ...]
+    """Of the arguments that take those tensors, one for each result."""
+
+
+@functools.cache
+def out_form(op: Any) -> OutForm | None:
+    """``aten.mm.out`` for ``aten.mm``; None where there is none with a kernel of its own.
+
+    A generated one computes elsewhere and copies, which gains nothing.
+    """
+    if not isinstance(op, OpOverload) or op.namespace != "aten":
+        return None
+    wanted = [(argument.name, str(argument.type)) for argument in op._schema.arguments]
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::"))
+    for name in packet.overloads():
+        found = getattr(packet, name)
+        given = found._schema.arguments
+        names = tuple(argument.name for argument in given if argument.is_out)
+        taken = [(argument.name, str(argument.type)) for argument in given if not argument.is_out]
+        fits = taken == wanted and len(names) == len(op._schema.returns)
+        if names and fits and torch.Tag.generated not in found.tags:
+            return OutForm(found, names)
+    return None
+
+
+def elementwise_out_form(op: Any) -> OutForm | None:
+    """As `out_form`, for ops that may write over one of the arguments that they read."""
+    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    if torch.Tag.pointwise not in op.tags and op._schema.name not in _ELEMENTWISE_BACKWARD:
+        return None
+    found = out_form(op)
+    return found if found is not None and len(found.names) == 1 else None
 
 
 def minds_form(node: fx.Node) -> bool:

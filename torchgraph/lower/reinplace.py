@@ -19,7 +19,7 @@ from .. import effects
 from .._torch import OpOverload, storage_id
 from ..aliasing import refresh_views
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
-from .forms import ACCUMULATING, in_place_form, minds_form
+from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
 from .skips import branch_on_flags
 
 aten = torch.ops.aten
@@ -37,21 +37,26 @@ if hasattr(aten, "_batch_norm_with_update_functional"):
     )
 
 
-def reinplace(program: Program) -> Program:
+def reinplace(program: Program, *, over_arguments: bool = False) -> Program:
     """A lowered copy of a functional program: same values, in-place writes, closing ``copy_``s.
 
     Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
+    ``over_arguments``: an elementwise op without an in-place form, or whose first argument is
+    needed, writes over another temporary that it is the last to read, by its ``out=`` form.
     """
     lowered = program.copy()
     flags = branch_on_flags(lowered)
     refresh_views(lowered)
-    _Reinplace(lowered, flags).run()
+    _Reinplace(lowered, flags, over_arguments).run()
     return lowered
 
 
 class _Reinplace:
-    def __init__(self, program: Program, flags: Mapping[fx.Node, str]) -> None:
+    def __init__(
+        self, program: Program, flags: Mapping[fx.Node, str], over_arguments: bool
+    ) -> None:
         self._program = program
+        self._over_arguments = over_arguments
         self._flags = flags
         """Of the states that a skipped step does not write."""
         self._guarded = {s: flag for state, flag in flags.items() for s in _storages(state)}
@@ -77,7 +82,10 @@ class _Reinplace:
             if node.target in _BATCH_NORM:
                 self._batch_norm(node)
             elif isinstance(node.target, OpOverload):
+                before = node.target
                 self._in_place(node)
+                if self._over_arguments and node.target is before:
+                    self._over_argument(node)
         self._close()
 
     # --- what memory holds what, and until when ---------------------------------------------------
@@ -202,6 +210,18 @@ class _Reinplace:
         else:
             return
         node.target = op
+
+    def _over_argument(self, node: fx.Node) -> None:
+        form = elementwise_out_form(node.target)
+        if form is None or minds_form(node):
+            return
+        for argument in node.all_input_nodes:
+            temporary = self._home(argument) in self._temporary
+            if temporary and self._allowed(node, argument, form.op):
+                node.target = form.op
+                node.kwargs = {**node.kwargs, form.names[0]: argument}
+                self._merge(node, argument)
+                return
 
     def _in_place_lists(self, node: fx.Node, op: OpOverload) -> None:
         items = effects.written_values(op, node.args)

@@ -80,7 +80,7 @@ def _on_device(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
 def _elsewhere(node: fx.Node, host: set[fx.Node], device: torch.device) -> Iterator[str]:
     for source in node.all_input_nodes:
         if source in host and not is_small(source) and source.op != "get_attr":
-            yield f"{_name(node)}: copies a tensor from the CPU"
+            yield f"{_name(node)}: copies a tensor from the CPU; move it before the call"
     devices = {value.device for value in _tensors(node) if value.device.type == device.type}
     for other in sorted(map(str, devices - {device})):
         yield f"{_name(node)}: works on {other}, the step on {device}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, final
 
 import torch
@@ -56,6 +57,7 @@ class CudaGraph:
         self.stage = Stage.COLD
         self.failure = ""
         """Why the capture failed."""
+        self.capture_seconds = 0.0
         self._halves = halves
         self._device = device
         self._calls = calls
@@ -78,8 +80,8 @@ class CudaGraph:
         self._buffers: dict[int, torch.Tensor] = {}
         self._addresses: list[int] = []
         updates = {o.target for o in halves.signature.outputs if o.kind is OutputKind.UPDATE}
-        self._written = [i for i in tensors if specs[i].fqn in updates]
-        self._copied_back = [i for i in self._copied if i in self._written]
+        self._written = [i for i in self._static if specs[i].fqn in updates]
+        self._copied_back = [i for i in self._copied if specs[i].fqn in updates]
 
     # --- as an executable -------------------------------------------------------------------------
 
@@ -176,6 +178,7 @@ class CudaGraph:
                 self._buffers[i] = _like(self.signature.inputs[i].meta)
             _copy(self._buffers[i], values[i])
             held[i] = self._buffers[i]
+        start = perf_counter()
         try:
             self._graph, self._results = self._device.capture(
                 self._halves.device.function, [*held, self._vector]
@@ -184,6 +187,7 @@ class CudaGraph:
             self._failed(error)
             return False
         counters.graph_captures += 1
+        self.capture_seconds = perf_counter() - start
         self._addresses = self._addresses_of(values)
         self.stage = Stage.CAPTURED
         return True

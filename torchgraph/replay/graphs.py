@@ -11,6 +11,7 @@ from ..errors import CudaGraphRefused, SourceLine
 from ..lower import Around, Lowered, Part, Plan, halve, lower, plain, scan
 from ..options import Options
 from ..program import Program, Refusal
+from ..values import leaves
 from .cuda_graph import Calls, CudaGraph, Stage
 from .device import Cuda, GraphDevice
 
@@ -107,10 +108,11 @@ class Graphing:
 
 
 def device_of(program: Program) -> torch.device | None:
-    """The GPU that a program computes on; None for one without a GPU."""
-    for spec in program.signature.inputs:
-        if spec.meta is not None and spec.meta.device.type == "cuda":
-            return spec.meta.device
+    """The first GPU that a program computes on; None for one without a GPU."""
+    for node in program.nodes:
+        for value in leaves(node.meta.get("val")):
+            if isinstance(value, torch.Tensor) and value.device.type == "cuda":
+                return value.device
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -38,6 +39,7 @@ from .derived import Derived
 from .graphs import Graphing
 from .outputs import Ring
 
+_KEPT = 64
 _INTERRUPT = int(signal.SIGINT)
 _set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in a step
 
@@ -60,6 +62,10 @@ class Replay:
         self.graphing = graphing
         self.guards = captured.guards
         self.runs = 0
+        self.first_seconds = 0.0
+        """What the first run took."""
+        self.seconds: deque[float] = deque(maxlen=_KEPT)
+        """What the last runs after it took, on the host."""
         self.serves = program.signature.describe_inputs()
         self.before_run: Callable[[int], None] | None = None
         """To be called before each run, with the number of calls so far; see `Switch`."""
@@ -92,6 +98,7 @@ class Replay:
         """Run ``executable``, of Inductor's code, from now on."""
         self.executable.close()
         self.program, self.executable, self.inductor_since = program, executable, self.runs
+        self.seconds.clear()
         self._bind()
 
     def close(self) -> None:

@@ -129,9 +129,13 @@ def _chosen(op: Op, zero: Any, rank: int, every: frozenset[int]) -> Padding:
         taken = [yes, no]
     if all(map(null, taken)):
         return Padding.ZERO
+    if len(taken) == 1:  # what no real row holds there may be infinite
+        known = op.known(taken[0]) if isinstance(taken[0], fx.Node) else None
+        copied = isinstance(known, Value) and known.copied and not known.whole
+        finite = isinstance(taken[0], (bool, int, float)) and math.isfinite(taken[0])
+        return Padding.COPY if copied or finite else Padding.ANY
     values = [op.known(one) for one in taken if isinstance(one, fx.Node)]
-    plain = len(taken) == 1 or condition.copied
-    copied = plain and all(value is None or value.copied for value in values)
+    copied = condition.copied and all(value is None or value.copied for value in values)
     return Padding.COPY if copied else Padding.ANY
 
 

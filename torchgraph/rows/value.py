@@ -101,9 +101,10 @@ class Op:
         return found
 
     def tensors(self) -> list[Value]:
-        """Of all tensor arguments, in order."""
-        values = map(self.known, self.padded.all_input_nodes)
-        return [one for value in values for one in flat(value)]
+        """Of all tensor arguments, in order; one that is given twice comes twice."""
+        nodes: list[fx.Node] = []
+        fx.node.map_arg((self.padded.args, self.padded.kwargs), nodes.append)
+        return [one for node in nodes for one in flat(self.known(node))]
 
     def tensors_of(self, name: str) -> list[Value]:
         """Of an argument that is a list of tensors."""

@@ -1,0 +1,134 @@
+"""The peak of a step's memory: as planned, as measured, and eager's.
+
+Counted is what a step allocates: results of ops, gradients, outputs, and what kernels take besides.
+Not counted is what is there before it: parameters, buffers, optimizer state, arguments, constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import record_function
+
+from .._torch import below_autograd
+from ..amp import Scaler
+from ..capture.amp import Autocast
+from ..capture.inputs import Call
+from ..lower import Executable, Lowered, Plan
+from ..lower.allocations import METHOD, recorded, taken
+from ..lower.planning import MemoryPlan, planned_peak
+from ..lower.workspace import workspaces
+from ..options import Options
+from ..program import Role
+from ..replay.replay import Replay
+from .eager import Eager, copied
+
+_STEP = "torchgraph eager step"
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Bytes that a step allocates, at the most; None for what is not known."""
+
+    planned: int | None
+    """By the lifetimes of the program's values."""
+    workspaces: bool
+    """True when ``planned`` counts what kernels take for themselves."""
+    plans: tuple[MemoryPlan, ...]
+    """Of each program of the step: one, or three with gradient accumulation."""
+    notes: tuple[str, ...] = ()
+    measured: int | None = None
+    eager: int | None = None
+    method: str = ""
+    """How the last two were measured."""
+
+
+def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
+    """What is known without running a step. ``probe``: run kernels to see what they take."""
+    executable = replay.executable
+    plans = tuple(part.memory for part in _parts(executable))
+    if not plans:
+        note = "a CUDA Graph: torch.cuda.max_memory_allocated says it"
+        return Peaks(None, False, plans, (note,))
+    if replay.inductor_since is not None:
+        note = "Inductor plans its own buffers: the memory options are those of aten"
+        return Peaks(None, False, plans, (note,) if options.plans_memory else ())
+    notes = [note for note in dict.fromkeys(plan.note for plan in plans) if note]
+    if options.plans_memory and options.backend != "aten":
+        notes.append("of the calls on aten; Inductor plans its own buffers")
+    probe = probe or options.plans_memory
+    held, most = 0, 0
+    for part in _parts(executable):
+        specs = part.program.signature.roles(Role.ACCUMULATOR)
+        held = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
+        besides = workspaces(part.program) if probe else {}
+        most = max(most, held + planned_peak(part.memory, part.program, besides))
+    return Peaks(most, probe, plans, tuple(notes))
+
+
+def measured(
+    replay: Replay,
+    build: Callable[..., Any],
+    call: Call,
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    scaler: Scaler | None,
+    graph: Any,
+) -> Peaks:
+    """The peaks of one step with the arguments of ``call``, on copies of the states; and eager's.
+
+    Eager runs `build` and the optimizers for real and is undone, as in `check`. It is left out
+    with gradient accumulation. On a GPU nothing is measured here: torch.cuda.max_memory_allocated
+    says it.
+    """
+    options = graph.config.options
+    found = planned(replay, options, probe=True)
+    if replay.devices != {"cpu"}:
+        return replace(found, notes=(*found.notes, "measured on the CPU alone"))
+    arguments = iter(call.tensors)
+    values = [
+        copied(next(arguments) if leaf.role is Role.INPUT else _now(leaf)) for leaf in replay.leaves
+    ]
+    values += map(copied, replay.derived.tensors)
+    with torch.no_grad(), below_autograd(), torch.random.fork_rng(devices=[]):
+        (ours,) = taken([partial(replay.executable.function, values)])
+    found = replace(found, measured=ours.peak, method=METHOD)
+    if replay.program.signature.micro_batches > 1:
+        return found
+    autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
+    built = autocast.eager(build)
+    eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
+    steps = recorded(lambda: eager.run(_Span()))
+    return replace(found, eager=steps[_STEP].peak)
+
+
+def _parts(executable: Lowered) -> tuple[Executable, ...]:
+    """Those that run op by op: a CUDA Graph lies in a pool of its own."""
+    parts = executable.executables if isinstance(executable, Plan) else (executable,)
+    return tuple(part for part in parts if isinstance(part, Executable))
+
+
+def _now(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf.value, torch.Tensor) else leaf.read()
+
+
+class _Span:
+    """Marks what it is around for `recorded`, more than once."""
+
+    def __enter__(self) -> None:
+        self._mark = record_function(_STEP)
+        self._mark.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._mark.__exit__(kind, error, trace)

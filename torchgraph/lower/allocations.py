@@ -1,0 +1,101 @@
+"""What torch's CPU allocator hands out while something runs, as torch's profiler records it.
+
+That counts every tensor and what kernels take for themselves through that allocator; not what
+libraries such as MKL take elsewhere. What was there before, and is freed meanwhile, does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+METHOD = "torch.profiler, profile_memory=True"
+
+
+class Taken(NamedTuple):
+    """Of one call: bytes at the most, and those still taken when it ends."""
+
+    peak: int
+    end: int
+
+
+def taken(calls: Iterable[Callable[[], Any]]) -> list[Taken]:
+    """What each of the calls takes; what it returns is kept until it has ended.
+
+    Raises:
+        RuntimeError: another profiler is running.
+    """
+    names: list[str] = []
+
+    def run() -> None:
+        for call in calls:
+            names.append(f"torchgraph call {len(names)}")
+            with record_function(names[-1]):
+                kept = call()
+            del kept
+
+    found = recorded(run)
+    return [found[name] for name in names]
+
+
+def recorded(run: Callable[[], Any]) -> dict[str, Taken]:
+    """What each span of `torch.profiler.record_function` in a run takes, by name.
+
+    Spans of one name are one, from the start of the first to the end of the last.
+
+    Raises:
+        RuntimeError: another profiler is running.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = _events(profiler)
+    spans: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "user_annotation":
+            ends = [event["ts"], event["ts"] + event["dur"]]
+            spans.setdefault(event["name"], []).extend(ends)
+    changes = [
+        (event["ts"], event["args"]["Bytes"])
+        for event in events
+        if event.get("name") == "[memory]" and event["args"]["Device Type"] == 0
+    ]
+    changes.sort(key=lambda change: change[0])
+    return {name: _within(min(ends), max(ends), changes) for name, ends in spans.items()}
+
+
+def _within(start: float, end: float, changes: Sequence[tuple[float, int]]) -> Taken:
+    now = most = 0
+    for at, change in changes:
+        if start <= at <= end:
+            now += change
+            most = max(most, now)
+    return Taken(most, now)
+
+
+def _events(profiler: Any) -> list[dict[str, Any]]:
+    """Through a file: there is no other public way to single events."""
+    handle, path = tempfile.mkstemp(suffix=".json")
+    os.close(handle)
+    try:
+        profiler.export_chrome_trace(path)
+        with open(path, encoding="utf-8") as file:
+            found: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    finally:
+        os.remove(path)
+    return found
+
+
+def real(value: Any) -> Any:
+    """A tensor of zeros for a fake one, its known value for a symbolic number."""
+    if isinstance(value, torch.Tensor):
+        made = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+        return made.zero_()
+    return value.node.hint if isinstance(value, (torch.SymFloat, torch.SymInt)) else value

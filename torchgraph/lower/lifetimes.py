@@ -1,0 +1,178 @@
+"""Lifetimes: what memory a lowered program allocates, from when until when, and what shares it.
+
+Read off the program alone: views share their source's storage, as the fake values tell, and what an
+op writes in place is the argument that it writes, as its schema tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import OpOverload, storage_id
+from ..program import Program
+from ..values import leaves
+
+
+@dataclass(frozen=True)
+class Value:
+    """Memory that one call allocates for one of its results, views and in-place results included.
+
+    Positions count the nodes of the program. The memory is taken from the start of ``born`` to the
+    end of ``dies``: what ``dies`` reads is not free before it has run.
+    """
+
+    node: fx.Node
+    """The call."""
+    result: int
+    """Which of its results."""
+    nbytes: int
+    """0 when nobody knows before the program runs."""
+    born: int
+    dies: int
+    returned: bool
+    """True when the caller gets it."""
+    known: bool = True
+    """False for a result whose size depends on data."""
+
+    def meets(self, other: Value) -> bool:
+        """True when both are needed at one time."""
+        return self.born <= other.dies and other.born <= self.dies
+
+
+class Lifetimes:
+    """Of all that a lowered program allocates. States, inputs and constants are not its own."""
+
+    def __init__(self, program: Program) -> None:
+        self.nodes = list(program.nodes)
+        self._homes: dict[int, int] = {}
+        """Storage -> the storage that is the same memory."""
+        self._owners: dict[int, tuple[fx.Node, int, int | None]] = {}
+        """Storage -> (the call that allocates it, which result, bytes)."""
+        self._foreign: set[int] = set()
+        self._position = {node: position for position, node in enumerate(self.nodes)}
+        for node in self.nodes:
+            self._enter(node)
+        self.values = tuple(self._values())
+        self._by_result = {(value.node, value.result): value for value in self.values}
+
+    def of(self, node: fx.Node, result: int = 0) -> Value | None:
+        """What ``node`` allocates for that result; None where it allocates nothing."""
+        return self._by_result.get((node, result))
+
+    def memory(self, node: fx.Node) -> list[Value]:
+        """What the node's value lives in; states, inputs and constants left out."""
+        found = (self._owners.get(self._home(storage)) for storage in _storages(node))
+        return [self._by_result[owner[:2]] for owner in found if owner is not None]
+
+    def last_use(self, node: fx.Node) -> int:
+        """The position of the last node that reads exactly this one; its own when none does."""
+        return max((self._position[user] for user in node.users), default=self._position[node])
+
+    def _enter(self, node: fx.Node) -> None:
+        if node.op in ("placeholder", "get_attr"):
+            self._foreign.update(_storages(node))
+            return
+        if node.op != "call_function":
+            return
+        for result, value in enumerate(results(node)):
+            if not isinstance(value, torch.Tensor):
+                continue
+            storage = storage_id(value)
+            written = _written_for(node, result)
+            if written is not None:
+                self._same(storage, written)
+            elif self._home(storage) not in self._owners.keys() | self._foreign:
+                size = value.untyped_storage().nbytes()
+                self._owners[storage] = (node, result, size if type(size) is int else None)
+
+    def _same(self, storage: int, written: fx.Node) -> None:
+        home = self._home(next(_storages(written)))
+        if self._home(storage) != home:
+            self._homes[self._home(storage)] = home
+
+    def _home(self, storage: int) -> int:
+        while storage in self._homes:
+            storage = self._homes[storage]
+        return storage
+
+    def _values(self) -> Iterator[Value]:
+        end = len(self.nodes) - 1
+        dies: dict[int, int] = {}
+        for node in self.nodes:
+            last = self.last_use(node)
+            for storage in map(self._home, _storages(node)):
+                dies[storage] = max(dies.get(storage, -1), last)
+        for storage, (node, result, size) in self._owners.items():
+            known = size is not None
+            last = dies[storage]
+            yield Value(
+                node, result, size or 0, self._position[node], last, last == end, known=known
+            )
+
+
+def live_bytes(
+    values: Iterable[Value], length: int, taken: Callable[[int], int] = int
+) -> list[int]:
+    """The bytes that are taken while each of ``length`` nodes runs.
+
+    ``taken`` gives what a value of that size takes.
+    """
+    change = [0] * (length + 1)
+    for value in values:
+        size = taken(value.nbytes)
+        change[value.born] += size
+        change[value.dies + 1] -= size
+    return list(accumulate(change[:-1]))
+
+
+def peak(lifetimes: Lifetimes, workspaces: Mapping[fx.Node, int] | None = None) -> int:
+    """The most bytes that the program has allocated at one time, with those of its kernels."""
+    return most(live_bytes(lifetimes.values, len(lifetimes.nodes)), lifetimes, workspaces or {})
+
+
+def most(live: Iterable[int], lifetimes: Lifetimes, workspaces: Mapping[fx.Node, int]) -> int:
+    """The largest of ``live``, the bytes at each node, and the node's workspace together."""
+    pairs = zip(live, lifetimes.nodes, strict=True)
+    return max((count + workspaces.get(node, 0) for count, node in pairs), default=0)
+
+
+def results(node: fx.Node) -> Sequence[Any]:
+    """The fake values of what a call returns.
+
+    A batch norm that writes its statistics in place returns less than the functional one, whose
+    values it still carries.
+    """
+    found = list(leaves(node.meta.get("val")))
+    op = node.target
+    returned = len(op._schema.returns) if isinstance(op, OpOverload) else 0
+    return found[:returned] if returned > 1 else found
+
+
+def _storages(node: fx.Node) -> Iterator[int]:
+    for value in leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor):
+            yield storage_id(value)
+
+
+def _written_for(node: fx.Node, result: int) -> fx.Node | None:
+    """The argument that a result of an op is, when the op writes it in place."""
+    op = node.target
+    if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+        return None
+    returns = op._schema.returns
+    alias = returns[result].alias_info if result < len(returns) else None
+    if alias is None:
+        return None
+    names = alias.before_set
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.before_set == names:
+            given = node.args[position] if position < len(node.args) else None
+            found = node.kwargs.get(argument.name, given)
+            return found if isinstance(found, fx.Node) else None
+    return None
