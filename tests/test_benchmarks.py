@@ -10,6 +10,7 @@ import torch
 from benchmarks import (
     call,
     capture,
+    features,
     fusions,
     memory,
     ops,
@@ -21,6 +22,7 @@ from benchmarks import (
 )
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
+from benchmarks.feature_cases import FEATURES
 from benchmarks.timing import Clock, Spread, alternate
 
 CPU = torch.device("cpu")
@@ -245,3 +247,25 @@ def test_ops(tmp_path):
     assert len(result["rows"]) == len(ops.ROWS)
     assert all(row["ours"]["median"] > 0 for row in result["rows"])
     assert len(list(tmp_path.glob("ops-cpu-*.json"))) == 1
+
+
+def test_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen = ["clipping", "accumulation, k = 8"]
+    returned = features.main(["--quick", "--features", "; ".join(chosen), "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result == returned
+    assert [entry["name"] for entry in result["features"]] == chosen
+    assert set(chosen) < set(FEATURES)
+    for entry in result["features"]:
+        assert entry["torchgraph"]["seconds_per_step"]["median"] > 0
+        assert "memory" not in entry["eager"]
+    assert result["replays"]["ratio"] > 0
+    assert "8 forwards and backwards" in capsys.readouterr().out
+
+
+def test_peak_of_a_feature(capsys: pytest.CaptureFixture[str]):
+    features.main(["--peak-of", "clipping", "torchgraph", "--layers", "1"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"bytes", "method"}
