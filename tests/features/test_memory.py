@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -158,23 +159,23 @@ def test_together_with_other_options(model: str, prepare: Callable[[tg.Graph], o
         assert same or (one.isnan() & other.isnan()).any(), index
     plans = graph.report().peaks.plans
     assert len(plans) == (3 if prepare is accumulating else 1)
-    assert any(plan.order != "the program's own" for plan in plans)
+    assert all(plan.tried for plan in plans)
 
 
 def test_what_is_returned_is_not_overwritten() -> None:
-    data = batches("mlp", 3)
     graph = Train(mlp(), everything)
-    kept = [[tensor.clone() for tensor in (first := graph(*batch))] + list(first) for batch in data]
-    for entry in kept:
-        half = len(entry) // 2
-        assert all(map(torch.equal, entry[:half], entry[half:]))
-        spans = [(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in entry]
-        assert all(size <= 4 * 16 * 10 for _, size in spans)  # none is a view into a block
+    returned = [graph(*batch) for batch in batches("mlp", 3)]
+    copies = [[tensor.clone() for tensor in found] for found in returned]
+    graph(*batches("mlp", 1)[0])
+    for found, copy in zip(returned, copies, strict=True):
+        assert all(map(torch.equal, found, copy))
+        # None is a view into a block: nothing is larger than the logits.
+        assert all(tensor.untyped_storage().nbytes() <= 4 * 16 * 10 for tensor in found)
 
 
 def wide() -> Setup:
     sizes = (64, 256, 256, 256, 10)
-    layers = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in _layer(a, b)]
+    layers = [part for a, b in itertools.pairwise(sizes) for part in _layer(a, b)]
     model = nn.Sequential(*layers)
     return Setup(model, optim.AdamW(model.parameters(), lr=0.01), cross_entropy)
 
@@ -228,8 +229,8 @@ def test_the_arena_is_given_back_between_calls() -> None:
     space = executable.function.__globals__
     (block,) = [value for value in space.values() if isinstance(value, torch.UntypedStorage)]
     assert block.nbytes() == 0
-    with pytest.raises(Exception, match=""):
-        executable.function([])
+    with pytest.raises((AttributeError, TypeError)):
+        executable.function([None] * len(executable.signature.inputs))
     assert block.nbytes() == 0
 
 

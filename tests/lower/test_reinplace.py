@@ -33,9 +33,7 @@ def run_lowered(executable: Executable, *examples: Any) -> tuple[Sequence[Any], 
         return executable.function(live), live
 
 
-def assert_same(
-    program: Program, *examples: Any, options: Options = DEFAULT_OPTIONS
-) -> Executable:
+def assert_same(program: Program, *examples: Any, options: Options = DEFAULT_OPTIONS) -> Executable:
     """The lowered program returns what the functional one does, and writes its updates."""
     executable = lower(program, "test", options)
     torch.manual_seed(0)
