@@ -1,7 +1,11 @@
-"""Peak memory of one contender, in a process of its own: `python -m benchmarks.memory`.
+"""Memory: the options that plan it, and the peak of one contender in a process of its own.
 
-A process's resident memory never tells which of several models in it needed what, so
-`benchmarks.step` starts this once per contender. On CUDA it reports the allocator's peak instead.
+    python -m benchmarks.memory
+    python -m benchmarks.memory --contender "torchgraph aten" --model gpt
+
+The first is `benchmarks.memory_modes`. The second is for `benchmarks.step`: a process's resident
+memory never tells which of several models in it needed what, so it is started once per contender.
+On CUDA it reports the allocator's peak instead.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from typing import Any
 
 import torch
 
+from . import memory_modes
 from .cases import CASES, dense, mlp
 from .contenders import CONTENDERS, Step
 from .work import PRECISIONS, Case
@@ -29,7 +34,9 @@ _SMALL = Case("tiny", "to load what loads late", lambda: dense(mlp(2), batch=4, 
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Train some steps and print the peak as one line of JSON."""
+    """Train some steps and print the peak as one line of JSON; or what `memory_modes` does."""
+    if "--contender" not in (sys.argv if argv is None else argv):
+        return memory_modes.main(argv)
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", choices=list(CASES), required=True)
     parser.add_argument("--contender", choices=list(CONTENDERS), required=True)

@@ -13,6 +13,7 @@ from benchmarks import (
     features,
     fusions,
     memory,
+    memory_modes,
     ops,
     optimizers,
     optional_passes,
@@ -147,6 +148,21 @@ def test_a_fusion_with_another_result_is_not_timed():
 
     with pytest.raises(SystemExit, match="wrong: other differs from one by up to 1"):
         fusions._check(row, row.make())
+
+
+def test_memory_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    memory.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "memory"
+    (model,) = result["models"]
+    names = [entry["name"] for entry in model["contenders"]]
+    assert names == list(memory_modes.CONTENDERS)
+    for entry in model["contenders"]:
+        assert entry["measured_bytes"] > 0
+        assert entry["seconds_per_step"]["median"] > 0
+        assert "torch.profiler" in entry["method"]
+    assert "of unplanned" in capsys.readouterr().out
 
 
 def test_memory(capsys: pytest.CaptureFixture[str]):

@@ -286,6 +286,22 @@ def test_a_mode_that_cannot_matter_says_so(mode: str) -> None:
         assert orders(program, other).note == ""
 
 
+@pytest.mark.parametrize("mode", ["SpeedFirst", "OverlapCpuGpu"])
+def test_with_two_devices_it_matters(mode: str) -> None:
+    def step(x: Any) -> Sequence[Any]:
+        here = aten.exp.default(aten.sin.default(x))
+        there = aten.exp.default(aten.exp.default(aten._to_copy.default(x, device="meta")))
+        return [here, there]
+
+    program = support.build(step, torch.randn(3))
+    assert support.targets(program)[:2] == ["sin", "exp"]
+    offer = orders(program, mode)
+    ordered = next(offer.orders).program
+    assert offer.for_speed
+    assert offer.note == ""
+    assert support.targets(ordered)[0] == "_to_copy"  # what the other device waits for
+
+
 def test_random_draws_keep_their_order() -> None:
     def step(x: Any) -> Sequence[Any]:
         big = aten.native_dropout.default(x, 0.5, True)[0]

@@ -171,6 +171,8 @@ def _why_not(lifetimes: Lifetimes, value: Value) -> str:
         return "returned"
     if not all(each.known for each in found):
         return "size known only at run time"
+    if any(value.device.type != "cpu" for value in results(node)):
+        return "on a GPU, whose allocator keeps a pool of its own"
     if sum(each.nbytes for each in found) < _LEAST_BYTES:
         return "small"
     if node.target not in COPIES and form_of(node) is None:
@@ -179,8 +181,8 @@ def _why_not(lifetimes: Lifetimes, value: Value) -> str:
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    """True for a strided CPU tensor whose elements fill its memory, one for one."""
-    if value.device.type != "cpu" or value.layout is not torch.strided or value.storage_offset():
+    """True for a strided tensor whose elements fill its memory, one for one."""
+    if value.layout is not torch.strided or value.storage_offset():
         return False
     return bool(value.untyped_storage().nbytes() == value.numel() * value.itemsize)
 

@@ -34,11 +34,13 @@ class Order(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a mode offers for a program: orders besides its own, and a remark."""
+    """The orders that a mode offers for a program, and a remark."""
 
     orders: Iterator[Order]
     note: str = ""
     """Why the mode cannot matter here; empty when it can."""
+    for_speed: bool = False
+    """True when the mode's order is to be taken whatever its peak."""
 
 
 def orders(program: Program, mode: str) -> Offer:
@@ -48,11 +50,12 @@ def orders(program: Program, mode: str) -> Offer:
     apart = any(effects.of(node).communicates for node in program.nodes)
     if mode == "SpeedFirst":
         if len(devices) > 1 or apart:
-            return Offer(iter((own, _ordered(program, "longest way first", _longest_way))))
+            fast = _ordered(program, "longest way first", _longest_way)
+            return Offer(iter((fast,)), for_speed=True)
         return Offer(iter((own,)), "one device and no collectives: there is nothing to overlap")
     if mode == "OverlapCpuGpu":
         if len(devices) > 1:
-            return Offer(iter((own, _ordered(program, "host ops last", _host_last))))
+            return Offer(iter((_ordered(program, "host ops last", _host_last),)), for_speed=True)
         note = "one device: nothing to overlap, so it is MemoryFirst"
         return Offer(_memory_first(own), note)
     if mode == "DelayShortGpu":

@@ -63,7 +63,7 @@ def plan(program: Program, options: Options) -> Planned:
     offer = orders(program, options.straighten)
     promises = Promises.of(program)
     unplanned = _candidate("the program's own", reinplace(program))
-    found = [unplanned]
+    found = [] if offer.for_speed else [unplanned]
     for name, ordered in offer.orders:
         verify(ordered, Stage.OPTIMIZED, made_by=name, strict=options.passes.verify == "strict")
         verify_promises(promises, ordered, made_by=name)

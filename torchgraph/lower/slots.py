@@ -6,6 +6,7 @@ gap or the tightest. A limit leaves out what does not fit below it.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,8 +101,7 @@ def _in_order(
         start = _gap(taken, need, compact)
         if limit is not None and start + need > limit:
             continue
-        placed.append((start, start + need, value))
-        placed.sort(key=lambda entry: entry[:2])
+        bisect.insort(placed, (start, start + need, value), key=lambda entry: entry[:2])
         size = max(size, start + need)
     return Layout({value: start for start, _, value in placed}, size, way)
 

@@ -193,7 +193,7 @@ class _Parts:
         for gradient in accumulators:
             node = graph.placeholder(f"gradient_{gradient.fqn.replace('.', '_')}")
             fake = gradient.value.meta["val"]
-            with mode_of(self._program), neutral():
+            with neutral(), mode_of(self._program):
                 own = torch.empty_strided(
                     fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
                 )

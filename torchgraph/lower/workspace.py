@@ -65,8 +65,14 @@ def _is_safe(node: fx.Node) -> bool:
 def _call(node: fx.Node) -> Callable[[], Any]:
     args = fx.map_arg(node.args, _sample)
     kwargs = fx.map_arg(node.kwargs, _sample)
-    op: Any = node.target
-    return partial(op, *args, **kwargs)
+    return partial(_run, node.target, args, kwargs)
+
+
+def _run(op: Any, args: Any, kwargs: Any) -> Any:
+    try:
+        return op(*args, **kwargs)
+    except RuntimeError:  # zeros are not for every op: no inverse, for one
+        return None
 
 
 def _sample(node: fx.Node) -> Any:

@@ -1,0 +1,196 @@
+"""What each memory option saves and costs: planned and measured peak, time; on the CPU, under aten.
+
+    python -m benchmarks.memory
+    python -m benchmarks.memory --models gpt,bert --rounds 9
+
+Each contender trains its own copy of a model of `benchmarks.step` with AdamW. Peaks are what a step
+allocates at its most, states and arguments not counted; times alternate in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.optim import AdamW
+
+from torchgraph import GraphConfig
+
+from . import record
+from .cases import CASES, Case
+from .contenders import LR, TrainGraph
+from .timing import Clock, alternate
+
+CPU = torch.device("cpu")
+MODELS = ("mlp", "conv6", "mobilenet_v2", "gpt", "bert", "resnet18")
+UNPLANNED = "unplanned"
+MODES = ("Disable", "SpeedFirst", "MemoryFirst", "OverlapCpuGpu", "DelayShortGpu")
+WANTED = 0.9
+"""Of unplanned, on three models."""
+
+
+def _both(config: GraphConfig) -> None:
+    config.enable_straighten_algorithm("MemoryFirst")
+    config.enable_compress_memory()
+
+
+def _all(config: GraphConfig) -> None:
+    _both(config)
+    config.enable_choose_best_memory_allocation()
+
+
+def _mode(mode: str) -> Callable[[GraphConfig], object]:
+    return lambda config: config.enable_straighten_algorithm(mode)
+
+
+CONTENDERS: dict[str, Callable[[GraphConfig], object]] = {
+    UNPLANNED: lambda config: None,
+    **{mode: _mode(mode) for mode in MODES},
+    "best allocation": lambda config: config.enable_choose_best_memory_allocation(),
+    "compress": lambda config: config.enable_compress_memory(),
+    "MemoryFirst, compress": _both,
+    "all three": _all,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure, print the tables, write the JSON and return what it holds."""
+    args = _arguments(argv)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(args.threads)
+    console = Console()
+    console.width = min(100, console.width) if console.is_terminal else 100
+    try:
+        result = _run(args, console)
+    finally:
+        torch.set_num_threads(threads)
+    console.print(_verdict(result["models"]), highlight=False)
+    console.print(f"written to {record.save(result, args.out, 'memory-cpu')}", soft_wrap=True)
+    return result
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--models",
+        type=lambda text: text.split(","),
+        default=list(MODELS),
+        help=f"a comma-separated choice of {', '.join(CASES)}",
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    args = parser.parse_args(argv)
+    unknown = [name for name in args.models if name not in CASES]
+    if unknown:
+        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    if args.quick:
+        args.rounds = min(args.rounds, 2)
+    return args
+
+
+def _run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    least = 0.01 if args.quick else 0.2
+    result: dict[str, Any] = {
+        "benchmark": "memory",
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "device": "cpu",
+        **record.surroundings(CPU),
+        "settings": {
+            "rounds": args.rounds,
+            "least_seconds_per_round": least,
+            "quick": args.quick,
+            "optimizer": "AdamW",
+        },
+        "models": [],
+    }
+    console.print(record.heading(result), highlight=False)
+    for name in args.models:
+        measured = _measure(CASES[name], args.rounds, least)
+        result["models"].append(measured)
+        console.print(_table(measured))
+    return result
+
+
+def _measure(case: Case, rounds: int, least_seconds: float) -> dict[str, Any]:
+    entries: list[dict[str, Any]] = []
+    calls: list[Callable[[], Any]] = []
+    for name, configure in CONTENDERS.items():
+        work = case.on(CPU)
+        graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR))
+        configure(graph.config)
+        call = _call(graph, work.x, work.y)
+        seconds = Clock(CPU).seconds(call)
+        peaks = graph.report(memory=(work.x, work.y)).peaks
+        assert peaks.measured is not None
+        entries.append(
+            {
+                "name": name,
+                "planned_bytes": peaks.planned,
+                "measured_bytes": peaks.measured,
+                "eager_bytes": peaks.eager,
+                "method": peaks.method,
+                "orders": [plan.order for plan in peaks.plans],
+                "arena_bytes": sum(plan.arena.nbytes for plan in peaks.plans),
+                "notes": list(peaks.notes),
+                "first_step_seconds": seconds,
+            }
+        )
+        calls.append(call)
+    # One thread: its own time, without what other processes take from it.
+    clock = Clock(CPU, time.thread_time if torch.get_num_threads() == 1 else time.perf_counter)
+    spreads = alternate(clock, calls, rounds=rounds, least_seconds=least_seconds)
+    base = entries[0]["measured_bytes"]
+    for entry, spread in zip(entries, spreads, strict=True):
+        entry["of_unplanned"] = entry["measured_bytes"] / base
+        entry["of_eager"] = entry["measured_bytes"] / entry["eager_bytes"]
+        entry["of_planned"] = entry["measured_bytes"] / entry["planned_bytes"]
+        entry["seconds_per_step"] = spread.as_json()
+        entry["time_of_unplanned"] = spread.median / spreads[0].median
+    return {"name": case.name, "about": case.about, "contenders": entries}
+
+
+def _call(graph: TrainGraph, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
+    return lambda: graph(x, y)
+
+
+def _table(measured: dict[str, Any]) -> Table:
+    title = f"{measured['name']}: {measured['about']}"
+    table = Table(title=title, title_justify="left", caption_justify="left", box=None)
+    table.add_column("option", no_wrap=True)
+    for heading in ("planned MB", "measured MB", "of planned", "of unplanned", "of eager", "time"):
+        table.add_column(heading, justify="right")
+    for entry in measured["contenders"]:
+        table.add_row(
+            entry["name"],
+            f"{entry['planned_bytes'] / 1e6:.3f}",
+            f"{entry['measured_bytes'] / 1e6:.3f}",
+            f"{entry['of_planned']:.3f}x",
+            f"{entry['of_unplanned']:.3f}x",
+            f"{entry['of_eager']:.3f}x",
+            f"{entry['time_of_unplanned']:.2f}x",
+        )
+    notes = {entry["name"]: "; ".join(entry["notes"]) for entry in measured["contenders"]}
+    table.caption = "\n".join(f"{name}: {note}" for name, note in notes.items() if note)
+    return table
+
+
+def _verdict(models: Sequence[dict[str, Any]]) -> str:
+    best = {m["name"]: m["contenders"][-1]["of_unplanned"] for m in models}
+    within = [
+        abs(entry["of_planned"] - 1) <= 0.05 for model in models for entry in model["contenders"]
+    ]
+    lines = [
+        f"{'pass' if all(within) else 'MISS'}: measured within 5 % of planned",
+        f"{'pass' if max(best.values()) <= 1 else 'MISS'}: all three at most 1.0x of unplanned",
+        f"{'pass' if sum(r <= WANTED for r in best.values()) >= 3 else 'MISS'}: at most {WANTED}x "
+        f"on three: {', '.join(f'{name} {ratio:.2f}x' for name, ratio in best.items())}",
+    ]
+    return "\n".join(lines)
