@@ -23,7 +23,7 @@ def test_four_steps_are_bitwise_eagers(seed):
     graph.config.enable_straighten_algorithm(choose(STRAIGHTEN_MODES))
     graph.config.enable_compress_memory(choose((True, False)))
     graph.config.enable_choose_best_memory_allocation(choose((True, False)))
-    graph.config.set_outputs_buffer_size(choose((0, 2)))
+    graph.config.set_outputs_buffer_size(choose((None, 2)))
     if choose((True, False)):
         graph.config.set_activation_checkpointing(choose(("matmuls", 0.3, 0.0)))
     with warnings.catch_warnings():
