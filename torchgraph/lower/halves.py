@@ -3,14 +3,15 @@
 The host's half runs in Python before the other: it reads learning rates, counts steps, and returns
 the numbers that the device needs. These lie in one float64 vector on the device, of which an op
 takes an element. So the device's half holds no number that moves and may be replayed; the optimizer
-keeps its counters where eager has them.
+keeps its counters where eager has them. Under a grad scaler the host counts when the device has
+said whether the step was skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -19,6 +20,27 @@ from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
 from .executable import Lowered, lower
 from .halving import Halving
+
+
+class Numbers(NamedTuple):
+    """What the host's half returns."""
+
+    kept: tuple[Any, ...]
+    """Its share of the outputs."""
+    numbers: list[float]
+    """Those that the device's half takes."""
+    late: tuple[Any, ...]
+    """New values of states that are not written yet."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """A state that the host writes when the step is over, unless it was skipped."""
+
+    position: int
+    """Of the state among the inputs of the whole."""
+    skipped_by: int
+    """The place among the device's outputs of the flag that leaves the state as it is."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +60,8 @@ class Halves:
     """How many numbers the device's half takes."""
     written: tuple[int, ...]
     """The positions of the tensors that the host's half writes."""
+    late: tuple[Late, ...] = ()
+    """What the host's half computes and does not write; its last results."""
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
@@ -65,11 +89,22 @@ class Halves:
         """Both functions."""
         return f"{self.host.source}\n{self.device.source}"
 
-    def numbers(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[float]]:
-        """Run the host's half: its outputs, and the numbers of the device's."""
+    def numbers(self, values: Sequence[Any]) -> Numbers:
+        """Run the host's half."""
         results = self.host.function(values)
-        kept = len(results) - self.count
-        return results[:kept], list(map(float, results[kept:]))
+        late = len(results) - len(self.late)
+        kept = late - self.count
+        return Numbers(results[:kept], list(map(float, results[kept:late])), results[late:])
+
+    def count_steps(self, values: Sequence[Any], found: Numbers, results: Sequence[Any]) -> None:
+        """Write what waits for the flags, which are among the ``results`` of the device's half."""
+        flags: dict[int, bool] = {}
+        for late, new in zip(self.late, found.late, strict=True):
+            place = late.skipped_by
+            if place not in flags:
+                flags[place] = bool(results[place])
+            if not flags[place]:
+                values[late.position].copy_(new)
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """One step, nothing of it replayed."""
@@ -86,9 +121,11 @@ class Halves:
         """Both halves. The host's writes are undone when the other fails before it writes."""
         written = [values[i] for i in self.written]
         before = [tensor.clone() for tensor in written]
-        kept, found = self.numbers(values)
+        found = self.numbers(values)
         try:
-            return (*kept, *device_half(found))
+            results = device_half(found.numbers)
+            self.count_steps(values, found, results)
+            return (*found.kept, *results)
         except Exception as error:
             if not self.device.wrote(error):
                 for tensor, old in zip(written, before, strict=True):
@@ -120,14 +157,18 @@ def halve(
     """Halve a program in which `scan` found nothing, and lower both halves."""
     split = Halving(program, device)
     host, rest = split.run()
+    on_device = lower_device(rest, name)
+    flags = {o.target: i for i, o in enumerate(on_device.outputs) if o.kind is OutputKind.SKIP}
+    positions = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
     return Halves(
         lower(host, f"{name}, numbers"),
-        lower_device(rest, name),
+        on_device,
         program.signature,
         program,
         device,
         split.count,
         _written(host.signature),
+        tuple(Late(positions[state], flags[optimizer]) for state, optimizer in split.late),
     )
 
 

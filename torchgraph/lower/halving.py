@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from .. import ops
 from .._torch import graph_module
 from ..ops import update
 from ..program import InputSpec, OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
@@ -36,6 +38,10 @@ class Halving:
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
+        self._choices: dict[Any, str] = {}
+        """New value of a state of the host's -> the optimizer without whose step it stays."""
+        self.late: list[tuple[str, str]] = []
+        """(state, optimizer) of what the host writes when the step is over."""
 
     @property
     def count(self) -> int:
@@ -50,14 +56,28 @@ class Halving:
         self._vector = self._rest.placeholder("numbers")
         with neutral(), self._mode:
             self._element = torch.empty((), dtype=torch.float64, device=self._device)
+        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        flags = {v: out.target for out, v in outputs if out.kind is OutputKind.SKIP}
         for node in self._program.nodes:
             if node.op == "get_attr":
                 self._constant(node)
+            elif node.target is ops.keep and node in self._host_side:
+                self._choose(node, flags)
+            elif node in self._choices:
+                continue
             elif node.op == "call_function" and node in self._host_side:
                 self._on_host[node] = self._host.node_copy(node, self._on_host.__getitem__)
             elif node.op == "call_function" and not self._is_made(node):
                 self._device_node(node)
         return self._finished()
+
+    def _choose(self, choice: fx.Node, flags: Mapping[Any, str]) -> None:
+        """Take the new states: the old ones are there until the flag is read."""
+        new: Any = choice.args[1]
+        for result in choice.users:
+            index: Any = result.args[1]
+            self._on_host[result] = self._on_host[new[index]]
+            self._choices[result] = flags[choice.args[2]]
 
     def _is_made(self, node: fx.Node) -> bool:
         """True for a part of a result, made together with the whole."""
@@ -233,12 +253,16 @@ class Halving:
         self._vector.meta["val"] = vector
         signature = self._program.signature
         pairs = list(zip(signature.outputs, self._program.results, strict=True))
-        host = [(out, value) for out, value in pairs if self._is_hosts(value)]
-        rest = [(out, value) for out, value in pairs if not self._is_hosts(value)]
+        late = [(out, value) for out, value in pairs if value in self._choices]
+        self.late = [(out.target, self._choices[value]) for out, value in late]
+        now = [pair for pair in pairs if pair[1] not in self._choices]
+        host = [(out, value) for out, value in now if self._is_hosts(value)]
+        rest = [(out, value) for out, value in now if not self._is_hosts(value)]
         results = [self._on_host[v] if isinstance(v, fx.Node) else v for _, v in host]
-        self._host.output((*results, *self._numbers))
+        waiting = [self._on_host[value] for _, value in late]
+        self._host.output((*results, *self._numbers, *waiting))
         self._rest.output(tuple(self._on_device[value] for _, value in rest))
-        made = [OutputSpec(OutputKind.NUMBER, str(i)) for i in range(self.count)]
+        made = [OutputSpec(OutputKind.NUMBER, str(i)) for i in range(self.count + len(late))]
         own = replace(signature, outputs=(*(out for out, _ in host), *made))
         spec = InputSpec("numbers", Role.SCALAR, "numbers", TensorMeta.of(vector))
         others = tuple(out for out, _ in rest)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from .. import effects
+from .. import effects, ops
 from .._torch import OpOverload
-from ..program import OutputKind, Program, Refusal, provenance
+from ..program import Program, Refusal, provenance
 from ..values import leaves
 from . import list_forms, numbers, tensor_forms
 from .sides import UPDATES, host_side, is_small
@@ -35,10 +35,6 @@ def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
     """Why ``device`` cannot replay the program; empty when nothing was found."""
     host = host_side(program, device)
     found: Counter[Refusal] = Counter()
-    for out, value in zip(program.signature.outputs, program.results, strict=True):
-        if out.kind is OutputKind.SKIP and isinstance(value, fx.Node):
-            reason = "a GradScaler: the host reads after each step whether it was skipped"
-            found[Refusal(reason, provenance(value).line)] += 1
     for node in program.nodes:
         if node.op == "call_function":
             reasons = _on_host(node) if node in host else _on_device(node, host, device)
@@ -47,6 +43,8 @@ def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
 
 
 def _on_host(node: fx.Node) -> Iterator[str]:
+    if node.target is ops.keep:
+        return  # its flag is read when the step is over
     read = [source for source in node.all_input_nodes if not is_small(source)]
     name = _name(node)
     if read and (numbers.is_number(node) or any(map(_is_on_gpu, read))):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .. import ops
 from ..ops import update
 from ..program import Program
 from ..values import leaves
@@ -29,7 +30,7 @@ def host_side(program: Program, device: torch.device) -> set[fx.Node]:
     """
     found: set[fx.Node] = set()
     for node in reversed(list(program.nodes)):
-        if node.op == "output":
+        if node.op == "output" or node.target is ops.keep:
             continue
         if node in found or _is_host(node, device):
             found.add(node)
@@ -37,7 +38,16 @@ def host_side(program: Program, device: torch.device) -> set[fx.Node]:
                 found.update(source for source in node.all_input_nodes if is_small(source))
         if node.target in UPDATES:
             found.update(step for step in steps(node) if is_small(step))
+    for node in program.nodes:
+        if node.target is ops.keep and found.issuperset(old_states(node)):
+            found.update((node, *node.users))
     return found
+
+
+def old_states(choice: fx.Node) -> list[fx.Node]:
+    """What a skipped step leaves as it is, of a choice between old and new states."""
+    old: Any = choice.args[0]
+    return list(old)
 
 
 def steps(node: fx.Node) -> list[fx.Node]:

@@ -206,8 +206,8 @@ class CudaGraph:
     def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
         assert self._graph is not None
         self._wrote = True
-        kept, numbers = self._halves.numbers(values)
-        self._write(numbers)
+        found = self._halves.numbers(values)
+        self._write(found.numbers)
         for i, buffer in self._buffers.items():
             fill(buffer, values[i])
         self._graph.replay()
@@ -216,7 +216,8 @@ class CudaGraph:
             fill(values[i], self._buffers[i])
         # A replay does not tell autograd what it writes.
         torch.autograd.graph.increment_version([values[i] for i in self._written])
-        return (*kept, *self._handed_out(self._results))
+        self._halves.count_steps(values, found, self._results)
+        return (*found.kept, *self._handed_out(self._results))
 
     # --- pieces -----------------------------------------------------------------------------------
 
