@@ -43,6 +43,19 @@ def test_auto_runs_it_op_by_op_and_reports_the_line(recording):
     assert recording == []
 
 
+def test_filling_by_a_mask_is_rewritten(recording):
+    class Fills(tg.Graph):
+        def build(self, x):
+            x = x.clone()
+            x[x < 0] = 7
+            return x
+
+    graph = Fills()
+    graph.config.set_cuda_graph("require")
+    for number in (1.0, 2.0, 3.0):
+        assert graph(torch.tensor([number, -number, -0.0])).tolist() == [number, 7, 0]
+
+
 def test_require_raises_with_the_line(recording):
     graph = Picks()
     graph.config.set_cuda_graph("require")
