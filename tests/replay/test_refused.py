@@ -10,7 +10,8 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import Mlp, batches
-from torchgraph.errors import CudaGraphRefused, InvalidOption
+from tests.replay.recording import Recording
+from torchgraph.errors import BackendWarning, CudaGraphRefused, InvalidOption
 from torchgraph.testing import counters
 
 
@@ -105,6 +106,36 @@ def test_a_static_scaler_is_a_number(recording):
     with counters.expect(graph_captures=1):
         for batch in batches(Mlp, 3):
             graph(*batch)
+
+
+def fails(*_: object):
+    raise ZeroDivisionError("out of luck")
+
+
+def test_what_cannot_be_halved_runs_op_by_op(recording, monkeypatch):
+    monkeypatch.setattr("torchgraph.replay.graphs.halve", fails)
+    graph = scaled(None)
+    data = batches(Mlp, 3)
+    with pytest.warns(BackendWarning, match="cannot be halved: ZeroDivisionError: out of luck"):
+        graph(*data[0])
+    graph(*data[1])
+    assert graph.report().cuda_graph.endswith("ZeroDivisionError: out of luck")
+    graph.config.set_cuda_graph("require")
+    with pytest.raises(CudaGraphRefused, match="out of luck"):
+        graph(*data[2])
+
+
+@pytest.mark.parametrize("verb", ["open", "warm_up"])
+def test_a_device_that_does_not_work(recording, monkeypatch, verb):
+    monkeypatch.setattr(Recording, verb, fails)
+    graph = scaled(None)
+    data = batches(Mlp, 3)
+    with pytest.warns(BackendWarning, match="ZeroDivisionError: out of luck"):
+        graph(*data[0])
+    graph(*data[1])
+    graph.config.set_cuda_graph("require")
+    with pytest.raises(CudaGraphRefused, match="out of luck"):
+        graph(*data[2])
 
 
 @pytest.mark.parametrize("mode", ["on", True, None])
