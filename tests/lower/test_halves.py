@@ -15,16 +15,18 @@ from torchgraph.program import OutputKind, TensorMeta
 from torchgraph.values import evaluate, leaves, mode_of, neutral, with_values
 
 CUDA = torch.device("cuda", 0)
+_ZEROS_LIKE = torch.ops.aten.zeros_like.default
 WAITS = [name for name in ELEMENTWISE if name.startswith("Adafactor")]
 UNFAKED = [name for name in ELEMENTWISE if name.startswith("Rprop")]
 """It fills by a mask, and the fake kernel of that asks for a GPU."""
 
 
-def captured(make, configure=lambda config: None):
+def captured(make, configure=lambda config: None, scaler=None):
     """The program of the third step."""
     model = Mlp()
     graph = tg.train_step(model, nn.functional.cross_entropy, make(model.parameters()))
     configure(graph.config)
+    graph.set_grad_scaler(scaler)
     for batch in batches(Mlp, 3):
         graph(*batch)
     return graph._shown[0].program
@@ -46,6 +48,9 @@ def on_a_gpu(program):
             specs.append(spec)
         for node in program.nodes:
             if node.op == "call_function" and not is_number(node):
+                if node.target is torch.ops.aten.zeros.default:  # which asks for a GPU
+                    scale = next(n for n in program.placeholders if n.name.endswith("scale"))
+                    node.target, node.args, node.kwargs = _ZEROS_LIKE, (scale,), {}
                 values = with_values((node.args, dict(node.kwargs)))
                 node.meta["val"] = evaluate(mode, node.target, *values)
     program.signature = replace(program.signature, inputs=tuple(specs))
@@ -67,6 +72,25 @@ def test_each_half_is_on_its_own_device(name):
     targets = {str(node.target) for node in halves.device.program.nodes}
     assert "aten._local_scalar_dense.default" not in targets
     assert halves.device.signature.inputs[-1].meta.shape == (halves.count,)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("make", [optim.AdamW, optim.NAdam, optim.SGD])
+def test_a_grad_scaler_waits_for_nothing_before_the_end(make, fused):
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    program = on_a_gpu(
+        captured(make, lambda config: config.enable_multi_tensor_update(fused), scaler)
+    )
+    assert scan(program, CUDA) == ()
+    halves = halve(program, "test", CUDA)
+    assert devices(halves.device.program) == {"cuda"}
+    assert devices(halves.host.program) <= {"cpu"}
+    assert "if not" not in halves.device.source
+    assert "_local_scalar_dense" not in halves.device.source
+    slots = [spec for spec in program.signature.inputs if ".state." in spec.fqn]
+    assert len(halves.late) == sum(spec.meta.shape == () for spec in slots)
+    kinds = [halves.device.outputs[late.skipped_by].kind for late in halves.late]
+    assert set(kinds) <= {OutputKind.SKIP}
 
 
 @pytest.mark.parametrize("make", [optim.Adagrad, optim.AdamW, optim.NAdam, optim.RMSprop])

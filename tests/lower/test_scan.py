@@ -171,10 +171,3 @@ def test_equal_findings_of_a_line_are_counted():
         if node.op == "call_function":
             node.meta["provenance"] = Provenance("net", Phase.FORWARD, (line,))
     assert [(r.line, r.count) for r in scan(one, CUDA)] == [(line, 2)]
-
-
-def test_a_grad_scaler():
-    reasons = found(lambda x: x.sum(), (CUDA, (2,)), kind=OutputKind.SKIP)
-    assert reasons == [
-        ("a GradScaler: the host reads after each step whether it was skipped", 1, 1)
-    ]

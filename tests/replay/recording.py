@@ -41,6 +41,9 @@ class Recording(GraphDevice):
         self.fail_next = False
         self.made.append(self)
 
+    def open(self) -> None:
+        """There is nothing to open here."""
+
     def ordered(self) -> None:
         """A caller has one stream here."""
 

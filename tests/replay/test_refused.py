@@ -10,7 +10,8 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import Mlp, batches
-from torchgraph.errors import CudaGraphRefused, InvalidOption
+from tests.replay.recording import Recording
+from torchgraph.errors import BackendWarning, CudaGraphRefused, InvalidOption
 from torchgraph.testing import counters
 
 
@@ -41,6 +42,19 @@ def test_auto_runs_it_op_by_op_and_reports_the_line(recording):
     assert "CUDA Graph: refused" in text
     assert "test_refused.py" in text
     assert recording == []
+
+
+def test_filling_by_a_mask_is_rewritten(recording):
+    class Fills(tg.Graph):
+        def build(self, x):
+            x = x.clone()
+            x[x < 0] = 7
+            return x
+
+    graph = Fills()
+    graph.config.set_cuda_graph("require")
+    for number in (1.0, 2.0, 3.0):
+        assert graph(torch.tensor([number, -number, -0.0])).tolist() == [number, 7, 0]
 
 
 def test_require_raises_with_the_line(recording):
@@ -75,23 +89,42 @@ def test_without_a_gpu_require_raises():
     assert not optimizer.state
 
 
-def test_a_grad_scaler(recording):
-    graph = scaled(torch.amp.GradScaler("cpu"))
-    for batch in batches(Mlp, 3):
-        graph(*batch)
-    reasons = [refusal.reason for refusal in graph.report().refusals]
-    assert reasons[0].startswith("a GradScaler")
-    graph.config.set_cuda_graph("require")
-    with pytest.raises(CudaGraphRefused, match="a GradScaler"):
-        graph(*batches(Mlp, 1)[0])
-
-
 def test_a_static_scaler_is_a_number(recording):
     graph = scaled(tg.amp.StaticGradScaler(8.0))
     graph.config.set_cuda_graph("require")
     with counters.expect(graph_captures=1):
         for batch in batches(Mlp, 3):
             graph(*batch)
+
+
+def fails(*_: object):
+    raise ZeroDivisionError("out of luck")
+
+
+def test_what_cannot_be_halved_runs_op_by_op(recording, monkeypatch):
+    monkeypatch.setattr("torchgraph.replay.graphs.halve", fails)
+    graph = scaled(None)
+    data = batches(Mlp, 3)
+    with pytest.warns(BackendWarning, match="cannot be halved: ZeroDivisionError: out of luck"):
+        graph(*data[0])
+    graph(*data[1])
+    assert graph.report().cuda_graph.endswith("ZeroDivisionError: out of luck")
+    graph.config.set_cuda_graph("require")
+    with pytest.raises(CudaGraphRefused, match="out of luck"):
+        graph(*data[2])
+
+
+@pytest.mark.parametrize("verb", ["open", "warm_up"])
+def test_a_device_that_does_not_work(recording, monkeypatch, verb):
+    monkeypatch.setattr(Recording, verb, fails)
+    graph = scaled(None)
+    data = batches(Mlp, 3)
+    with pytest.warns(BackendWarning, match="ZeroDivisionError: out of luck"):
+        graph(*data[0])
+    graph(*data[1])
+    graph.config.set_cuda_graph("require")
+    with pytest.raises(CudaGraphRefused, match="out of luck"):
+        graph(*data[2])
 
 
 @pytest.mark.parametrize("mode", ["on", True, None])

@@ -54,7 +54,7 @@ def _drop(program: Program, kind: OutputKind) -> None:
 def _by_parameter(
     program: Program, written: Mapping[str, Collection[int]]
 ) -> dict[tuple[str, ...], list[int]]:
-    """(optimizer, parameter, device) -> the places of the tensors in the output tuple."""
+    """(optimizer, parameter, where it is) -> the places of the tensors in the output tuple."""
     owners: dict[str, str] = {}
     for fqn, numbers in written.items():
         if len(numbers) > 1:
@@ -71,8 +71,10 @@ def _by_parameter(
             continue
         owner = optimizer_of(out.target) or owners.get(out.target, "")
         parameter = out.target.partition(".state.")[2].rpartition(".")[0] or out.target
-        device = str(value.meta["val"].device)
-        found.setdefault((owner, parameter, device), []).append(place)
+        new = value.meta["val"]
+        # A step counter apart from the rest: in a CUDA Graph the host keeps it.
+        where = "counter" if new.ndim == 0 and new.device.type == "cpu" else str(new.device)
+        found.setdefault((owner, parameter, where), []).append(place)
     return found
 
 

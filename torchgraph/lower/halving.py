@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +37,10 @@ class Halving:
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
+        outputs = zip(program.signature.outputs, program.results, strict=True)
+        self._flags: dict[Any, str] = {
+            value: out.target for out, value in outputs if out.kind is OutputKind.SKIP
+        }
         self._choices: dict[Any, str] = {}
         """New value of a state of the host's -> the optimizer without whose step it stays."""
         self.late: list[tuple[str, str]] = []
@@ -56,13 +59,11 @@ class Halving:
         self._vector = self._rest.placeholder("numbers")
         with neutral(), self._mode:
             self._element = torch.empty((), dtype=torch.float64, device=self._device)
-        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
-        flags = {v: out.target for out, v in outputs if out.kind is OutputKind.SKIP}
         for node in self._program.nodes:
             if node.op == "get_attr":
                 self._constant(node)
             elif node.target is ops.keep and node in self._host_side:
-                self._choose(node, flags)
+                self._choose(node)
             elif node in self._choices:
                 continue
             elif node.op == "call_function" and node in self._host_side:
@@ -71,13 +72,13 @@ class Halving:
                 self._device_node(node)
         return self._finished()
 
-    def _choose(self, choice: fx.Node, flags: Mapping[Any, str]) -> None:
+    def _choose(self, choice: fx.Node) -> None:
         """Take the new states: the old ones are there until the flag is read."""
         new: Any = choice.args[1]
         for result in choice.users:
             index: Any = result.args[1]
             self._on_host[result] = self._on_host[new[index]]
-            self._choices[result] = flags[choice.args[2]]
+            self._choices[result] = self._flags[choice.args[2]]
 
     def _is_made(self, node: fx.Node) -> bool:
         """True for a part of a result, made together with the whole."""
@@ -122,10 +123,13 @@ class Halving:
             made.meta.update(node.meta)
             return made
         op = list_forms.single(node)
-        if op is None:
+        if node.target is ops.update_scale:
+            parts = tensor_forms.rescaled(self._emit, *args)
+        elif op is None:
             return self._single(node.target, node.meta["val"], args, kwargs)
-        calls = zip(node.meta["val"], list_forms.items(op, args, kwargs), strict=True)
-        parts = [self._single(op, wanted, *given) for wanted, given in calls]
+        else:
+            calls = zip(node.meta["val"], list_forms.items(op, args, kwargs), strict=True)
+            parts = [self._single(op, wanted, *given) for wanted, given in calls]
         for user in node.users:
             index: Any = user.args[1]
             self._on_device[user] = parts[index]
@@ -214,6 +218,8 @@ class Halving:
             ]
             for result, before in counted(node):
                 self._count(result, before)
+                if (flag := node.kwargs.get("found_inf")) is not None:
+                    self._choices[result] = self._flags[flag]
         return self._update_op(UPDATES[node.target], args, node)  # type: ignore[index]  # an op
 
     def _fused_update(self, node: fx.Node) -> fx.Node:

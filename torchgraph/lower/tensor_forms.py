@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .. import ops
 from ..values import leaves
 from . import list_forms, numbers
 
@@ -24,6 +25,8 @@ _Emit = Callable[..., fx.Node]
 
 def has_form(node: fx.Node) -> bool:
     """True when `rewritten` or `numbers.with_tensors` takes the op, or the op on single tensors."""
+    if node.target is ops.update_scale:
+        return True
     target = list_forms.single(node) or node.target
     values = leaves(node.meta.get("val"))
     return all(has_rule(target, one) or numbers.takes_tensors(target, one) for one in values)
@@ -34,6 +37,28 @@ def has_rule(target: Any, wanted: Any) -> bool:
     if target is aten.lerp.Scalar:
         return wanted.dtype in _COMPUTED_IN
     return target in _RULES
+
+
+def rescaled(
+    emit: _Emit, state: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any
+) -> list[fx.Node]:
+    """What ``torchgraph::update_scale`` returns: the scale, the count of good steps."""
+    scale, good = state
+    bad = emit(aten.ne.Scalar, found_inf, 0)
+    more = emit(aten.add.Tensor, good, 1)
+    full = emit(aten.eq.Tensor, more, interval)
+    larger = _times(emit, scale, growth)
+    grows = emit(aten.logical_and.default, full, emit(aten.isfinite.default, larger))
+    kept = emit(aten.where.self, grows, larger, scale)
+    new_scale = emit(aten.where.self, bad, _times(emit, scale, backoff), kept)
+    begins = emit(aten.logical_or.default, bad, full)
+    return [new_scale, emit(aten.where.self, begins, emit(aten.zeros_like.default, good), more)]
+
+
+def _times(emit: _Emit, scale: Any, factor: Any) -> fx.Node:
+    """As the kernel of torch: multiplied in float64, then rounded."""
+    product = emit(aten.mul.Tensor, emit(aten._to_copy.default, scale, dtype=torch.float64), factor)
+    return emit(aten._to_copy.default, product, dtype=torch.float32)
 
 
 def fills_by_mask(node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from .grad_stats import clip_coefficient, grad_stats
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
 from .scale import cast_scale
-from .scaler import find_inf, keep, unscale, update_scale_
+from .scaler import find_inf, keep, unscale, update_scale, update_scale_
 
 __all__ = [
     "accumulated",
@@ -32,5 +32,6 @@ __all__ = [
     "keep",
     "normal",
     "unscale",
+    "update_scale",
     "update_scale_",
 ]

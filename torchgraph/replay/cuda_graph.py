@@ -147,6 +147,8 @@ class CudaGraph:
         self._wrote = False
         if self.stage is Stage.FAILED:
             return self._halves.function(values)
+        if self.stage is Stage.COLD and not self._open():
+            return self._halves.function(values)
         self._device.ordered()
         if self.stage is Stage.COLD or self._warmed_in == self._calls.number:
             return self._warm_up(values)
@@ -157,15 +159,40 @@ class CudaGraph:
             return self._halves.function(values)
         return self._replay(values)
 
+    def _open(self) -> bool:
+        """True when the device has a stream and a pool."""
+        try:
+            self._device.open()
+        except Exception as error:
+            self._failed(error)
+            return False
+        return True
+
     def _warm_up(self, values: Sequence[Any]) -> tuple[Any, ...]:
         def device_half(numbers: list[float]) -> list[Any]:
-            given = [*values, self._write(numbers)]
-            return self._handed_out(self._device.warm_up(self._halves.device.function, given))
+            return self._handed_out(self._run_aside([*values, self._write(numbers)]))
 
         results = self._halves.run(values, device_half)
         if self.stage is Stage.COLD:
             self.stage, self._warmed_in = Stage.WARM, self._calls.number
         return results
+
+    def _run_aside(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        """The device's half as a warm-up; plainly where the device cannot even begin."""
+        function, began = self._halves.device.function, False
+
+        def run(values: Sequence[Any]) -> tuple[Any, ...]:
+            nonlocal began
+            began = True
+            return function(values)
+
+        try:
+            return self._device.warm_up(run, given)
+        except Exception as error:
+            if began:
+                raise
+            self._failed(error)
+            return function(given)
 
     def _capture(self, values: Sequence[Any]) -> bool:
         """Capture; False when that failed, and nothing has changed.
@@ -215,7 +242,8 @@ class CudaGraph:
         for i in self._copied_back:
             fill(values[i], self._buffers[i])
         # A replay does not tell autograd what it writes.
-        torch.autograd.graph.increment_version([values[i] for i in self._written])
+        written = [values[i] for i in self._written if not values[i].is_inference()]
+        torch.autograd.graph.increment_version(written)
         self._halves.count_steps(values, found, self._results)
         return (*found.kept, *self._handed_out(self._results))
 

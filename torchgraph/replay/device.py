@@ -39,6 +39,10 @@ class GraphDevice(ABC):
     device: torch.device
 
     @abstractmethod
+    def open(self) -> None:
+        """Make the stream and the pool, if they are not there."""
+
+    @abstractmethod
     def ordered(self) -> None:
         """A step begins on the caller's stream: after the last one, on whatever stream that was."""
 
@@ -80,6 +84,14 @@ class Cuda(GraphDevice):
         self._pool: Any = None
         self._keeper: torch.cuda.CUDAGraph | None = None
         self._last: torch.cuda.Stream | None = None
+
+    def open(self) -> None:
+        """See `GraphDevice`."""
+        if self._keeper is None:
+            with torch.cuda.device(self.device), _aside:
+                self._stream = self._stream or torch.cuda.Stream(self.device)
+                self._pool = torch.cuda.graph_pool_handle()
+                self._keeper = _cuda.keep_pool(self._pool, self._stream)
 
     def ordered(self) -> None:
         """See `GraphDevice`."""
@@ -133,11 +145,7 @@ class Cuda(GraphDevice):
     def _aside(self) -> Iterator[None]:
         """On the side stream, after what the caller's has to do, and before what it gets next."""
         with torch.cuda.device(self.device), _aside, _cuda.own_workspaces():
-            if self._stream is None:
-                self._stream = torch.cuda.Stream(self.device)
-            if self._keeper is None:
-                self._pool = torch.cuda.graph_pool_handle()
-                self._keeper = _cuda.keep_pool(self._pool, self._stream)
+            assert self._stream is not None
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from ..errors import CudaGraphRefused, SourceLine
+from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
 from ..lower import Around, Lowered, Part, Plan, halve, lower, plain, scan
 from ..options import Options
 from ..program import Program, Refusal
@@ -94,7 +94,14 @@ class Graphing:
 
     def _around(self, device: GraphDevice, part: Part) -> Part:
         def lower_part(program: Program, name: str) -> Lowered:
-            halves = halve(program, name, device.device, part)
+            try:
+                halves = halve(program, name, device.device, part)
+            except Exception as error:  # op by op computes the same
+                self._why = f"the step cannot be halved: {type(error).__name__}: {error}"
+                if self._options.cuda_graph == "require":
+                    raise CudaGraphRefused(_message((), self._why)) from error
+                warn(f"No CUDA Graph, {self._why}", BackendWarning)
+                return part(program, name)
             whole = program.signature.micro_batches == 1
             return CudaGraph(
                 halves,
