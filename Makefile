@@ -17,6 +17,8 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo | test | test-all | sanitize | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
 
+GPU_CASES := mlp vit_tiny resnet50 resnet50_256 gpt2 bert_base
+
 SOURCES := setup.py $(wildcard torchgraph/csrc/*.* torchgraph/csrc/*/*)
 
 # Made again only when the project's requirements or its compiled parts change. The second install names torch once more,
@@ -51,11 +53,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.step
 
 # On a machine with a GPU and an environment that is ready: no set-up, one piece after the other,
-# each of them run even when one before it failed.
+# each of them under nine minutes, and run even when one before it failed.
 gpu:
 	@failed=0; \
 	$(PYTHON) -m pytest -m cuda || failed=1; \
-	$(PYTHON) -m benchmarks.step --device cuda || failed=1; \
+	for precision in float32 bfloat16; do for case in $(GPU_CASES); do \
+	  timeout 540 $(PYTHON) -m benchmarks.step --device cuda --models $$case --precision $$precision || failed=1; \
+	done; done; \
 	exit $$failed
 
 clean:

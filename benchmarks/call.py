@@ -37,8 +37,9 @@ from torchgraph.guards import Guards
 from torchgraph.replay.replay import Replay
 
 from . import record
-from .cases import Case, Work, dense
+from .cases import dense
 from .contenders import TrainGraph
+from .work import Case, Work
 
 MODULES = 300
 WANTED = {"hot": 40e-6, "in the loop": 200e-6}

@@ -26,9 +26,10 @@ from rich.table import Table
 from torchgraph.replay.replay import Replay
 
 from . import record
-from .cases import CASES, Case, dense, images, mlp, mobilenet
+from .cases import CASES, dense, images, mlp, mobilenet
 from .contenders import TrainGraph, stage_seconds
 from .timing import Spread
+from .work import Case
 
 WANTED = {"mlp": 1.0, "mobilenet_v2": 6.0}
 """Seconds that the capture of these models may take."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,31 +10,8 @@ from torch.nn import functional as F
 
 from examples.models import GPT, MobileNetV2
 
-SEED = 0
-
-
-class Work(NamedTuple):
-    """One training step without its optimizer: ``loss_fn(model(x), y)``."""
-
-    model: nn.Module
-    x: Tensor
-    y: Tensor
-    loss_fn: Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A named piece of work."""
-
-    name: str
-    about: str
-    make: Callable[[], Work]
-
-    def on(self, device: torch.device) -> Work:
-        """The same weights and the same batch at each call."""
-        torch.manual_seed(SEED)
-        work = self.make()
-        return Work(work.model.to(device), work.x.to(device), work.y.to(device), work.loss_fn)
+from .gpu_cases import GPU_CASES
+from .work import Case, Work, next_token
 
 
 def mlp(layers: int, *, inputs: int = 64, width: int = 128, classes: int = 10) -> nn.Module:
@@ -84,11 +58,7 @@ def _text(batch: int = 8) -> Work:
     vocabulary, length = 96, 64
     tokens = torch.randint(vocabulary, (batch, length + 1))
     model = GPT(vocabulary, block_size=length, layers=4, width=128, dropout=0.0)
-    return Work(model, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), _next_token)
-
-
-def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+    return Work(model, tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), next_token)
 
 
 def _bert(batch: int = 8) -> Work:
@@ -151,12 +121,17 @@ CASES: dict[str, Case] = {
         Case("mlp_batch_1", "as mlp, batch 1", lambda: dense(mlp(3), batch=1, inputs=64)),
         Case("conv6_batch_1", "as conv6, batch 1", lambda: images(conv6(), batch=1)),
         Case("gpt_batch_1", "as gpt, batch 1", lambda: _text(1)),
+        Case("mlp_batch_4", "as mlp, batch 4", lambda: dense(mlp(3), batch=4, inputs=64)),
+        Case("conv6_batch_4", "as conv6, batch 4", lambda: images(conv6(), batch=4)),
+        Case("gpt_batch_4", "as gpt, batch 4", lambda: _text(4)),
         Case(
             "mlp_wide",
             "3 layers, 784-1024-1024-10, batch 32",
             lambda: dense(mlp(3, inputs=784, width=1024), batch=32, inputs=784),
         ),
+        *GPU_CASES,
     )
 }
 SMALL = ("mlp", "conv6", "mobilenet_v2", "gpt")
-DEFAULT = (*SMALL, "bert", "resnet18", "mlp_batch_1", "conv6_batch_1", "gpt_batch_1")
+DEFAULT = (*SMALL, "bert", "resnet18", "mlp_batch_1", "conv6_batch_1", "gpt_batch_1", "gpt_batch_4")
+GPU_DEFAULT = ("mlp", *(case.name for case in GPU_CASES))

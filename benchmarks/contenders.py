@@ -11,7 +11,7 @@ from torch.optim import AdamW, Optimizer
 
 import torchgraph as tg
 
-from .cases import Work
+from .work import Work
 
 LR = 1e-3
 Step = Callable[[], Tensor]
@@ -26,6 +26,8 @@ class TrainGraph(tg.Graph):
         self.loss_fn = work.loss_fn
         self.add_optimizer(optimizer)
         self.config.set_backend(backend)
+        if work.amp is not None:
+            self.config.enable_amp(dtype=work.amp)
 
     def build(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self.loss_fn(self.model(x), y)
@@ -58,20 +60,32 @@ def capture_seconds(graph: TrainGraph) -> float:
 
 
 def _training(
-    loss_of: Callable[[Tensor, Tensor], Tensor], work: Work, optimizer: Optimizer
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    work: Work,
+    optimizer: Optimizer,
+    update: Callable[[], object] | None = None,
 ) -> Step:
+    update = update or optimizer.step
+
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(work.x, work.y)
         loss.backward()
-        optimizer.step()
+        update()
         return loss.detach()
 
     return step
 
 
 def _loss_of(work: Work) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda x, y: work.loss_fn(work.model(x), y)
+    if work.amp is None:
+        return lambda x, y: work.loss_fn(work.model(x), y)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, work.amp):
+            return work.loss_fn(work.model(x), y)
+
+    return loss
 
 
 def _eager(work: Work) -> tuple[Step, None]:
@@ -89,9 +103,17 @@ def _compiled(work: Work) -> tuple[Step, None]:
 
 
 def _reduced_overhead(work: Work) -> tuple[Step, None]:
-    optimizer = AdamW(work.model.parameters(), lr=LR, fused=True)
+    # As torch's recipe for a compiled optimizer has it: lr as a tensor, foreach.
+    optimizer = AdamW(work.model.parameters(), lr=torch.tensor(LR), foreach=True)
     compiled = torch.compile(_loss_of(work), mode="reduce-overhead")
-    return _training(compiled, work, optimizer), None
+    update = torch.compile(optimizer.step, fullgraph=False)
+    step = _training(compiled, work, optimizer, update)
+
+    def marked() -> Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        return step().clone()
+
+    return marked, None
 
 
 def _manual_cuda_graph(work: Work) -> tuple[Step, None]:

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from . import memory_modes
-from .cases import CASES, Case, dense, mlp
+from .cases import CASES, dense, mlp
 from .contenders import CONTENDERS, Step
+from .work import PRECISIONS, Case
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
@@ -41,21 +42,30 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--contender", choices=list(CONTENDERS), required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--precision", choices=list(PRECISIONS), default="float32")
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args(argv)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device)
-    found = measure(args.model, args.contender, device, args.steps)
+    found = measure(args.model, args.contender, device, args.steps, PRECISIONS[args.precision])
     print(json.dumps(found))
     return found
 
 
-def measure(model: str, contender: str, device: torch.device, steps: int) -> dict[str, Any]:
+def measure(
+    model: str,
+    contender: str,
+    device: torch.device,
+    steps: int,
+    amp: torch.dtype | None = None,
+) -> dict[str, Any]:
     """``{"bytes", "method"}``: the peak over ``steps`` steps after as many to warm up."""
-    _train(_SMALL, contender, device, 2)  # imports, compilers, thread pools: no part of the model
+    _train(
+        _SMALL, contender, device, 2, amp
+    )  # imports, compilers, thread pools: no part of the model
     before = resident()
-    step = _train(CASES[model], contender, device, steps)
+    step = _train(CASES[model], contender, device, steps, amp)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -90,19 +100,28 @@ def peak_of_call(call: Callable[[], Any], device: torch.device) -> dict[str, Any
     return {"bytes": peak() - before, "method": method}
 
 
-def _train(case: Case, contender: str, device: torch.device, steps: int) -> Step:
-    step, _ = CONTENDERS[contender].make(case.on(device))
-    for _ in range(steps):
+def _train(
+    case: Case, contender: str, device: torch.device, steps: int, amp: torch.dtype | None
+) -> Step:
+    step, _ = CONTENDERS[contender].make(case.on(device, amp))
+    for _ in range(steps + CONTENDERS[contender].settles):
         step()
     return step
 
 
 def of_child(
-    model: str, contender: str, device: torch.device, *, threads: int, timeout: float = 600.0
+    model: str,
+    contender: str,
+    device: torch.device,
+    *,
+    threads: int,
+    precision: str = "float32",
+    timeout: float = 600.0,
 ) -> dict[str, Any]:
     """`measure` in a new process. ``{"error": ...}`` when it failed."""
     command = [sys.executable, "-m", "benchmarks.memory", "--model", model]
     command += ["--contender", contender, "--device", device.type, "--threads", str(threads)]
+    command += ["--precision", precision]
     root = Path(__file__).parents[1]
     try:
         done = subprocess.run(

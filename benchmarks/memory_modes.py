@@ -23,9 +23,10 @@ from torch.optim import AdamW
 from torchgraph import GraphConfig
 
 from . import record
-from .cases import CASES, Case
+from .cases import CASES
 from .contenders import LR, TrainGraph
 from .timing import Clock, alternate
+from .work import Case
 
 CPU = torch.device("cpu")
 MODELS = ("mlp", "conv6", "mobilenet_v2", "gpt", "bert", "resnet18")

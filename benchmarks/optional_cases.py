@@ -16,7 +16,8 @@ from torch.optim import SGD
 import torchgraph as tg
 from torchgraph.passes import ChannelsLast, FoldBatchNorm, Pass
 
-from .cases import CASES, Work, dense, mlp
+from .cases import CASES, dense, mlp
+from .work import Work
 
 Call = Callable[[], Any]
 Forward = Callable[[nn.Module, Tensor], Tensor]

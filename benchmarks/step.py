@@ -23,9 +23,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from . import memory, record
-from .cases import CASES, DEFAULT, Case
+from .cases import CASES, DEFAULT, GPU_DEFAULT
 from .contenders import CONTENDERS, EAGER, TORCHGRAPH, Contender, Step, TrainGraph, capture_seconds
+from .floor import busy, floor
 from .timing import Clock, alternate
+from .work import PRECISIONS, Case, Work
 
 WANTED = {"mlp": 1.25}
 """How much faster than eager torchgraph has to be; 1.0 for the models that are not named."""
@@ -67,9 +69,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--models",
         type=lambda text: text.split(","),
-        default=list(DEFAULT),
+        default=[],
         help=f"a comma-separated choice of {', '.join(CASES)}",
     )
+    parser.add_argument("--precision", choices=list(PRECISIONS), default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=None, help="as torch chooses, if not given")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
@@ -77,6 +80,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     args = parser.parse_args(argv)
+    args.models = args.models or list(GPU_DEFAULT if args.device == "cuda" else DEFAULT)
     unknown = [name for name in args.models if name not in CASES]
     if unknown:
         parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(CASES)}")
@@ -100,6 +104,7 @@ def _run(args: argparse.Namespace, device: torch.device, console: Console) -> di
             "least_seconds_per_round": 0.02 if args.quick else 0.3,
             "quick": args.quick,
             "optimizer": "AdamW",
+            "precision": args.precision,
         },
         "models": [],
     }
@@ -128,7 +133,7 @@ def _measure(
     for contender in CONTENDERS.values():
         reason = _why_not(contender, args, device)
         if not reason:
-            reason = _begin(contender, case, device, started)
+            reason = _begin(contender, case, device, PRECISIONS[args.precision], started)
         if reason:
             skipped[contender.name] = reason
     clock = Clock(device)
@@ -156,14 +161,16 @@ def _measure(
                 "capture_seconds": capture_seconds(one.graph) if one.graph else None,
                 "first_loss": one.first_loss,
                 "settling_seconds": one.settling_seconds,
-                "memory": None if args.no_memory else _memory(case, one.name, device),
+                "gpu_busy": busy(one.step, device),
+                "memory": None if args.no_memory else _memory(case, one.name, args),
             }
         )
-    work = case.on(device)
+    work = case.on(device, PRECISIONS[args.precision])
     return {
         "name": case.name,
         "about": case.about,
         "parameters": sum(p.numel() for p in work.model.parameters()),
+        "floor": floor(work, device),
         "contenders": entries,
         "skipped": skipped,
     }
@@ -177,23 +184,28 @@ def _why_not(contender: Contender, args: argparse.Namespace, device: torch.devic
     return ""
 
 
-def _begin(contender: Contender, case: Case, device: torch.device, started: list[Started]) -> str:
+def _begin(
+    contender: Contender,
+    case: Case,
+    device: torch.device,
+    amp: torch.dtype | None,
+    started: list[Started],
+) -> str:
     """Take the first step; in words why it failed. Eager and torchgraph must not fail."""
     try:
-        one = _first_step(contender, case, device)
+        one = _first_step(contender, case.on(device, amp), device)
     except Exception as error:
         if contender.name in (EAGER, TORCHGRAPH):
             raise
         lines = [line for line in str(error).splitlines() if line.strip()]
         return f"{type(error).__name__}: {lines[0].strip() if lines else ''}"
     if one.graph is not None:
-        _check_loss(one, started[0])
+        _check_loss(one, started[0], 1e-4 if amp is None else 1e-2)
     started.append(one)
     return ""
 
 
-def _first_step(contender: Contender, case: Case, device: torch.device) -> Started:
-    work = case.on(device)
+def _first_step(contender: Contender, work: Work, device: torch.device) -> Started:
     clock = Clock(device)
     torch.manual_seed(1)  # every contender draws the same dropout, where it draws as eager does
     losses: list[torch.Tensor] = []
@@ -211,16 +223,19 @@ def _first_step(contender: Contender, case: Case, device: torch.device) -> Start
     return Started(contender.name, steps[0], graphs[0], seconds, losses[0].item(), settling)
 
 
-def _check_loss(one: Started, eager: Started) -> None:
-    if not math.isclose(one.first_loss, eager.first_loss, rel_tol=1e-4):
+def _check_loss(one: Started, eager: Started, tolerance: float) -> None:
+    if not math.isclose(one.first_loss, eager.first_loss, rel_tol=tolerance):
         raise SystemExit(
             f"torchgraph's first loss is {one.first_loss}, eager's {eager.first_loss}: "
             "figures of a wrong step mean nothing."
         )
 
 
-def _memory(case: Case, name: str, device: torch.device) -> dict[str, Any]:
-    return memory.of_child(case.name, name, device, threads=torch.get_num_threads())
+def _memory(case: Case, name: str, args: argparse.Namespace) -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    return memory.of_child(
+        case.name, name, torch.device(args.device), threads=threads, precision=args.precision
+    )
 
 
 # --- showing -------------------------------------------------------------------------------------
@@ -255,6 +270,17 @@ def _caption(measured: dict[str, Any]) -> str:
     lines = [f"{name}: {why}" for name, why in measured["skipped"].items() if why != "needs a GPU"]
     methods = {m["method"] for e in measured["contenders"] if (m := e["memory"]) and "method" in m}
     lines += [f"peak: {method}" for method in sorted(methods)]
+    least = measured["floor"]
+    lines.append(
+        f"floor: {1e3 * least['seconds']:.3f} ms; {least['flops'] / 1e9:.2f} GFLOP at "
+        f"{least['flops_per_second'] / 1e9:.0f} GFLOP/s, {least['bytes'] / 1e6:.1f} MB of weights "
+        f"and their state at {least['bytes_per_second'] / 1e9:.0f} GB/s, as measured"
+    )
+    lines += [
+        f"{entry['name']}: the GPU is busy {100 * entry['gpu_busy']:.1f} % of the time"
+        for entry in measured["contenders"]
+        if entry["gpu_busy"] is not None
+    ]
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ import torch
 from benchmarks import (
     call,
     capture,
+    features,
     fusions,
     memory,
     memory_modes,
@@ -17,10 +18,12 @@ from benchmarks import (
     optimizers,
     optional_passes,
     record,
+    start,
     step,
 )
 from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
+from benchmarks.feature_cases import FEATURES
 from benchmarks.timing import Clock, Spread, alternate
 
 CPU = torch.device("cpu")
@@ -56,6 +59,21 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert entries[TORCHGRAPH]["first_loss"] == entries[EAGER]["first_loss"]
     lines = capsys.readouterr().out.splitlines()
     assert any(TORCHGRAPH in line for line in lines)
+    assert all(len(line) <= 100 for line in lines if "written to" not in line)
+
+
+def test_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    start.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "start"
+    (model,) = result["models"]
+    entries = {entry["name"]: entry for entry in model["starts"]}
+    assert list(entries) == [EAGER, TORCHGRAPH, "torchgraph auto, cold"]
+    for entry in entries.values():
+        assert 0 < entry["first_step"]["median"] < entry["first_steps"]["median"]
+    assert len(model["verdicts"]) == 2
+    lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines if "written to" not in line)
 
 
@@ -180,7 +198,7 @@ def test_a_contender_that_fails_is_skipped_with_its_reason():
     started: list[step.Started] = []
     broken = step.Contender("broken", lambda work: (_ for _ in ()).throw(ValueError("why\nmore")))
 
-    assert step._begin(broken, CASES["mlp"], CPU, started) == "ValueError: why"
+    assert step._begin(broken, CASES["mlp"], CPU, None, started) == "ValueError: why"
     assert not started
 
 
@@ -245,3 +263,25 @@ def test_ops(tmp_path):
     assert len(result["rows"]) == len(ops.ROWS)
     assert all(row["ours"]["median"] > 0 for row in result["rows"])
     assert len(list(tmp_path.glob("ops-cpu-*.json"))) == 1
+
+
+def test_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    chosen = ["clipping", "accumulation, k = 8"]
+    returned = features.main(["--quick", "--features", "; ".join(chosen), "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result == returned
+    assert [entry["name"] for entry in result["features"]] == chosen
+    assert set(chosen) < set(FEATURES)
+    for entry in result["features"]:
+        assert entry["torchgraph"]["seconds_per_step"]["median"] > 0
+        assert "memory" not in entry["eager"]
+    assert result["replays"]["ratio"] > 0
+    assert "8 forwards and backwards" in capsys.readouterr().out
+
+
+def test_peak_of_a_feature(capsys: pytest.CaptureFixture[str]):
+    features.main(["--peak-of", "clipping", "torchgraph", "--layers", "1"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"bytes", "method"}

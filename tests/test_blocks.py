@@ -67,19 +67,14 @@ def test_tensors_have_blocks(tree):
 
 def test_options_that_come_later_read_as_none(tree):
     block = tree.block("model")
-    assert block.activation_checkpointing is None
     assert block.stage_id is None
     assert block.stage_placement is None
     block.set_stage()
-    block.activation_checkpointing = False
-    assert block.activation_checkpointing is None
 
 
 def test_options_that_come_later_raise_when_set(tree):
     block = tree.block("model.0")
     with pytest.raises(errors.NotAvailableYet, match=r"model\.0"):
-        block.activation_checkpointing = True
-    with pytest.raises(errors.NotAvailableYet):
         block.set_stage(0)
     with pytest.raises(errors.NotAvailableYet):
         block.set_stage(placement=object())
@@ -87,6 +82,27 @@ def test_options_that_come_later_raise_when_set(tree):
         block.stage_id = 1
     with pytest.raises(errors.NotAvailableYet):
         block.tensor("weight").set_stage(0)
+
+
+def test_checkpointing_is_told_by_the_path_of_capture():
+    shared = nn.Linear(2, 2)
+    layers = nn.ModuleList([nn.Linear(2, 2), nn.Sequential(shared)])
+    tree = BlockTree({"first": shared, "layers": layers}, str, str)
+    told = []
+    tree.changed = told.append
+    block = tree.block("layers")
+    assert block.activation_checkpointing is None
+    block.activation_checkpointing = True
+    assert told[-1] == (("layers.0", True), ("layers.1", True))
+    tree.block("layers.1").activation_checkpointing = False
+    tree.block("layers.1.0").activation_checkpointing = True
+    assert told[-1] == (("first", True), ("layers.0", True), ("layers.1", False))
+    assert block.activation_checkpointing is True
+    block.activation_checkpointing = None
+    assert told[-1] == (("first", True), ("layers.1", False))
+    with pytest.raises(errors.InvalidOption, match=r"layers.*'yes'"):
+        block.activation_checkpointing = "yes"
+    assert block.activation_checkpointing is None
 
 
 def test_debug_reaches_every_module_below(tree):

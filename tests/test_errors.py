@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.contract.models import Eval, Function, Net, Train, adam, data, made
+from tests.contract.models import Eval, Function, Net, Train, adam, data
 from torchgraph import errors
 from torchgraph.errors import GraphError, GraphWarning, SourceLine
 from torchgraph.passes import Pass
@@ -71,6 +71,13 @@ def _():
 @raised("NotSupported")
 def _():
     Eval(nn.Linear(1, 1)).config.enable_auto_parallel(True)
+
+
+@raised("CudaGraphRefused")
+def _():
+    graph = Eval(nn.Linear(4, 2))
+    graph.config.set_cuda_graph("require")
+    graph(*data())
 
 
 @raised("InvalidOption")
@@ -188,6 +195,16 @@ def _():
     Function(lambda x: (torch.manual_seed(0), torch.rand(2))[1])(torch.ones(1))
 
 
+@raised("PaddingRefused")
+def _():
+    def build(x):
+        return x - x.mean(0)  # HERE
+
+    graph = Function(build)
+    graph.config.set_shape_buckets(0, [8])
+    graph(torch.ones(3, 2))
+
+
 @raised("SharedMemory")
 def _():
     model = nn.Linear(4, 1)
@@ -283,6 +300,13 @@ def _():
 
 
 # Of no use before a GPU, several captures or a grad scaler: tested there, or not raised yet.
+@raised("CudaGraphRefused")
+def _():
+    graph = Function(lambda x: x + 1)
+    graph.config.set_cuda_graph("require")
+    graph(torch.ones(2))
+
+
 ELSEWHERE = {"DeviceMismatch", "CaptureError", "GraphError", "GradientNotFinal", "ScalerInBuild"}
 
 
@@ -356,7 +380,7 @@ def test_warnings_are_one_family():
     }
     assert found == {
         "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning", "GraphWarning",
-        "UnregisteredModuleWarning",
+        "MemoryBudgetWarning", "PaddingWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 
@@ -366,35 +390,3 @@ def test_a_message_of_a_key_error_is_no_repr():
         EXAMPLES["ModuleNameTaken"]()
     assert "\n" in str(found.value)
     assert not str(found.value).startswith("'")
-
-
-def test_the_error_in_a_forward_of_the_user_comes_through_as_it_is():
-    class Own(Exception):
-        pass
-
-    def build(x):
-        raise Own("mine")
-
-    with pytest.raises(Own, match=r"^mine$"):
-        Function(build)(torch.ones(1))
-
-
-def test_an_error_names_the_line_in_the_users_module_not_in_torch():
-    class Deep(nn.Module):
-        def forward(self, x):
-            return x * float(x.mean())  # HERE
-
-    model = nn.Sequential(nn.Linear(4, 4), Deep())
-    with pytest.raises(errors.DataDependent) as found:
-        Eval(model)(*data())
-    assert found.value.where.function == "forward"
-    assert found.value.where.text.endswith("# HERE")
-
-
-def test_warn_points_at_the_users_line():
-    model, optimizer = made()
-    other = nn.Linear(4, 4)
-    graph = Function(lambda x: model(other(x)).sum().backward(), optimizer, model=model)
-    with pytest.warns(errors.UnregisteredModuleWarning) as found:
-        graph(*data())
-    assert found[0].filename == __file__

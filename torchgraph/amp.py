@@ -1,4 +1,4 @@
-"""Loss scales: OneFlow's StaticGradScaler, and which scalers a Graph can take."""
+"""Mixed precision: marks for the colouring, a constant loss scale, which scalers a Graph takes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,45 @@ from typing import Any
 
 import torch
 
+from . import ops
 from ._torch import init_scaler
 from .errors import InvalidOption, NotSupported
 
-__all__ = ["StaticGradScaler"]
+__all__ = ["StaticGradScaler", "black", "white"]
 
 _METHODS = ("scale", "unscale_", "step", "update", "_unscale_grads_", "_maybe_opt_step")
 """Those that say what a step under a GradScaler is."""
+
+
+def white(x: torch.Tensor) -> torch.Tensor:
+    """``x`` as a tensor of its own, which is in half precision under OneFlow's colouring.
+
+    With ``config.enable_amp(policy="oneflow")`` the mark counts as a matrix product does: ``x`` is
+    cast to half precision here, and so are gray ops (norms, softmax, sums, arithmetic) between the
+    mark and another white op. The gradient of ``x`` carries the same mark. Everywhere else, in
+    eager too, this is ``x.clone()``, which a Graph removes. OneFlow: ``amp_white_identity``.
+
+    Args:
+        x: a tensor of any shape; float32, for the mark to mean something.
+    """
+    marked: torch.Tensor = ops.amp_white(x)
+    return marked
+
+
+def black(x: torch.Tensor) -> torch.Tensor:
+    """``x`` as a tensor of its own, which is in float32 under OneFlow's colouring.
+
+    With ``config.enable_amp(policy="oneflow")`` ``x`` is float32 here, and so are the gray and
+    clear ops that read it, up to the next white op; the gradient of ``x`` carries the same mark.
+    ``cross_entropy(black(logits), y)`` computes a loss in float32 that would be in half precision
+    otherwise. Everywhere else, in eager too, this is ``x.clone()``, which a Graph removes.
+    OneFlow: ``amp_black_identity``.
+
+    Args:
+        x: a tensor of any shape and dtype.
+    """
+    marked: torch.Tensor = ops.amp_black(x)
+    return marked
 
 
 class StaticGradScaler:

@@ -157,16 +157,22 @@ class GraphModule(GraphBlock):
 
     @property
     def activation_checkpointing(self) -> bool | None:
-        """Recompute activations in backward; None, since it is not available yet.
+        """Whether the backward recomputes this module's activations; None leaves it to others.
 
-        Setting it to True raises `NotAvailableYet`; None and False say what is the case anyway.
+        Each call of the module keeps what enters and leaves it, and what it draws; the backward
+        computes the rest again, bitwise the same. A setting holds for the modules that run inside,
+        as far as they have none of their own. That of a `torch.nn.ModuleList` or
+        `torch.nn.ModuleDict` is one for each module in it. OneFlow: the property of the same name.
         """
-        return None
+        return self.tree.checkpointing.get(self.path)
 
     @activation_checkpointing.setter
     def activation_checkpointing(self, value: bool | None) -> None:
-        if value:
-            raise NotAvailableYet(f"{self.path}: activation checkpointing is not available yet.")
+        if value not in (True, False, None):
+            raise InvalidOption(
+                f"{self.path}: activation_checkpointing takes a bool, not {value!r}."
+            )
+        self.tree.set_checkpointing(self.path, value)
 
     def child(self, name: str) -> GraphModule:
         """The block of a sub-module, by its path in this one; AttributeError when there is none."""
@@ -239,6 +245,10 @@ class BlockTree:
         self.modules = modules
         self.module_text = module_text
         self.block_text = block_text
+        self.checkpointing: dict[str, bool] = {}
+        """What was said of modules, by the path at which it was said."""
+        self.changed: Callable[[tuple[tuple[str, bool], ...]], None] = lambda settings: None
+        """Is told of these settings, by the paths under which the modules are captured."""
         self._blocks: dict[str, GraphModule] = {}
         self._debug: dict[str, DebugOptions] = {"": DebugOptions()}
 
@@ -259,6 +269,30 @@ class BlockTree:
         if block is None or block.origin is not origin:
             block = self._blocks[path] = GraphModule(path, origin, self)
         return block
+
+    def set_checkpointing(self, path: str, value: bool | None) -> None:
+        """Say whether the activations of the module at ``path`` are recomputed; None: no more."""
+        self.checkpointing.pop(path, None)
+        if value is not None:
+            self.checkpointing[path] = bool(value)
+        self.changed(self._checkpointed())
+
+    def _checkpointed(self) -> tuple[tuple[str, bool], ...]:
+        """The settings, those of containers as settings of what is in them."""
+        first: dict[int, str] = {}
+        for root, module in self.modules.items():
+            for path, found in module.named_modules(prefix=root):
+                first.setdefault(id(found), path)
+        settings: dict[str, bool] = {}
+        outermost_first = sorted(self.checkpointing, key=lambda path: path.count("."))
+        waiting = [(self.module(path), self.checkpointing[path]) for path in outermost_first]
+        while waiting:
+            module, value = waiting.pop(0)
+            if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+                waiting[:0] = [(child, value) for child in module.children()]
+            else:
+                settings[first[id(module)]] = value
+        return tuple(sorted(settings.items()))
 
     def set_debug(self, options: DebugOptions, path: str = "") -> None:
         """Let ``options`` hold at ``path`` and below; without a path, for the whole Graph."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any
 
 from .capture.inputs import Call
 from .capture.step import Step
 from .errors import CacheThrashWarning, StepFailed, warn
+from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
 
 Key = tuple[Any, ...]
@@ -22,6 +24,8 @@ class ProgramCache:
         self._entries: OrderedDict[int, tuple[Key, Replay]] = OrderedDict()
         self._by_key: dict[Key, list[Replay]] = {}
         self._latest: tuple[Key, list[Replay]] = ((), [])
+        self.graphs = CudaGraphs()
+        """What the CUDA Graphs of all programs share."""
         self.broken = ""
         """How a step of one of the programs failed half-way; empty when none did."""
         self._captures_since_hit = 0
@@ -55,11 +59,16 @@ class ProgramCache:
         Raises:
             StepFailed: an op raised. ``broken`` says whether anything was written before.
         """
+        start = perf_counter()
         try:
             returned = replay.run(call)
         except StepFailed:
             self.broken = replay.broken
             raise
+        if replay.runs > 1:
+            replay.seconds.append(perf_counter() - start)
+        else:
+            replay.first_seconds = perf_counter() - start
         if replay.serves_once and replay.is_used_up:
             self.remove(replay)
         return returned
@@ -92,12 +101,12 @@ class ProgramCache:
         if not self._by_key[key]:
             del self._by_key[key]
         self._latest = ((), [])
+        replay.close()
 
     def clear(self) -> None:
         """Drop all programs: the next call captures again."""
-        self._entries.clear()
-        self._by_key.clear()
-        self._latest = ((), [])
+        for replay in list(self):
+            self.remove(replay)
 
     def _hit(self, replay: Replay) -> None:
         self.hits += 1

@@ -20,6 +20,7 @@ import torch
 from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options import Options, PassOptions
+from .verbs.cuda_graph import CudaGraphVerbs
 from .verbs.fusion import FusionVerbs
 from .verbs.memory import MemoryVerbs
 from .verbs.running import BACKENDS, RunningVerbs
@@ -84,7 +85,7 @@ class PassSelection:
         self._set(dump=os.fspath(directory))
 
 
-class GraphConfig(RunningVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
+class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
     """The options of one Graph: ``graph.config``. Verbs and defaults are those of OneFlow 0.9.
 
     A change after the first call takes effect at the next one, with a new capture.
@@ -93,8 +94,6 @@ class GraphConfig(RunningVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
     _LATER: ClassVar[dict[str, str]] = {
         "enable_zero": "ZeRO",
         "set_zero_redundancy_optimizer_mode": "ZeRO",
-        "set_outputs_buffer_size": "a ring of output buffers",
-        "set_cuda_graph": "CUDA Graph replay",
     }
     _NEVER: ClassVar[tuple[str, ...]] = (
         "enable_auto_parallel",

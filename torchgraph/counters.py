@@ -11,12 +11,14 @@ from dataclasses import asdict, dataclass
 class Counters:
     """captures: traces of a build; lowers: programs made executable; replays: steps run.
 
+    graph_captures, graph_replays: of CUDA Graphs, one for each part of a step with micro-batches;
     region_compiles: regions that Inductor had to compile; region_loads: regions taken into use.
     """
 
     captures: int = 0
     lowers: int = 0
     graph_captures: int = 0
+    graph_replays: int = 0
     replays: int = 0
     region_compiles: int = 0
     region_loads: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,19 +83,21 @@ def of(node: fx.Node) -> Effects:
     if node.op != "call_function":
         return _PURE
     found = of_target(node.target)
-    return replace(found, random=False) if found.random and _drops_nothing(node) else found
+    return (
+        replace(found, random=draws(node.target, node.args, node.kwargs)) if found.random else found
+    )
 
 
-def _drops_nothing(node: fx.Node) -> bool:
-    """True for an attention whose dropout is 0: only its op can draw, not this call."""
-    if not isinstance(node.target, OpOverload):
-        return False
-    for position, argument in enumerate(node.target._schema.arguments):
+def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """True when this call draws random numbers; an attention whose dropout is 0 does not."""
+    if not of_target(target).random or not isinstance(target, OpOverload):
+        return of_target(target).random
+    for position, argument in enumerate(target._schema.arguments):
         if argument.name == "dropout_p":
-            given = node.kwargs.get("dropout_p", argument.default_value)
-            value = node.args[position] if position < len(node.args) else given
-            return isinstance(value, (int, float)) and value == 0
-    return False
+            given = kwargs.get("dropout_p", argument.default_value)
+            value = args[position] if position < len(args) else given
+            return not (isinstance(value, (int, float)) and value == 0)
+    return True
 
 
 @functools.cache

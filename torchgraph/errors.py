@@ -154,6 +154,12 @@ class NotSupported(GraphError):
     """``graph.config.enable_auto_parallel(True)``: an option torchgraph will not have, and why."""
 
 
+class CudaGraphRefused(GraphError):
+    """``config.set_cuda_graph("require")`` for a step that no CUDA Graph can hold; lists why."""
+
+    fix = 'change what is listed, or let config.set_cuda_graph("auto") run it op by op.'
+
+
 class InvalidOption(GraphError, ValueError):
     """``graph.config.set_cache_size(0)``: a value that the option does not take."""
 
@@ -271,7 +277,7 @@ class GradientNotFinal(CaptureError):
 class RandomStateTouched(CaptureError):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 
-    fix = "seed outside of build; under activation checkpointing, keep dropout out of the region."
+    fix = "seed outside of build; set a state only to one that torch.get_rng_state() gave in build."
 
 
 class DeviceMismatch(CaptureError):
@@ -295,6 +301,16 @@ class UnsupportedInput(CaptureError, TypeError):
     fix = (
         "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of "
         "them."
+    )
+
+
+class PaddingRefused(CaptureError):
+    """``set_shape_buckets(0, [8])`` and ``x - x.mean(0)`` in ``build``: real rows see padding."""
+
+    fix = (
+        "compute each row from itself alone; for a loss, name a mask in set_shape_buckets, "
+        "multiply the losses of the rows by it and divide their sum by mask.sum(). Or leave the "
+        "buckets out."
     )
 
 
@@ -353,6 +369,14 @@ class AttributeWriteWarning(GraphWarning):
 
 class BackendWarning(GraphWarning):
     """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
+
+
+class PaddingWarning(GraphWarning):
+    """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
+
+
+class MemoryBudgetWarning(GraphWarning):
+    """Activation checkpointing cannot keep as little as the budget says; it keeps the least."""
 
 
 class CacheThrashWarning(GraphWarning):

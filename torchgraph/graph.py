@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from . import amp, state
 from ._torch import is_tracing
 from .amp import Scaler
+from .buckets import Padder
 from .cache import ProgramCache
 from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
@@ -83,11 +84,13 @@ class Graph(ModuleHolder):
         self._schedulers = Schedulers()
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
+        self._padder = Padder(self._inputs, self.build, self._program_for, self._captured)
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._progress = state.Progress()
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
+        self._blocks.changed = lambda modules: self.config._set(checkpointed=modules)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -166,8 +169,7 @@ class Graph(ModuleHolder):
         if broken := self._cache.broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
-        call = self._inputs.bind(args, kwargs)
-        replay = self._program_for(call)
+        call, replay = self._fit(args, kwargs)
         replay.guards.check_gradients(replay.name_of)
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
@@ -178,7 +180,13 @@ class Graph(ModuleHolder):
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
                 self._schedulers.step(lambda: replay.loss(returned), stepped)
-        return returned
+        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+
+    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay]:
+        if self.config.options.buckets is not None:
+            return self._padder.fit(args, kwargs, self.config.options)
+        call = self._inputs.bind(args, kwargs)
+        return call, self._program_for(call)
 
     def _program_for(self, call: Call) -> Replay:
         key = (call.key, ambient(), self.config.options)
@@ -202,9 +210,12 @@ class Graph(ModuleHolder):
             announce.modules(stages, self._source(), captured, call, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
+            announce.budget(program)
         with stages.stage("building plan", parts=1):
-            lowered = lower(program, f"{self._name} {len(self._cache)}", options)
-            replay = Replay(captured, program, lowered, options.cudnn_heuristic)
+            graphing = self._cache.graphs.graphing(options, serves_once=captured.serves_once)
+            around = graphing.around(program)
+            lowered = lower(program, f"{self._name} {len(self._cache)}", options, around)
+            replay = Replay(captured, program, lowered, options, graphing)
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run
         self._stage_seconds = stages.seconds
@@ -212,6 +223,11 @@ class Graph(ModuleHolder):
         self._cache.add(key, replay, options.cache_size)
         announce.program(stages, self._name, replay, lambda: repr(self))
         return replay
+
+    def _captured(self, call: Call) -> Captured:
+        """As things stand; nothing comes of it."""
+        with amp.started(self._scaler, self._optimizers):
+            return self._capture(Step.scan(self._modules, self._optimizers, self._scaler), call)
 
     def _capture(self, step: Step, call: Call) -> Captured:
         with self._building():
@@ -239,6 +255,15 @@ class Graph(ModuleHolder):
         """Look at everything anew: kept casts of the weights are made again by the next call."""
         for replay in self._cache:
             replay.derived.forget()
+
+    def close(self) -> None:
+        """Give back the programs, and the memory of their CUDA Graphs. State stays: it is yours.
+
+        A later call captures again, as the first one did.
+        """
+        with self._lock:
+            self._cache.clear()
+            self._cache.graphs.release()
 
     @property
     def last_lr(self) -> list[float]:
@@ -321,9 +346,8 @@ class Graph(ModuleHolder):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        call = self._inputs.bind(args, kwargs)
         with self._lock:
-            replay = self._program_for(call)
+            call, replay = self._fit(args, kwargs)
             replay.guards.check_gradients(replay.name_of)
             with self._building():
                 held = (self._modules, self._optimizers, self._scaler)
@@ -341,6 +365,7 @@ class Graph(ModuleHolder):
             class_name=type(self).__name__,
             config_repr=repr(self.config),
             modules=self._modules,
+            checkpointing=self._blocks.checkpointing,
             locations=options.op_repr_with_py_stack,
             stack_depth=options.max_py_stack_depth,
         )

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+CheckpointPolicy = str | tuple[Any, ...] | int | float | None
+"""Of activation checkpointing: ``"matmuls"``, ops whose results are kept, bytes, or a share."""
+
 
 @dataclass(frozen=True)
 class PassOptions:
@@ -22,6 +25,19 @@ class PassOptions:
 
 
 @dataclass(frozen=True)
+class ShapeBuckets:
+    """Sizes that a dimension of the inputs is padded to; see `GraphConfig.set_shape_buckets`."""
+
+    dim: int
+    sizes: tuple[int, ...]
+    """Ascending."""
+    mask: str = ""
+    """The parameter of `build` that tells real rows from padded ones."""
+    whole: frozenset[str] = frozenset()
+    """Parameters of `build` that are not padded."""
+
+
+@dataclass(frozen=True)
 class Options:
     """Everything that capture, passes and lowering may depend on. Equal options, equal programs."""
 
@@ -30,16 +46,25 @@ class Options:
     switch_at: int = 16
     """How many calls an `auto` program runs on `aten`."""
     rng: str = "eager"
+    cuda_graph: str = "auto"
+    outputs_buffer_size: int = 0
+    """How many sets of output tensors take turns; 0: fresh ones at each call."""
     cudnn_heuristic: bool | None = None
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     cache_size: int = 8
+    buckets: ShapeBuckets | None = None
     amp: torch.dtype | None = None
+    amp_policy: str = "autocast"
+    """Who decides what runs in half precision: ``"autocast"``, or ``"oneflow"``'s colouring."""
     scaler: str = ""
     """``"dynamic"``, ``"static"`` or none: the kind of the grad scaler."""
     clip_norm: tuple[float, float] | None = None
     """(largest norm, its p) of all gradients together."""
     clip_value: float | None = None
     gradient_norms: bool = False
+    checkpointed: tuple[tuple[str, bool], ...] = ()
+    """(path, whether its activations are recomputed) of modules that have a setting."""
+    checkpoint_policy: CheckpointPolicy = None
     micro_batches: int = 1
     whole_inputs: frozenset[str] = frozenset()
     """Parameters of `build` that are not split into micro-batches."""
@@ -54,6 +79,11 @@ class Options:
     compress_memory: bool = False
     best_memory_allocation: bool = False
     passes: PassOptions = field(default_factory=PassOptions)
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype of the autocast that `build` runs under."""
+        return self.amp if self.amp_policy == "autocast" else None
 
     @property
     def clips(self) -> bool:

@@ -25,6 +25,9 @@ IN_PLACE = "in_place"
 SKIPPED_BY = "skipped_by"
 """Key in ``node.meta`` of a lowered program: the SKIP output that leaves the node out."""
 
+RECOMPUTED = "recomputed"
+"""Key in ``node.meta``: the number of the checkpointed region whose forward op the node repeats."""
+
 
 class Role(enum.Enum):
     """What an input of a program is to the user."""
@@ -106,6 +109,7 @@ class OutputKind(enum.Enum):
     BEFORE = "before"  # within capture: what the state of that fqn holds before the update
     NORM = "norm"  # of the gradients of a param group, ``optimizer.0.param_groups.0``
     GRADIENT = "gradient"  # of a micro-batch, for the accumulator of that fqn
+    NUMBER = "number"  # of a program's host half: an element of the device half's vector
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ class Provenance:
     phase: Phase = Phase.FORWARD
     frames: tuple[SourceLine, ...] = ()
     made_by: str = "capture"
+    calls: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
+    """Of a forward node: the modules that were running, outermost first, as (path, call number)."""
 
     @property
     def line(self) -> SourceLine | None:
@@ -198,6 +204,21 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """What activation checkpointing came to in one region."""
+
+    region: str
+    """The path of its module, or which part of the forward it is."""
+    number: int
+    """What its repeated nodes carry as `RECOMPUTED`."""
+    kept_before: int
+    """Bytes that the forward leaves for the backward, without checkpointing."""
+    kept_after: int
+    recomputed: int
+    """Nodes that run a second time."""
+
+
+@dataclass(frozen=True)
 class PassRecord:
     """One entry of a program's history."""
 
@@ -208,6 +229,7 @@ class PassRecord:
     nodes_after: int
     exact: bool
     refusals: tuple[Refusal, ...] = ()
+    savings: tuple[Saving, ...] = ()
 
 
 @dataclass

@@ -15,12 +15,16 @@ from torch import fx
 from . import effects, values
 from ._torch import OpOverload
 from .program import (
+    IN_PLACE,
+    RECOMPUTED,
     InputSpec,
     OutputKind,
     OutputSpec,
+    Phase,
     Program,
     Refusal,
     Role,
+    Saving,
     TensorMeta,
     made_by,
     provenance,
@@ -43,6 +47,8 @@ class Rewriter:
         self.edits = 0
         self.last: fx.Node | None = None
         """The node edited last: where a pass that raises probably was."""
+        self.savings: list[Saving] = []
+        """For ``report()``: what a pass made of the regions that it recomputes."""
         self._refused: dict[fx.Node, str] = {}
         self._program = program
         self._graph = program.gm.graph
@@ -82,6 +88,26 @@ class Rewriter:
             node = self._graph.create_node("call_function", target, args, options, _name(target))
         node.meta["val"] = value
         node.meta["provenance"] = made_by(provenance(like), self._name)
+        return node
+
+    def repeat(
+        self, node: fx.Node, inputs: Mapping[fx.Node, fx.Node], *, before: fx.Node, region: int
+    ) -> fx.Node:
+        """A new node before ``before`` that computes in the backward what ``node`` does forward.
+
+        It reads ``inputs`` in place of the nodes that are keys there.
+        """
+        args = fx.map_arg(node.args, lambda arg: inputs.get(arg, arg))
+        kwargs = fx.map_arg(node.kwargs, lambda arg: inputs.get(arg, arg))
+        made = self.call(node.target, args, kwargs, before=before, like=node)
+        if IN_PLACE in node.meta:
+            made.meta[IN_PLACE] = True
+        return self.in_backward(made, region)
+
+    def in_backward(self, node: fx.Node, region: int) -> fx.Node:
+        """Say of a new ``node`` that it belongs to the backward, for the region of that number."""
+        node.meta["provenance"] = replace(provenance(node), phase=Phase.BACKWARD)
+        node.meta[RECOMPUTED] = region
         return node
 
     def constant(
@@ -148,6 +174,15 @@ class Rewriter:
         user.replace_input_with(old, new)
         if user.op == "call_function":
             user.meta["val"] = self._evaluate(user.target, user.args, user.kwargs)
+
+    def recall(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Let ``node`` call its target with other arguments; its fake value is computed again.
+
+        The values of its readers are not, as for `rewire`.
+        """
+        self._count(node)
+        node.args, node.kwargs = args, dict(kwargs)
+        node.meta["val"] = self._evaluate(node.target, node.args, node.kwargs)
 
     def outputs(self, values: Mapping[int, fx.Node]) -> None:
         """Let the program return other values at these places of the output tuple."""

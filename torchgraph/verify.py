@@ -54,8 +54,8 @@ class Rule:
 class Promises:
     """What no pass may change: the order of effects, and which outputs share memory."""
 
-    ordered: tuple[tuple[str, str], ...]
-    """(namespace, call) of each random draw, collective and opaque call, in program order."""
+    ordered: tuple[tuple[str, str, str], ...]
+    """(namespace, op, results) of each random draw, collective and opaque call, in order."""
     memory: tuple[frozenset[str], ...]
 
     @classmethod
@@ -79,16 +79,23 @@ def verify(
 
 
 def verify_promises(
-    before: Promises, program: Program, *, made_by: str = "", removes: frozenset[str] = frozenset()
+    before: Promises,
+    program: Program,
+    *,
+    made_by: str = "",
+    removes: frozenset[str] = frozenset(),
+    retypes: bool = False,
 ) -> Promises:
     """The promises of ``program``, which the next pass must keep.
 
     Raises `VerifyError` for other ordered effects than before, or outputs that share more memory.
-    ``removes`` holds the namespaces whose ordered calls the pass says it removes.
+    ``removes`` holds the namespaces whose ordered calls the pass says it removes; ``retypes``: it
+    says that they may give another dtype.
     """
     now = Promises.of(program)
-    old_calls = [call for call in before.ordered if call[0] not in removes]
-    new_calls = [call for call in now.ordered if call[0] not in removes]
+    parts = 2 if retypes else 3
+    old_calls = [call[:parts] for call in before.ordered if call[0] not in removes]
+    new_calls = [call[:parts] for call in now.ordered if call[0] not in removes]
     if old_calls != new_calls:
         why = _first_difference(old_calls, new_calls)
         raise _error(program, "effects keep their order", Broken(None, why), made_by)
@@ -106,18 +113,18 @@ def _error(program: Program, rule: str, broken: Broken, made_by: str) -> VerifyE
     return VerifyError(f"After {made_by}: {rule}: {broken.why}.\n{shown}", where=where)
 
 
-def _first_difference(old: list[tuple[str, str]], new: list[tuple[str, str]]) -> str:
+def _first_difference(old: list[tuple[str, ...]], new: list[tuple[str, ...]]) -> str:
     for index, (left, right) in enumerate(zip(old, new, strict=False)):
         if left != right:
-            return f"ordered call {index} was {left[1]} and is {right[1]}"
+            return f"ordered call {index} was {': '.join(left[1:])} and is {': '.join(right[1:])}"
     return f"there were {len(old)} ordered calls and there are {len(new)}"
 
 
-def _ordered_calls(program: Program) -> Iterator[tuple[str, str]]:
+def _ordered_calls(program: Program) -> Iterator[tuple[str, str, str]]:
     for node in program.nodes:
         if effects.of(node).ordered:
             shape = [text.value_type(leaf) for leaf in values.leaves(node.meta.get("val"))]
-            yield getattr(node.target, "namespace", ""), f"{node.target}: {', '.join(shape)}"
+            yield getattr(node.target, "namespace", ""), str(node.target), ", ".join(shape)
 
 
 # --- the rules -----------------------------------------------------------------------------------

@@ -228,3 +228,47 @@ def test_slots_cannot_be_reached_through_outputs():
     graph = Train(model, adam(model))
     got = [graph(x) for x in data(3)]
     assert len({value.item() for value in got}) == 3
+
+
+def test_a_ring_of_outputs():
+    model, optimizer = made()
+
+    def function(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        return {"loss": loss, "weight": model.first.weight, "number": 3}
+
+    graph = Function(function, optimizer, model=model)
+    graph.config.set_outputs_buffer_size()
+    kept = []
+    for x in data(5):
+        before = model.first.weight.detach().clone()
+        got = graph(x)
+        assert torch.equal(got["weight"], before)
+        assert got["number"] == 3
+        assert not got["loss"].requires_grad
+        kept.append(got)
+    assert len({got["loss"].data_ptr() for got in kept}) == 2
+    assert torch.equal(kept[2]["weight"], kept[4]["weight"])
+    assert not torch.equal(kept[3]["weight"], kept[4]["weight"])
+    graph.config.set_outputs_buffer_size(None)
+    assert graph(x)["loss"].data_ptr() not in {got["loss"].data_ptr() for got in kept}
+
+
+def test_a_ring_whose_shapes_change():
+    graph = Function(lambda x: x[x > 0])
+    graph.config.set_outputs_buffer_size(1)
+    one = graph(torch.tensor([1.0, -1.0]))
+    two = graph(torch.tensor([1.0, 2.0]))
+    assert one.tolist() == [1]
+    assert two.tolist() == [1, 2]
+    assert graph(torch.tensor([3.0, 4.0])).tolist() == two.tolist() == [3, 4]
+
+
+def test_what_is_done_to_a_ring_does_not_reach_the_next_call():
+    graph = Function(lambda x: x * 2)
+    graph.config.set_outputs_buffer_size(1)
+    for number in range(3):
+        got = graph(torch.full((2,), float(number)))
+        assert got.tolist() == [2 * number] * 2
+        got.requires_grad_().sum().backward()

@@ -114,32 +114,80 @@ def test_draws_that_a_program_cannot_repeat_are_refused(kind):
     assert torch.equal(generator.get_state(), state)
 
 
-def test_dropout_in_a_checkpointed_region_is_refused_or_right():
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("preserve", [False, True])
+def test_dropout_in_a_checkpointed_region(use_reentrant, preserve):
     model, optimizer = made()
     twin, other = made()
 
     def function(m, x):
         hidden = torch.utils.checkpoint.checkpoint(
-            lambda x: m.drop(m.first(x)), x, use_reentrant=False
+            lambda x: m.drop(m.first(m.drop(x))),
+            x.requires_grad_(),
+            use_reentrant=use_reentrant,
+            preserve_rng_state=preserve,
         )
-        loss = hidden.square().mean()
+        loss = m.drop(hidden).square().mean()
         loss.backward()
         return loss
 
-    graph = Function(lambda x: function(model, x), optimizer, model=model)
+    graph = Function(lambda x: function(model, x.clone()), optimizer, model=model)
     torch.manual_seed(1)
-    try:
-        got = [graph(x) for x in data(2)]
-    except RandomStateTouched:
-        return
+    got = [graph(x) for x in data(3)]
+    after = torch.get_rng_state()
     torch.manual_seed(1)
     expected = []
-    for x in data(2):
-        expected.append(function(twin, x).detach())
+    for x in data(3):
+        expected.append(function(twin, x.clone()).detach())
         other.step()
         other.zero_grad()
     assert same(got, expected)
     assert same(model.state_dict(), twin.state_dict())
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_draws_after_a_state_that_build_got():
+    def function(x):
+        state = torch.get_rng_state()
+        first = torch.rand(3).mul_(2)
+        torch.set_rng_state(state)
+        return x * first, torch.rand(3), torch.bernoulli(torch.full((4,), 0.5))
+
+    graph = Function(function)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        got = graph(torch.ones(3))
+        torch.manual_seed(seed)
+        assert same(got, function(torch.ones(3)))
+
+
+def test_states_that_a_program_cannot_have():
+    state = torch.get_rng_state()
+
+    def foreign(x):
+        torch.set_rng_state(state)
+        return x
+
+    def other_draw(x):
+        before = torch.get_rng_state()
+        y = torch.rand(3)
+        torch.set_rng_state(before)
+        return x + y + torch.rand(1)
+
+    def left_behind(x):
+        before = torch.get_rng_state()
+        y = torch.rand(3)
+        torch.set_rng_state(before)
+        return x + y
+
+    for function, said in (
+        (foreign, "did not get"),
+        (other_draw, "other numbers"),
+        (left_behind, "earlier state"),
+    ):
+        with pytest.raises(RandomStateTouched, match=said):
+            Function(function)(torch.ones(3))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_build_that_raised_leaves_the_generators_alone():

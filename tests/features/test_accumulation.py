@@ -239,21 +239,6 @@ def test_without_an_optimizer_nothing_is_split():
     assert torch.equal(Evaluate(model)(x), model(x))
 
 
-def test_a_step_whose_update_reads_a_buffer_of_the_forward_is_refused():
-    class Odd(optim.SGD):
-        def step(self, closure=None):
-            with torch.no_grad():
-                for parameter in self.param_groups[0]["params"]:
-                    parameter -= 0.1 * parameter.grad * self.norm.running_mean.sum()
-
-    mine, *_ = twins(ConvNet, OPTIMIZERS["AdamW"])
-    optimizer = Odd(mine.parameters(), lr=0.1)
-    optimizer.norm = mine.norm
-    graph = Train(mine, optimizer, 2)
-    with pytest.raises(NotSupported, match="running_mean"):
-        graph(*batches(ConvNet, 1)[0])
-
-
 def test_a_plateau_scheduler_gets_the_mean_loss():
     def make(parameters):
         return optim.SGD(parameters, lr=0.1)

@@ -80,18 +80,31 @@ class OwnSteps(torch.amp.GradScaler):
         return optimizer.step()
 
 
-class ReadsStatistics(optim.SGD):
-    def step(self, closure=None):
+def writes_parameters():
+    def normalize(graph):
         with torch.no_grad():
-            for parameter in self.param_groups[0]["params"]:
-                parameter -= 0.1 * parameter.grad * self.norm.running_mean.sum()
+            graph.model.first.weight.div_(graph.model.first.weight.norm())
+
+    run(normalize, scaled=False, k=2)
 
 
-def reads_statistics():
-    mine, _ = sides(ConvNet, lambda p: ReadsStatistics(p, lr=0.1))
-    mine.optimizer.norm = mine.model.norm
-    graph = Train(mine.model, mine.optimizer, None, k=2)
-    graph(*batches(ConvNet, 1)[0])
+def branches_on_a_buffer():
+    def count(graph):
+        if graph.model.norm.num_batches_tracked == 1:
+            graph.model.norm.running_mean.zero_()
+
+    run(count, model=ConvNet, scaled=False, k=2)
+
+
+def two_hooks_write():
+    mine, _ = sides(Mlp, sgd)
+    *others, last = mine.model.parameters()
+    average = torch.zeros_like(last)
+    graph = In(mine.model, sgd(others), mine.scaler)
+    graph.add_optimizer(sgd([last]))
+    for optimizer in graph._optimizers:
+        optimizer.register_step_post_hook(lambda *_: average.lerp_(last.detach(), 0.1))
+    graph(*batches(Mlp, 1)[0])
 
 
 def calls_the_scaler():
@@ -103,6 +116,13 @@ def calls_the_scaler():
 
 def checks():
     graph = run(k=2, scaled=False)
+    graph.check(*batches(Mlp, 1)[0])
+
+
+def checks_a_policy():
+    mine, _ = sides(Mlp, sgd)
+    graph = Train(mine.model, mine.optimizer, None)
+    graph.config.enable_amp(dtype=torch.bfloat16, policy="oneflow")
     graph.check(*batches(Mlp, 1)[0])
 
 
@@ -122,16 +142,19 @@ CASES = {
         lambda graph: scaler().unscale_(graph.held[1])
     ),
     ("a grad scaler", "clipping in `build` before `scaler.unscale_()`"): lambda: run(clip),
+    ("a grad scaler", "a tensor that the step hooks of two optimizers write"): two_hooks_write,
     ("accumulation", "clipping in `build`"): lambda: run(clip, scaled=False, k=2),
     ("accumulation", "`scaler.unscale_()` in `build`"): lambda: run(
         lambda graph: graph.held[0].unscale_(graph.held[1]), k=2
     ),
     ("accumulation", "a batch that `k` does not divide"): lambda: run(k=2, rows=7),
-    ("accumulation", "an optimizer whose step reads what a forward pass writes"): reads_statistics,
+    ("accumulation", "parameters that `build` writes"): writes_parameters,
+    ("accumulation", "a branch on a buffer that `build` writes"): branches_on_a_buffer,
     ("accumulation", "`graph.check()`"): checks,
     ("clipping in `build`", "`error_if_nonfinite=True`"): lambda: run(
         lambda graph: clip(graph, error_if_nonfinite=True), scaled=False
     ),
+    ('`enable_amp(policy="oneflow")`', "`graph.check()`"): checks_a_policy,
 }
 
 

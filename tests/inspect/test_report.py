@@ -36,11 +36,26 @@ def test_stages_and_passes(report):
         "building graph modules",
         "building graph with compile passes",
         "building plan",
+        "first run",
     ]
     assert all(stage.seconds > 0 for stage in report.stages)
     names = ["canonicalize", "fold", "cse", "delay_variables", "prune_depend", "dce"]
     assert [record.name for record in report.passes] == names
     assert all(record.exact for record in report.passes)
+
+
+def test_the_time_of_a_step():
+    graph = trainer()
+    graph(*batch())
+    assert graph.report().steps is None
+    assert "per step" not in str(graph.report())
+    for _ in range(70):
+        graph(*batch())
+    steps = graph.report().steps
+    assert steps is not None
+    assert steps.count == 64  # of the last ones
+    assert 0 < steps.fastest <= steps.median <= steps.slowest
+    assert "ms per step on the host, median of the last 64" in str(graph.report())
 
 
 def test_nodes_by_phase(report):
@@ -158,6 +173,24 @@ def test_programs_in_the_cache():
     assert [held.runs for held in programs.held] == [2, 1, 1]
     assert [held.reported for held in programs.held] == [False, False, True]
     assert programs.reasons == ("model.norm.training changed",)
+    assert "3 of at most 8 held; hits: 1, misses: 3" in str(graph.report())
+
+
+def test_what_a_program_holds():
+    """Its constants, and the casts of weights that it keeps."""
+    graph = trainer()
+    graph(*batch())
+    (held,) = graph.report().programs.held
+    assert held.nbytes == graph.report().memory.constants == 2 * 4
+    assert held.peak == graph.report().peaks.planned
+    graph = trainer()
+    graph.config.enable_amp(dtype=torch.bfloat16)
+    graph.config.enable_fused_model_update_cast()
+    graph(*batch())
+    report = graph.report()
+    assert report.memory.derived > 0
+    (held,) = report.programs.held
+    assert held.nbytes == report.memory.constants + report.memory.derived
 
 
 def test_a_program_that_creates_state():

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from torch import nn, optim
+from torch.utils.checkpoint import checkpoint
 
 import torchgraph as tg
 from tests.parity.models import SHAPES, ConvNet, Matrices, Mlp, setup
 from tests.parity.test_optimizers import ELEMENTWISE, MATRICES, batches
+from torchgraph.errors import MemoryBudgetWarning
 from torchgraph.testing import assert_parity
 
 pytestmark = pytest.mark.usefixtures("interpreted", "doubles")
@@ -213,3 +215,34 @@ def test_a_mutated_input_is_written():
     out = graph(x)
     assert x.tolist() == [0, 2, 4, 6]
     assert out.tolist() == [1, 3, 5, 7]
+
+
+def test_what_is_recomputed_is_compiled_apart_from_the_first_time(interpreted):
+    def configure(config):
+        config.set_backend("inductor")
+        config.set_activation_checkpointing(0.01)
+
+    with pytest.warns(MemoryBudgetWarning):
+        check(Mlp, lambda p: optim.AdamW(p, lr=0.01), configure=configure)
+    regions = interpreted[-1].regions
+    softmaxes = [str(region.gm.graph).count("aten._log_softmax.default") for region in regions]
+    assert softmaxes[:2] == [1, 1]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_what_torchs_checkpoint_recomputes_is_compiled_apart(interpreted, rate):
+    class Checkpointed(Mlp):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(rate)
+
+        def body(self, x):
+            return self.drop(torch.relu(self.first(x)))
+
+        def forward(self, x):
+            return self.second(checkpoint(self.body, x, use_reentrant=False))
+
+    SHAPES[Checkpointed] = SHAPES[Mlp]
+    check(Checkpointed, lambda p: optim.SGD(p, lr=0.01))
+    relus = [str(region.gm.graph).count("aten.relu.default") for region in interpreted[-1].regions]
+    assert relus == [1, 1]

@@ -1,7 +1,13 @@
 """Compiled code on disk: whole or not there, the user's own, two writers at once."""
 
+import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +57,72 @@ def test_of_two_writers_the_first_stays(cache):
     assert cache.keep(other, "abc") == entry
     assert (entry / "code").read_text() == "first"
     assert not other.exists()
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from torchgraph.lower import DiskCache
+
+made = DiskCache(Path(sys.argv[1])).begin()
+(made / "half").write_text("of it")
+print(made, flush=True)
+time.sleep(60)
+"""
+
+
+def aged(folder: Path) -> None:
+    hour_ago = time.time() - 3600
+    os.utime(folder, (hour_ago, hour_ago))
+
+
+def test_what_a_killed_process_left_is_removed(cache):
+    root = make(cache).parent
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKER, str(root)], stdout=subprocess.PIPE, text=True
+    ) as maker:
+        assert maker.stdout is not None
+        left = Path(maker.stdout.readline().strip())
+        aged(left)
+        make(cache, "while it lives")
+        assert (left / "half").read_text() == "of it"
+        maker.send_signal(signal.SIGKILL)
+        maker.wait()
+    aged(left)
+    make(cache, "after it")
+    assert not left.exists()
+    assert sorted(path.name for path in root.iterdir()) == ["abc", "after it", "while it lives"]
+
+
+def test_what_was_just_begun_stays(cache):
+    """Another process may be about to lock it."""
+    young = make(cache).parent / "making-young"
+    young.mkdir()
+    make(cache, "def")
+    assert young.exists()
+    aged(young)
+    make(cache, "ghi")
+    assert not young.exists()
+
+
+def test_without_locks_nothing_is_removed(cache, monkeypatch):
+    old = make(cache).parent / "making-old"
+    old.mkdir()
+    aged(old)
+
+    def refuse(*_: object):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert make(cache, "def").exists()
+    assert old.exists()
+
+
+def test_an_entry_gives_its_lock_back(cache):
+    entry = make(cache)
+    handle = os.open(entry, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(handle)
 
 
 def truncate(entry):

@@ -14,10 +14,10 @@ from torch import fx
 
 from .._torch import storage_id
 from ..counters import counters
-from ..errors import SharedMemory
+from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
 from ..options import Options
-from ..program import CallRecord, OutputKind, Program, Role
+from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
 from .functionalize import functionalize
 from .inputs import Call, hollow
 from .micro_batch import micro_batch, split_inputs
@@ -49,6 +49,12 @@ class Captured:
     loss_path: str | None
     structure: tuple[Any, ...]
     """``Step.structure()`` at capture."""
+
+    @property
+    def serves_once(self) -> bool:
+        """True when the program creates optimizer state: the next step needs another."""
+        kinds = [out.kind for out in self.program.signature.outputs]
+        return OutputKind.CREATE in kinds or bool(self.writes)
 
 
 def capture(
@@ -92,10 +98,12 @@ def capture(
         groups=tuple(step.parameter_groups()),
         micro_batches=options.micro_batches if step.optimizers else 1,
     )
-    keep_skipped(program)
+    keep_skipped(program, recording.written)
     leaves = [_without_batch(leaf) for leaf in recording.inputs]
     _check_memory(program, recording.inputs)
     values = _value_guard(program, leaves, guard_nodes, recording)
+    if values is not None and program.signature.micro_batches > 1:
+        _check_branches(program, values)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
     reads = [*recording.reads, *step.scaler_reads()]
     guards = Guards(step, reads, Modules(recording.outside, free))
@@ -159,6 +167,18 @@ def _value_guard(
     gm = fx.GraphModule(program.gm, graph)
     fqns = tuple(leaves[position].fqn for position in positions)
     return ValueGuard(gm, fqns, tuple(value for _, value in unique))
+
+
+def _check_branches(program: Program, values: ValueGuard) -> None:
+    """Refuse a branch that could be taken otherwise in the next micro-batch of the same call."""
+    for out, value in zip(program.signature.outputs, program.results, strict=True):
+        early = isinstance(value, fx.Node) and provenance(value).phase is not Phase.UPDATE
+        if early and out.kind is OutputKind.UPDATE and out.target in values.fqns:
+            raise NotSupported(
+                f"build branches on {out.target}, and writes it in each micro-batch.",
+                where=provenance(value).line,
+                fix="do it after the update, in a step hook of the optimizer, or between calls.",
+            )
 
 
 def _without_batch(leaf: Leaf) -> Leaf:

@@ -8,8 +8,6 @@ in `build` is refused.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,13 +28,16 @@ from .._torch import (
     known_values,
     node_of,
     restore_numbers,
+    storage_id,
     track,
 )
 from ..errors import CaptureError, DataDependent, NonScalarBackward, RandomStateTouched, SourceLine
 from ..program import Phase
+from .random_draws import RandomDraws
 from .trail import Stamp, Trail
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_TO = torch.ops.aten._to_copy.default
 _LIFT = torch.ops.aten.lift_fresh.default
 
 
@@ -129,8 +130,10 @@ class Recorder(TorchDispatchMode):
         self._trail = trail
         self._host = host
         self._adopt = adopt
+        self.draws = RandomDraws(trail)
         self.check: Callable[[Any], None] | None = None
         """Looks at the arguments of each op before it is recorded."""
+        self._written: set[int] = set()
         self._tracer = active_tracer()
         self._stamp = Stamp(self._tracer.graph)
         self.creators: dict[int, Any] = {}
@@ -148,15 +151,29 @@ class Recorder(TorchDispatchMode):
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             return self._literal(func, args[0])
         args, kwargs = self._fake(args), self._fake(kwargs)
-        self._check_random(func, args, kwargs)
+        self._check_generator(func, args, kwargs)
         if self.check is not None:
             self.check((args, kwargs))
-        out = self._record(func, args, kwargs)
+        if effects.draws(func, args, kwargs):
+            out = self.draws.draw(func, args, kwargs, self._record)
+        else:
+            out = self._record(func, args, kwargs)
         self._stamp.new_nodes(self._trail.here)
         for tensor in _tensors(out):
             self._note_creator(tensor)
         self._host.follow(func, args, kwargs, out)
+        if func._schema.is_mutable:
+            self._written.update(map(storage_id, effects.written_values(func, args)))
         return out
+
+    @contextmanager
+    def writes(self) -> Iterator[set[int]]:
+        """The storages that the ops of the block write; complete at its end."""
+        outer, self._written = self._written, set()
+        try:
+            yield self._written
+        finally:
+            self._written = outer | self._written
 
     def _record(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Let make_fx record the op. Fake kernels are quick on numbers that they know."""
@@ -182,6 +199,10 @@ class Recorder(TorchDispatchMode):
                 f"{tensor.dtype}, which is only known when the program runs.",
                 where=self._trail.line,
             )
+        if tensor.dtype is torch.bool:
+            # No symbol is a bool. Python branches on it at once, so the branch is taken here.
+            number = self.__torch_dispatch__(_TO, (), (tensor,), {"dtype": torch.int64})
+            return bool(self._item(number) != 0)
         return self._host.symbol(
             tensor, tensor._version, lambda number: self._number(tensor, number)
         )
@@ -216,18 +237,12 @@ class Recorder(TorchDispatchMode):
             return {key: self._fake(item) for key, item in value.items()}
         return value
 
-    def _check_random(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _check_generator(self, func: Any, args: Any, kwargs: Any) -> None:
         if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
             raise RandomStateTouched(
                 f"{func} draws from a torch.Generator of its own, whose state no program has.",
                 where=self._trail.line,
                 fix="draw from torch's default generator, or outside of build, and pass it in.",
-            )
-        if self._trail.in_engine and effects.of_target(func).random:
-            raise RandomStateTouched(
-                f"{func} draws random numbers while backward recomputes a checkpointed region; "
-                "eager would repeat the draws of the forward pass, a static program cannot yet.",
-                where=self._trail.line,
             )
 
     def _note_creator(self, tensor: torch.Tensor) -> None:
@@ -301,26 +316,3 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _tensors(item)
-
-
-@contextmanager
-def python_random_unchanged(line: Callable[[], Any]) -> Iterator[None]:
-    """Refuse a block that moves a random generator of Python's, numpy's or torch's own."""
-    numpy = sys.modules.get("numpy")
-
-    python, eager = random.getstate(), torch.get_rng_state()
-    array = numpy.random.get_state() if numpy is not None else None
-    yield
-    moved = random.getstate() != python or not torch.equal(torch.get_rng_state(), eager)
-    if numpy is not None:
-        moved = moved or repr(numpy.random.get_state()) != repr(array)
-    if moved:
-        random.setstate(python)
-        torch.set_rng_state(eager)
-        if numpy is not None:
-            numpy.random.set_state(array)
-        raise RandomStateTouched(
-            "build seeds torch, or draws from Python's random or numpy.random: the draw would be "
-            "the same at every step.",
-            fix="draw outside of build and pass the result in, or use torch.rand.",
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,20 @@ import torch
 from torch import fx
 
 from .. import ops
+from ..errors import NotSupported
 from ..program import OutputKind, Program, optimizer_of
 from ..rewriter import Rewriter
 
 
-def keep_skipped(program: Program) -> None:
+def keep_skipped(program: Program, written: Mapping[str, Collection[int]]) -> None:
     """Choose between the old and the new states by the SKIP outputs, parameter by parameter.
 
     What an optimizer keeps in Python numbers, and what it creates, is left to whoever runs the
-    program. The BEFORE outputs go.
+    program. The BEFORE outputs go. ``written``: the tensors that the optimizers' steps, with their
+    hooks, write, and the numbers of those optimizers.
+
+    Raises:
+        NotSupported: two optimizers write one tensor.
     """
     outputs = list(zip(program.signature.outputs, program.results, strict=True))
     before = {out.target: value for out, value in outputs if out.kind is OutputKind.BEFORE}
@@ -34,7 +39,7 @@ def keep_skipped(program: Program) -> None:
     specs = (spec.fqn for spec in program.signature.inputs)
     states = {**dict(zip(specs, program.placeholders, strict=True)), **old}
     order = {node: position for position, node in enumerate(program.nodes)}
-    for (optimizer, *_), places in _by_parameter(program).items():
+    for (optimizer, *_), places in _by_parameter(program, written).items():
         if optimizer in found:
             _keep(program, edit, places, states, found[optimizer], order)
 
@@ -46,13 +51,19 @@ def _drop(program: Program, kind: OutputKind) -> None:
     program.signature = replace(program.signature, outputs=tuple(out for out, _ in kept))
 
 
-def _by_parameter(program: Program) -> dict[tuple[str, ...], list[int]]:
+def _by_parameter(
+    program: Program, written: Mapping[str, Collection[int]]
+) -> dict[tuple[str, ...], list[int]]:
     """(optimizer, parameter, device) -> the places of the tensors in the output tuple."""
-    owners = {
-        fqn: f"optimizer.{group.optimizer}"
-        for group in program.signature.groups
-        for fqn in group.parameters
-    }
+    owners: dict[str, str] = {}
+    for fqn, numbers in written.items():
+        if len(numbers) > 1:
+            raise NotSupported(
+                f"Under a grad scaler, which skips each optimizer on its own, {fqn} is written by "
+                "the steps of two optimizers.",
+                fix="write it in the step hook of one optimizer, or outside of the Graph.",
+            )
+        owners[fqn] = f"optimizer.{min(numbers)}"
     found: dict[tuple[str, ...], list[int]] = {}
     outputs = zip(program.signature.outputs, program.results, strict=True)
     for place, (out, value) in enumerate(outputs):

@@ -36,7 +36,8 @@ from .amp import Autocast
 from .decompositions import table
 from .gradients import Gradients
 from .inputs import Call, map_leaves, paths
-from .recorder import HostValues, PythonBorder, Recorder, python_random_unchanged
+from .random_draws import python_random_unchanged
+from .recorder import HostValues, PythonBorder, Recorder
 from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from .scaler import Scaling
 from .standins import StandIns, adopted_state, fake_of, number_tensor, rebound_buffers
@@ -64,6 +65,8 @@ class Recording:
     creates: list[Created] = field(default_factory=list)
     creators: dict[int, fx.Node] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
+    written: dict[str, set[int]] = field(default_factory=dict)
+    """Under a GradScaler, which optimizers' steps write a tensor."""
     slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
     reads: list[tuple[str, Any, str, Any]] = field(default_factory=list)
@@ -100,7 +103,7 @@ class Tracer:
         self._mode = fake_mode()
         self._host = HostValues(self._mode)
         self._trail = Trail(depth, self._name_of_variable)
-        self._autocast = Autocast(options.amp, (leaf.value for leaf in step.leaves))
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         self._border = PythonBorder(self._trail)
         owners = {id(module): (path, module) for path, module in step.modules.items()}
         owners.update({id(owner): (path, owner) for path, owner in watched})
@@ -159,12 +162,12 @@ class Tracer:
             enter(symbolic_branches(lambda number, value: self._branches.append((number, value))))
             enter(fused.recorded())
             enter(symbolic_python_math(self._optimizer_namespaces()))
-            returned = self._run_build(standins)
+            with recorder.draws.active():
+                returned = self._run_build(standins)
             self._keep_rebound_buffers(values)
             outputs = self._outputs(returned, standins, gradients)
-            update = OptimizerTrace(
-                self._step, holders, values, self._trail, self._options, scaling
-            )
+            known = (self._step, holders, values, self._trail, self._options, scaling)
+            update = OptimizerTrace(*known, self._tensors, recorder.writes)
             if self._step.optimizers:
                 update.run(self._late.values())
             recorder.stamp()
@@ -284,6 +287,7 @@ class Tracer:
         numbers = update.changed_numbers()
         recording.outputs += [OutputSpec(OutputKind.UPDATE, leaf.fqn) for leaf, _ in numbers]
         recording.creates, recording.writes = update.created(), update.writes
+        recording.written = update.written
         recording.slot_orders = update.slot_orders
         recording.outputs += [OutputSpec(OutputKind.CREATE, new.fqn) for new in recording.creates]
         found = self._scaling.found
@@ -324,6 +328,12 @@ class Tracer:
         for position, (name, tensor) in enumerate(zip(names, self._call.tensors, strict=True)):
             yield Leaf(name, Role.INPUT, self._call.tensors, (position,), tensor)
 
+    def _tensors(self) -> Iterator[tuple[Leaf, torch.Tensor]]:
+        """The tensors known so far, with what stands for them."""
+        for leaf, fake in zip(self._leaves, self._fakes, strict=True):
+            if isinstance(leaf.value, torch.Tensor):
+                yield leaf, fake
+
     def _fake_leaf(self, leaf: Leaf) -> torch.Tensor:
         if isinstance(leaf.value, torch.Tensor):
             fake = fake_of(self._mode, leaf.value)
@@ -344,6 +354,8 @@ class Tracer:
             return found
         tracer = active_tracer()
         fake = self._adopted[id(real)] = fake_of(self._mode, real)
+        if real.ndim == 0 and real.device.type == "cpu":
+            self._host.know(fake, real)
         number = len(self._leaves)
         proxy = tracer.create_proxy("placeholder", f"free_{number}", (), {})
         proxy.node.meta["val"] = fake

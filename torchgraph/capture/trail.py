@@ -33,7 +33,8 @@ class Trail:
     def __init__(self, depth: int, accumulates: Callable[[torch.Tensor], str]) -> None:
         self._depth = depth
         self._accumulates = accumulates
-        self._modules: list[str] = []
+        self._modules: list[tuple[str, int]] = []
+        self._calls = 0
         self._phase = Phase.FORWARD
         self._forward: dict[int, Provenance] = {}
         self._running = _Running()
@@ -58,7 +59,8 @@ class Trail:
     @contextmanager
     def module(self, path: str) -> Iterator[None]:
         """Nodes recorded inside belong to the module at ``path``."""
-        self._modules.append(path)
+        self._calls += 1
+        self._modules.append((path, self._calls))
         try:
             yield
         finally:
@@ -87,8 +89,9 @@ class Trail:
         """The provenance of a node that is recorded now."""
         if self._phase is Phase.BACKWARD and self._running.node is not None:
             return self._running.node
-        module = self._modules[-1] if self._modules else ""
-        found = Provenance(module, self._phase, user_frames(self._depth))
+        module = self._modules[-1][0] if self._modules else ""
+        calls = tuple(self._modules)
+        found = Provenance(module, self._phase, user_frames(self._depth), calls=calls)
         if self._phase is Phase.FORWARD:
             self._forward.setdefault(sequence_number(), found)
         return found

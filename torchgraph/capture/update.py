@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from .. import ops
-from .._torch import OpOverload, clip_grad_norm
+from .._torch import OpOverload, clip_grad_norm, storage_id
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, eager_branches
 from ..options import Options
@@ -56,8 +57,12 @@ class OptimizerTrace:
         trail: Trail,
         options: Options,
         scaling: Scaling,
+        tensors: Callable[[], Iterable[tuple[Leaf, Any]]],
+        writes: Callable[[], AbstractContextManager[set[int]]],
     ) -> None:
         self._step = scanned
+        self._tensors = tensors
+        self._writes = writes
         self._options = options
         self._holders = holders
         self._standins = standins
@@ -71,6 +76,8 @@ class OptimizerTrace:
         """Of the gradients of each param group, where asked for."""
         self.before: dict[str, torch.Tensor] = {}
         """Under a GradScaler, the states before the optimizers step."""
+        self.written: dict[str, set[int]] = {}
+        """Under a GradScaler, which optimizers' steps, with their hooks, write a tensor."""
         self.writes: list[Write] = []
         self.slot_orders: list[tuple[int, Any, tuple[Any, ...]]] = []
         """(optimizer, owner, keys) wherever the step made new slots: their order is eager's."""
@@ -96,10 +103,11 @@ class OptimizerTrace:
                     self.gradients[id(parameter)] = parameter.grad.detach().clone()
                 if self._scaling.dynamic:
                     self._mark_states()
-                for optimizer in optimizers:
+                for number, optimizer in enumerate(optimizers):
                     if self._options.marks_gradients:
                         self._mark(optimizer, ops.gradient)
-                    scaled_step(optimizer)
+                    with self._noting_writes(number):
+                        scaled_step(optimizer)
             self._scaling.update()
             self._keep_rebound_slots()
 
@@ -190,11 +198,21 @@ class OptimizerTrace:
                     self.norms[f"optimizer.{number}.param_groups.{index}"] = norm
 
     def _mark_states(self) -> None:
-        """Note what the optimizers' states hold now: `build` may have written parameters."""
+        """Note what tensors hold now: `build` may have written them."""
         with torch.no_grad():
-            for position, leaf in self._step.tensors():
-                if leaf.role in (Role.PARAMETER, Role.SLOT):
-                    self.before[leaf.fqn] = ops.before_update(self._standins[position])
+            for leaf, standin in self._tensors():
+                if leaf.role in (Role.PARAMETER, Role.SLOT, Role.BUFFER, Role.FREE):
+                    self.before[leaf.fqn] = ops.before_update(standin)
+
+    @contextmanager
+    def _noting_writes(self, number: int) -> Iterator[None]:
+        """Under a GradScaler, which tensors the block writes: a skipped step leaves them alone."""
+        with self._writes() as written:
+            yield
+        if self._scaling.dynamic:
+            for leaf, standin in self._tensors():
+                if storage_id(standin) in written:
+                    self.written.setdefault(leaf.fqn, set()).add(number)
 
     def _keep_rebound_slots(self) -> None:
         for number, parameter, slots in self._states():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -22,6 +22,8 @@ class TreeSource:
     class_name: str
     config_repr: str
     modules: Mapping[str, nn.Module]
+    checkpointing: Mapping[str, bool] = field(default_factory=dict)
+    """What was said of modules by path: whether their activations are recomputed."""
     program: Program | None = None
     calls: Sequence[CallRecord] = ()
     inputs: Sequence[Leaf] = ()
@@ -86,6 +88,7 @@ class _View:
     def __init__(self, source: TreeSource) -> None:
         self.forest = ModuleForest(source.modules)
         self.known = source.program is not None
+        self.checkpointing = source.checkpointing
         self.operators: defaultdict[str, list[str]] = defaultdict(list)
         self.calls: defaultdict[str, dict[CallRecord, None]] = defaultdict(dict)
         if source.program is None:
@@ -121,7 +124,9 @@ class _View:
         return _nested(f"{head})", lines)
 
     def block(self, path: str) -> list[str]:
-        return _nested(f"(GraphModule:{path}())", self.operators[path])
+        setting = self.checkpointing.get(path)
+        said = "" if setting is None else f"activation_checkpointing={setting}, "
+        return _nested(f"(GraphModule:{path}({said}))", self.operators[path])
 
     def trace(self, entry: ModuleEntry) -> Iterator[tuple[str, str]]:
         called = entry.path in self.calls

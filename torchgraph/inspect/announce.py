@@ -11,6 +11,8 @@ from ..capture.inputs import Call, described
 from ..debug import text
 from ..debug.stages import Stages
 from ..debug.tree import TreeSource, trace_lines
+from ..errors import MemoryBudgetWarning, warn
+from ..program import Program
 from ..replay.replay import Replay
 
 
@@ -39,3 +41,11 @@ def program(stages: Stages, name: str, replay: Replay, tree: Callable[[], str]) 
         stages.say(2, f"{name} after all passes:\n{text.render(replay.program)}")
     if stages.level >= 3:
         stages.say(3, f"{name} as it runs:\n{replay.executable.source}")
+
+
+def budget(program: Program) -> None:
+    """Warn where activation checkpointing cannot keep as little as it was asked to."""
+    for record in program.history:
+        if record.name == "activation_checkpointing":
+            for refusal in record.refusals:
+                warn(f"Activation checkpointing: {refusal.reason}.", MemoryBudgetWarning)

@@ -51,7 +51,7 @@ class Baked:
 
 def collect(program: Program, call: Call, optimizers: list[Optimizer]) -> tuple[Baked, ...]:
     """Everything that is baked into ``program``, which serves calls such as ``call``."""
-    return (*_arguments(call), *_numbers(program, optimizers), *_constants(program))
+    return (*_arguments(call), *_numbers(program, optimizers), *constants(program))
 
 
 def _arguments(call: Call) -> Iterator[Baked]:
@@ -106,7 +106,8 @@ def _takes_number(kind: Any) -> bool:
     return type(kind) in _NUMERIC
 
 
-def _constants(program: Program) -> Iterator[Baked]:
+def constants(program: Program) -> Iterator[Baked]:
+    """The tensors that are part of the program."""
     for node in program.nodes:
         if node.op != "get_attr":
             continue

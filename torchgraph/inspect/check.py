@@ -24,6 +24,7 @@ from ..program import (
     optimizer_of,
     provenance,
 )
+from ..replay.graphs import op_by_op
 from ..replay.replay import Replay
 from . import bits
 from .eager import GENERATOR, Eager, Journal, Place, copied, results
@@ -107,19 +108,25 @@ def check(
             fix="set_gradient_accumulation_steps(1) and check one micro-batch.",
         )
     options = graph.config.options
-    autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
+    if options.amp is not None and options.autocast is None:
+        raise NotSupported(
+            "graph.check() compares with eager, which has no colouring as policy='oneflow'.",
+            fix="check with enable_amp(policy='autocast'), or with enable_amp(False).",
+        )
+    autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
     eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
     side = _GraphSide(replay, call, Step.scan(modules, optimizers, scaler))
     expected = eager.run()
-    got = side.run(replay.executable.function, replay.executable.outputs)
+    executable = op_by_op(replay.executable, replay.program)
+    got = side.run(executable.function, executable.outputs)
     if not _different(expected, got):
         return None
     journal = Journal()
     repeatable = not _different(expected, eager.run(journal))
     for program, outputs, lowering in (
         (replay.program, replay.program.signature.outputs, False),
-        (replay.executable.program, replay.executable.outputs, True),
+        (executable.program, executable.outputs, True),
     ):
         follower = _Follower(program, outputs, journal)
         got = side.run(follower.execute, outputs)
@@ -128,7 +135,7 @@ def check(
             found = follower.divergence(eager) or _at_the_end(program, expected, got, reaches[0])
             return replace(found, reaches=reaches, lowering=lowering, repeatable=repeatable)
     # Only the generated function differs: its nodes are those of the lowered program.
-    got = side.run(replay.executable.function, replay.executable.outputs)
+    got = side.run(executable.function, executable.outputs)
     reaches = _different(expected, got) or (GENERATOR,)
     found = _at_the_end(replay.program, expected, got, reaches[0])
     return replace(found, reaches=reaches, lowering=True, repeatable=repeatable)

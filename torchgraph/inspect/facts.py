@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,9 @@ from .. import effects
 from ..errors import SourceLine
 from ..guards import ValueGuard
 from ..program import OutputKind, OutputSpec, Phase, Program, Role, provenance
+from ..replay.graphs import cuda_graphs
 from ..replay.replay import Replay
+from . import baked
 from .baked import Baked
 from .ops import base_name
 
@@ -37,6 +40,7 @@ _SIGNS = {
 _TRANSPARENT = frozenset({"_local_scalar_dense", "lift_fresh_copy", "detach"})
 """The same number, read from a tensor or put into one."""
 _LONGEST = 120
+_AFTER_THE_FIRST_RUN = ("compiling with Inductor",)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,17 @@ class Stage:
 
     name: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the last steps took on the host, in seconds; on a GPU it may still be computing."""
+
+    count: int
+    """How many; the first run of a program is not among them."""
+    median: float
+    fastest: float
+    slowest: float
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,10 @@ class Held:
     """True for the program that the report is about."""
     inductor_since: int | None = None
     """How many of its runs were on aten, before Inductor's code; None when all are."""
+    nbytes: int = 0
+    """What it holds between calls: its constants, and casts of weights. States are the user's."""
+    peak: int | None = None
+    """What a run allocates at its most, without what kernels take; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -186,18 +205,42 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
-def held(replay: Replay, reported: Replay) -> Held:
-    """What the cache holds in ``replay``."""
+def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[Stage, ...]:
+    """What was timed until the first run ended, and Inductor's part behind it."""
+    found = {**seconds}
+    later = {name: found.pop(name) for name in _AFTER_THE_FIRST_RUN if name in found}
+    graphs = cuda_graphs(replay.executable)
+    if replay.runs:
+        found["first run, a warm-up" if graphs else "first run"] = replay.first_seconds
+    if captures := sum(one.capture_seconds for one in graphs):
+        later["capturing a CUDA Graph"] = captures
+    return tuple(Stage(name, taken) for name, taken in {**found, **later}.items())
+
+
+def steps(replay: Replay) -> Steps | None:
+    """What the last runs took; None before the second one."""
+    taken = tuple(replay.seconds)
+    if not taken:
+        return None
+    return Steps(len(taken), statistics.median(taken), min(taken), max(taken))
+
+
+def held(replay: Replay, reported: Replay, peak: int | None) -> Held:
+    """What the cache holds in ``replay``, which allocates ``peak`` bytes when it runs."""
+    constants = sum(entry.nbytes for entry in baked.constants(replay.program))
+    casts = sum(tensor.nbytes for tensor in replay.derived.tensors)
     return Held(
         replay.serves,
         replay.program.count(),
         replay.runs,
         replay is reported,
         replay.inductor_since,
+        constants + casts,
+        peak,
     )
 
 
-def memory(program: Program, baked: tuple[Baked, ...]) -> Memory:
+def memory(program: Program, values: tuple[Baked, ...]) -> Memory:
     """The bytes of the program's inputs and constants."""
     sizes = dict.fromkeys(Role, 0)
     for spec in program.signature.inputs:
@@ -208,7 +251,7 @@ def memory(program: Program, baked: tuple[Baked, ...]) -> Memory:
         sizes[Role.PARAMETER],
         sizes[Role.BUFFER],
         sizes[Role.SLOT] + sum(_created(out, value) for out, value in created),
-        sum(entry.nbytes for entry in baked),
+        sum(entry.nbytes for entry in values),
         sizes[Role.INPUT] + sizes[Role.FREE],
         sizes[Role.DERIVED],
     )

@@ -20,7 +20,7 @@ from .._torch import below_autograd
 from ..amp import Scaler
 from ..capture.amp import Autocast
 from ..capture.inputs import Call
-from ..lower import Executable, Plan
+from ..lower import Executable, Lowered, Plan
 from ..lower.allocations import METHOD, recorded, taken
 from ..lower.planning import MemoryPlan, planned_peak
 from ..lower.workspace import workspaces
@@ -53,6 +53,9 @@ def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
     """What is known without running a step. ``probe``: run kernels to see what they take."""
     executable = replay.executable
     plans = tuple(part.memory for part in _parts(executable))
+    if not plans:
+        note = "a CUDA Graph: torch.cuda.max_memory_allocated says it"
+        return Peaks(None, False, plans, (note,))
     if replay.inductor_since is not None:
         note = "Inductor plans its own buffers: the memory options are those of aten"
         return Peaks(None, False, plans, (note,) if options.plans_memory else ())
@@ -60,13 +63,23 @@ def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
     if options.plans_memory and options.backend != "aten":
         notes.append("of the calls on aten; Inductor plans its own buffers")
     probe = probe or options.plans_memory
-    held, most = 0, 0
+    return Peaks(_most(executable, probe), probe, plans, tuple(notes))
+
+
+def of_values(replay: Replay) -> int | None:
+    """What a run allocates at its most, without what kernels take; None where that is not known."""
+    known = _parts(replay.executable) and replay.inductor_since is None
+    return _most(replay.executable, probe=False) if known else None
+
+
+def _most(executable: Lowered, probe: bool) -> int:
+    most = 0
     for part in _parts(executable):
         specs = part.program.signature.roles(Role.ACCUMULATOR)
         held = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
         besides = workspaces(part.program) if probe else {}
         most = max(most, held + planned_peak(part.memory, part.program, besides))
-    return Peaks(most, probe, plans, tuple(notes))
+    return most
 
 
 def measured(
@@ -105,8 +118,10 @@ def measured(
     return replace(found, eager=steps[_STEP].peak)
 
 
-def _parts(executable: Executable | Plan) -> tuple[Executable, ...]:
-    return executable.executables if isinstance(executable, Plan) else (executable,)
+def _parts(executable: Lowered) -> tuple[Executable, ...]:
+    """Those that run op by op: a CUDA Graph lies in a pool of its own."""
+    parts = executable.executables if isinstance(executable, Plan) else (executable,)
+    return tuple(part for part in parts if isinstance(part, Executable))
 
 
 def _now(leaf: Any) -> Any:

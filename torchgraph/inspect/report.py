@@ -11,12 +11,14 @@ from rich.console import Console, Group, RenderableType
 from ..cache import ProgramCache
 from ..capture.inputs import Call
 from ..options import Options
-from ..program import PassRecord, Role
+from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
-from . import baked, facts, peaks, tables
+from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
-from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage
+from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage, Steps
 from .peaks import Peaks
+from .precision import Precision, precision
+from .recomputation import Recomputation
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,18 @@ class Report:
     baked: tuple[Baked, ...]
     peaks: Peaks
     """What a step allocates at its most; measured where it was asked for."""
+    cuda_graph: str
+    """``"captured"``, ``"refused"``, how far it is, or why there is none."""
+    refusals: tuple[Refusal, ...]
+    """Why the step cannot be a CUDA Graph, with the user's lines."""
+    recomputed: tuple[Recomputation, ...] = ()
+    """What activation checkpointing saves and costs, by module."""
+    steps: Steps | None = None
+    """What the last steps took; None before the second run of the program."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
+    precision: tuple[Precision, ...] = ()
+    """What runs in which type, where it is more than one; the update left out."""
 
     @classmethod
     def of(
@@ -70,12 +82,12 @@ class Report:
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
         values = baked.collect(program, call, optimizers)
-        held = tuple(facts.held(one, replay) for one in cache)
+        held = tuple(facts.held(one, replay, peaks.of_values(one)) for one in cache)
         return cls(
             name=name,
             backend=options.backend,
             serves_once=replay.serves_once,
-            stages=tuple(Stage(stage, time) for stage, time in seconds.items()),
+            stages=facts.stages(seconds, replay),
             passes=tuple(program.history),
             nodes=facts.nodes(captured.program, program, replay.executable.programs),
             memory=facts.memory(program, values),
@@ -88,19 +100,27 @@ class Report:
             guard_form=replay.guards.form,
             baked=values,
             peaks=measured or peaks.planned(replay, options),
+            cuda_graph=replay.graphing.status(replay.executable),
+            refusals=replay.graphing.refusals,
+            recomputed=recomputation.collect(program),
+            precision=precision(program),
+            steps=facts.steps(replay),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
     def __rich__(self) -> RenderableType:
         return Group(
-            tables.head(self.name, self.backend, self.serves_once, self.nodes),
+            tables.head(self.name, self.backend, self.serves_once, self.nodes, self.steps),
             tables.stages(self.stages),
             tables.passes(self.passes),
             tables.refusals(self.passes),
             tables.nodes(self.nodes),
+            tables.precision(self.precision),
             tables.memory(self.memory),
             tables.peaks(self.peaks),
             tables.memory_plans(self.peaks.plans),
+            tables.cuda_graph(self.cuda_graph, self.refusals),
+            recomputation.rendered(self.recomputed),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),

@@ -14,10 +14,11 @@ from rich.text import Text
 
 from ..errors import SourceLine
 from ..lower.planning import MemoryPlan
-from ..program import PassRecord
+from ..program import PassRecord, Refusal
 from .baked import Baked, Kind
-from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage
+from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage, Steps
 from .peaks import Peaks
+from .precision import Precision
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHOWN = 20
@@ -27,29 +28,35 @@ _Justify = Literal["left", "right"]
 
 
 def head(
-    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount]
+    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount], steps: Steps | None
 ) -> RenderableType:
-    """The title line."""
+    """The title line, and the time of a step."""
+    lines = [
+        Text(
+            f"{1e3 * steps.median:.3g} ms per step on the host, median of the last {steps.count} "
+            f"({1e3 * steps.fastest:.3g} to {1e3 * steps.slowest:.3g})"
+        )
+    ] if steps else []  # fmt: skip
     line = Text(f"{sum(c.after_passes for c in counts)} nodes, backend {backend}", "dim")
     if serves_once:
         line.append("; creates optimizer state, so the second call captures another", "dim")
-    return Group(Rule(Text(name, "bold green"), style="dim"), line)
+    return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
 
 
 def stages(rows: Sequence[Stage]) -> RenderableType:
     """Seconds by stage."""
-    table = _table("Compilation", ("stage", "left"), ("seconds", "right"))
+    table = empty_table("Compilation", ("stage", "left"), ("seconds", "right"))
     whole = "\n"
     for stage in rows:
         part = stage.name.startswith(whole)
         whole = whole if part else stage.name
         table.add_row(f"  {stage.name}" if part else stage.name, f"{stage.seconds:.3f}")
-    return _block(table)
+    return section(table)
 
 
 def passes(rows: Sequence[PassRecord]) -> RenderableType:
     """Edits and time by pass."""
-    table = _table(
+    table = empty_table(
         "Passes",
         ("pass", "left"),
         ("edits", "right"),
@@ -63,23 +70,23 @@ def passes(rows: Sequence[PassRecord]) -> RenderableType:
         exact = Text("yes", "green") if row.exact else Text("no", "yellow")
         time = f"{1000 * row.seconds:.1f}"
         table.add_row(row.name, str(row.edits), before, after, time, exact)
-    return _block(table)
+    return section(table)
 
 
 def refusals(rows: Sequence[PassRecord]) -> RenderableType:
     """What the passes found and left alone, and why."""
-    table = _table(
+    table = empty_table(
         "Left alone", ("pass", "left"), ("nodes", "right"), ("why", "left"), ("where", "left")
     )
     found = [(row.name, refusal) for row in rows for refusal in row.refusals]
     for name, refusal in found[:_SHOWN]:
         table.add_row(name, str(refusal.count), refusal.reason, _where(refusal.line))
-    return _block(table, *_more(len(found)))
+    return section(table, *_more(len(found)))
 
 
 def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
     """Op nodes by phase."""
-    table = _table(
+    table = empty_table(
         "Nodes",
         ("phase", "left"),
         ("captured", "right"),
@@ -92,22 +99,41 @@ def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
     columns = ("captured", "after_passes", "in_place")
     totals = (str(sum(getattr(row, column) for row in rows)) for column in columns)
     table.add_row("all", *totals, style="bold")
-    return _block(table)
+    return section(table)
+
+
+def precision(rows: Sequence[Precision]) -> RenderableType:
+    """Which ops give which type."""
+    table = empty_table("Precision", ("type", "left"), ("phase", "left"), ("ops", "left"))
+    for row in rows:
+        ops = ", ".join(f"{name} x{count}" if count > 1 else name for name, count in row.ops)
+        table.add_row(str(row.dtype).removeprefix("torch."), row.phase.value, ops)
+    return section(table)
 
 
 def memory(sizes: Memory) -> RenderableType:
     """Bytes by kind."""
-    table = _table("Memory", ("held by", "left"), ("bytes", "right"))
+    table = empty_table("Memory", ("held by", "left"), ("bytes", "right"))
     for kind in ("parameters", "buffers", "slots", "derived", "constants", "inputs"):
         table.add_row("optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
     table.add_section()
     table.add_row("all", size(sizes.total), style="bold")
-    return _block(table)
+    return section(table)
+
+
+def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
+    """What became of it, and what is in its way."""
+    table = empty_table(
+        f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left")
+    )
+    for row in rows[:_SHOWN]:
+        table.add_row(row.reason, str(row.count), _where(row.line))
+    return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
 
 
 def peaks(found: Peaks) -> RenderableType:
     """What a step allocates, at its most."""
-    table = _table("Peak of a step", ("bytes that it allocates", "left"), ("", "right"))
+    table = empty_table("Peak of a step", ("bytes that it allocates", "left"), ("", "right"))
     besides = "" if found.workspaces else ", without what kernels take"
     rows = {f"planned{besides}": found.planned, "measured": found.measured}
     rows["eager, measured"] = found.eager
@@ -116,12 +142,12 @@ def peaks(found: Peaks) -> RenderableType:
             table.add_row(name, size(count))
     notes = [Text(note, "yellow") for note in found.notes]
     notes += [Text(f"by {found.method}", "dim")] if found.method else []
-    return _block(table, *notes)
+    return section(table, *notes)
 
 
 def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
     """The orders that were tried, and what is in the arena."""
-    table = _table("Memory plan", ("", "left"), ("bytes", "right"), ("values", "right"))
+    table = empty_table("Memory plan", ("", "left"), ("bytes", "right"), ("values", "right"))
     for plan in plans:
         for one in plan.tried:
             chosen = " (chosen)" if one.name == plan.order else ""
@@ -132,29 +158,32 @@ def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
             table.add_row(f"arena{way}", size(plan.arena.nbytes), str(values))
         for left in plan.arena.outside:
             table.add_row(f"outside: {left.reason}", size(left.nbytes), str(left.values))
-    return _block(table)
+    return section(table)
 
 
 def programs(cache: Programs) -> RenderableType:
     """The cache."""
     title = (
-        f"Programs: {len(cache.held)} of at most {cache.size} held, {cache.captures} captured, "
-        f"{_times(cache.hits)} served from the cache"
+        f"Programs: {len(cache.held)} of at most {cache.size} held; hits: {cache.hits}, "
+        f"misses: {cache.captures}, each a capture"
     )
-    table = _table(title, ("serves", "left"), ("nodes", "right"), ("runs", "right"), ("", "left"))
+    columns: list[tuple[str, _Justify]] = [(n, "right") for n in ("nodes", "runs", "holds", "peak")]
+    table = empty_table(title, ("serves", "left"), *columns, ("", "left"))
     for held in cache.held:
-        mark = Text("reported" if held.reported else "", "dim")
-        table.add_row(held.signature, str(held.nodes), _runs(held), mark)
+        mark = Text("*" if held.reported else "", "dim")
+        peak = "" if held.peak is None else size(held.peak)
+        cells = (str(held.nodes), _runs(held), size(held.nbytes), peak)
+        table.add_row(held.signature, *cells, mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
-    return _block(table, *reasons)
+    return section(table, Text("*: what this report is about", "dim"), *reasons)
 
 
 def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:
     """Of the last step."""
-    table = _table("Gradients of the last step", ("param group", "left"), ("norm", "right"))
+    table = empty_table("Gradients of the last step", ("param group", "left"), ("norm", "right"))
     for group, norm in rows:
         table.add_row(group, f"{norm:.6g}")
-    return _block(table)
+    return section(table)
 
 
 _CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are not compiled here"}
@@ -162,7 +191,7 @@ _CHECKED = {"compiled": "by compiled code", "python": "in Python: the guards are
 
 def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> RenderableType:
     """Guarded attributes, those of one name and value in one row."""
-    table = _table(
+    table = empty_table(
         "Guards: a change needs another program",
         ("value", "left"),
         ("of", "left"),
@@ -178,21 +207,21 @@ def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Renderabl
     if moving:
         notes.append(Text(f"free to move: {', '.join(_moving(moving))}", "green"))
     notes.append(Text(f"checked before each call, {_CHECKED[form]}", "dim"))
-    return _block(table, *notes)
+    return section(table, *notes)
 
 
 def branches(rows: Sequence[Branch]) -> RenderableType:
     """Decisions on numbers of the optimizers."""
-    table = _table("Branches that the optimizers took", ("condition", "left"), ("was", "left"))
+    table = empty_table("Branches that the optimizers took", ("condition", "left"), ("was", "left"))
     for row in rows[:_SHOWN]:
         times = f"  ({_times(row.count)})" if row.count > 1 else ""
         table.add_row(Text(row.condition).append(times, "dim"), row.taken)
-    return _block(table, *_more(len(rows)))
+    return section(table, *_more(len(rows)))
 
 
 def baked(rows: Sequence[Baked]) -> RenderableType:
     """Values that are part of the program now."""
-    table = _table(
+    table = empty_table(
         "Baked in: part of the program, no longer read",
         ("value", "left"),
         ("in", "left"),
@@ -208,7 +237,7 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
         else:
             cells = (row.value, "the call")
         table.add_row(*cells, row.name if row.kind is Kind.ARGUMENT else _where(row.line))
-    return _block(table, *_more(len(rows)))
+    return section(table, *_more(len(rows)))
 
 
 def size(count: int) -> str:
@@ -219,7 +248,7 @@ def size(count: int) -> str:
     return f"{scaled:.1f} {_UNITS[unit]}" if unit else f"{count} B"
 
 
-def _table(title: str, *columns: tuple[str, _Justify]) -> Table:
+def empty_table(title: str, *columns: tuple[str, _Justify]) -> Table:
     table = Table(
         title=title,
         title_style="bold cyan",
@@ -234,7 +263,7 @@ def _table(title: str, *columns: tuple[str, _Justify]) -> Table:
     return table
 
 
-def _block(table: Table, *notes: RenderableType) -> RenderableType:
+def section(table: Table, *notes: RenderableType) -> RenderableType:
     if not table.row_count:
         return Group()
     return Padding(Group(table, *notes), (1, 0, 0, 0))

@@ -11,25 +11,45 @@ from . import executable
 from .compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
 from .cut import cut
 from .disk_cache import DiskCache as DiskCache
-from .executable import Executable
+from .executable import Executable, Lowered
+from .halves import Halves as Halves, halve as halve
 from .plan import Plan
 from .region import Region
+from .scan import scan as scan
 
 __all__ = [
+    "Around",
     "Compilation",
     "CompilationFailed",
     "DiskCache",
     "Executable",
+    "Halves",
+    "Lowered",
+    "Part",
     "Plan",
     "Region",
+    "halve",
     "lower",
     "lower_to_regions",
+    "plain",
+    "scan",
 ]
 
+Part = Callable[[Program, str], Lowered]
+"""Lowers a program without micro-batches, or a part of one with micro-batches."""
+Around = Callable[[Part], Part]
+"""Puts something else around the lowering of a part."""
 _DEFAULT = Options()
 
 
-def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executable | Plan:
+def plain(part: Part) -> Part:
+    """Nothing is put around it."""
+    return part
+
+
+def lower(
+    program: Program, name: str, options: Options = _DEFAULT, around: Around = plain
+) -> Lowered:
     """One executable, or the plan of a step that accumulates gradients.
 
     Of ``options``, those about memory count.
@@ -37,12 +57,13 @@ def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executabl
     Raises:
         NotSupported: the step cannot be split into micro-batches and an update.
     """
-    return _lower(program, name, functools.partial(executable.lower, options=options))
+    lower_part = functools.partial(executable.lower, options=options)
+    return _lower(program, name, around(lower_part))
 
 
 def lower_to_regions(
-    program: Program, name: str, *, eager_draws: bool
-) -> tuple[Executable | Plan, list[Region]]:
+    program: Program, name: str, *, eager_draws: bool, around: Around = plain
+) -> tuple[Lowered, list[Region]]:
     """As `lower`; most of it are calls of regions, which have to be compiled before the first run.
 
     ``eager_draws``: random numbers are those of eager.
@@ -54,12 +75,10 @@ def lower_to_regions(
         regions.extend(found)
         return executable.lower(calling, part_name)
 
-    return _lower(program, name, lower_part), regions
+    return _lower(program, name, around(lower_part)), regions
 
 
-def _lower(
-    program: Program, name: str, lower_part: Callable[[Program, str], Executable]
-) -> Executable | Plan:
+def _lower(program: Program, name: str, lower_part: Part) -> Lowered:
     if program.signature.micro_batches > 1:
         return Plan.of(program, name, lower_part)
     return lower_part(program, name)

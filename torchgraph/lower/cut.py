@@ -3,7 +3,8 @@
 Outside stay numbers and what they are read from, draws when they must be eager's, collectives, and
 our own ops over lists of tensors, which are one kernel already. Everything else joins the region of
 its level: ops outside of level n run before region n, which runs before those of level n + 1.
-Mostly there is one region: forward and backward.
+Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
+own, one for each checkpointed region: within one region the compiler would compute it once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..program import OutputKind, Program, TensorMeta, provenance
 from ..values import leaves
 from . import fast_draws, numbers
 from .region import Region, RegionGraph
+from .repeats import Part, repeats
 
 aten = torch.ops.aten
 
@@ -93,14 +95,21 @@ class _Cut:
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
-        return bool(numbers.moving(node)) and not numbers.takes_tensors(node)
+        return bool(numbers.moving(node)) and not numbers.takes_tensors(
+            node.target, node.meta["val"]
+        )
 
     def _levels(self) -> dict[fx.Node, int]:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
+        latest = 0
+        begun: dict[Part, int] = {}
+        repeated = repeats(self._program)
         for node in self._ops:
             outside = node in self._outside
             level = 0
+            if node in repeated:
+                level = begun.setdefault(repeated[node], latest + 1)
             for source in self._sources(node):
                 if source in found:
                     waits = outside and source not in self._outside
@@ -108,6 +117,7 @@ class _Cut:
             if outside and effects.of(node).ordered:
                 level = latest_ordered = max(level, latest_ordered)
             found[node] = level
+            latest = max(latest, level)
         return found
 
     def _sources(self, node: fx.Node) -> list[fx.Node]:

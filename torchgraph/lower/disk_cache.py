@@ -3,24 +3,31 @@
 An entry is a directory that Inductor can load from, and a manifest with the hash of every file in
 it. It is made elsewhere and renamed into place, so that it is there whole or not at all; when two
 processes make the same one, the first stays. The directory belongs to the user alone: an entry is
-code that will run.
+code that will run. Who makes an entry holds a lock on its directory; what a killed process left has
+none, and goes when the next entry is made.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from ..config import cache_directory
 from ..errors import BackendWarning, warn
 
 _MANIFEST = "manifest.json"
+_MAKING = "making-"
+_YOUNG = 60.0
+"""Seconds for which a directory without a lock is left alone: its maker may be about to lock it."""
 
 
 class DiskCache:
@@ -29,6 +36,7 @@ class DiskCache:
     def __init__(self, root: Path | None = None) -> None:
         self._root = root or cache_directory()
         self._checked = False
+        self._locks: dict[Path, int] = {}
 
     def find(self, key: str) -> Path | None:
         """The entry of that key; None when there is none, or one that is not whole (a warning)."""
@@ -43,8 +51,14 @@ class DiskCache:
         return entry
 
     def begin(self) -> Path:
-        """An empty directory to make an entry in."""
-        return Path(tempfile.mkdtemp(prefix="making-", dir=self.root))
+        """An empty directory to make an entry in; what killed processes left is removed."""
+        for left in self.root.glob(f"{_MAKING}*"):
+            _remove_if_left(left)
+        made = Path(tempfile.mkdtemp(prefix=_MAKING, dir=self.root))
+        lock = _locked(made)
+        if lock is not None:
+            self._locks[made] = lock
+        return made
 
     def keep(self, made: Path, key: str) -> Path:
         """Put what was made in place; when another process was faster, its entry stays."""
@@ -58,6 +72,9 @@ class DiskCache:
             if not entry.is_dir():
                 raise
             shutil.rmtree(made, ignore_errors=True)
+        finally:
+            if made in self._locks:
+                os.close(self._locks.pop(made))
         return entry
 
     @property
@@ -93,6 +110,31 @@ def _private(root: Path) -> Path:
     temporary = tempfile.mkdtemp(prefix="torchgraph-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return Path(temporary)
+
+
+def _locked(folder: Path) -> int | None:
+    """An open lock of the directory; None where another has it, or where there are no locks."""
+    try:
+        found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(found)
+        return None
+    return found
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a directory whose maker is gone: the system gave its lock back, however it ended."""
+    with contextlib.suppress(OSError):  # another process was faster
+        if time.time() - folder.stat().st_mtime < _YOUNG:
+            return
+        lock = _locked(folder)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def _problem(entry: Path, key: str) -> str:

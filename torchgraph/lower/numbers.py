@@ -33,20 +33,19 @@ def moving(node: fx.Node) -> list[fx.Node]:
     return [arg for arg in node.all_input_nodes if is_number(arg)]
 
 
-def takes_tensors(node: fx.Node) -> bool:
+def takes_tensors(target: Any, value: Any) -> bool:
     """True when `with_tensors` has a rule for the op and its result is of floating point."""
-    value = node.meta.get("val")
-    return (
-        node.target in _RULES and isinstance(value, torch.Tensor) and value.dtype.is_floating_point
-    )
+    return target in _RULES and isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
-def with_tensors(graph: fx.Graph, node: fx.Node, args: tuple[Any, ...], kwargs: Any) -> fx.Node:
+def with_tensors(
+    graph: fx.Graph, target: Any, wanted: Any, args: tuple[Any, ...], kwargs: Any
+) -> fx.Node:
     """The op on ``args`` and ``kwargs``, numbers among which are 0-dim float64 nodes now.
 
-    Computes what the op computes with the numbers, in the result's own dtype at least.
+    Computes what the op computes with the numbers, in the dtype of ``wanted``, the fake result, at
+    least.
     """
-    wanted = node.meta["val"]
 
     def emit(op: OpOverload, *given: Any) -> fx.Node:
         made = graph.call_function(op, given)
@@ -54,7 +53,7 @@ def with_tensors(graph: fx.Graph, node: fx.Node, args: tuple[Any, ...], kwargs: 
             made.meta["val"] = evaluate(wanted.fake_mode, op, with_values(given), {})
         return made
 
-    result = _RULES[node.target](emit, *args, **kwargs)
+    result = _RULES[target](emit, *args, **kwargs)
     if result.meta["val"].dtype == wanted.dtype:
         return result
     cast = graph.call_function(aten._to_copy.default, (result,), {"dtype": wanted.dtype})

@@ -12,7 +12,7 @@ from torch import fx
 from ..capture.micro_batch import chunk
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
-from .executable import Executable
+from .executable import Lowered
 from .split import split
 
 
@@ -31,9 +31,9 @@ class Plan:
     place, so that at any time there is one set of gradients and one micro-batch's activations.
     """
 
-    first: Executable
-    following: Executable
-    update: Executable
+    first: Lowered
+    following: Lowered
+    update: Lowered
     signature: Signature
     """Of the whole step."""
     program: Program
@@ -41,7 +41,7 @@ class Plan:
     _progress: _Progress = field(default_factory=_Progress)
 
     @classmethod
-    def of(cls, program: Program, name: str, lower: Callable[[Program, str], Executable]) -> Plan:
+    def of(cls, program: Program, name: str, lower: Callable[[Program, str], Lowered]) -> Plan:
         """Split, and ``lower`` each part. Raises what `split` raises."""
         parts = split(program)
         names = ("first micro-batch", "following micro-batches", "update")
@@ -60,14 +60,14 @@ class Plan:
         return tuple(o for o in self.first.outputs if o.kind is not OutputKind.GRADIENT)
 
     @property
-    def executables(self) -> tuple[Executable, ...]:
+    def executables(self) -> tuple[Lowered, ...]:
         """The parts, in the order in which they run."""
         return (self.first, self.following, self.update)
 
     @property
     def programs(self) -> tuple[Program, ...]:
         """The lowered programs of the parts."""
-        return tuple(part.program for part in self.executables)
+        return tuple(one for part in self.executables for one in part.programs)
 
     @property
     def writes(self) -> bool:
@@ -119,6 +119,11 @@ class Plan:
     def line_of(self, node: fx.Node | None) -> SourceLine | None:
         """As `Executable.line_of`."""
         return self.first.line_of(node)
+
+    def close(self) -> None:
+        """As `Executable.close`."""
+        for part in self.executables:
+            part.close()
 
 
 def _pack(values: tuple[Any, ...]) -> Any:

@@ -133,7 +133,7 @@ class RegionGraph:
         args = fx.map_arg(node.args, self._copies.__getitem__)
         kwargs = fx.map_arg(node.kwargs, self._copies.__getitem__)
         if numbers.moving(node):
-            return numbers.with_tensors(self._graph, node, args, kwargs)
+            return numbers.with_tensors(self._graph, node.target, node.meta["val"], args, kwargs)
         if fast_draws.has_rule(node):
             return fast_draws.rewritten(self._graph, node, args)
         made = self._graph.call_function(node.target, args, kwargs)

@@ -46,8 +46,8 @@ def split(program: Program) -> Segments:
     """The segments of a program whose gradients are marked by ``torchgraph::accumulated``.
 
     Raises:
-        NotSupported: the update reads something of the forward or backward besides gradients, or a
-            state that they write.
+        NotSupported: the update reads something of the forward or backward besides gradients and
+            the new values of states, or the old value of a state that they write.
     """
     parts = _Parts(program)
     parts.check()
@@ -82,11 +82,11 @@ class _Parts:
         written = {out.target for out, _ in early if out.kind is OutputKind.UPDATE}
         inputs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
         states = {node: spec.fqn for node, spec in inputs}
-        states.update((v, out.target) for out, v in early if out.target in written)
+        held = self._held()
         for node in self._late:
             for used in node.all_input_nodes:
                 anew = used.op == "call_function" and used not in self._late | self._marks
-                if anew or states.get(used) in written:
+                if (anew and used not in held) or states.get(used) in written:
                     what = states.get(used, used.name)
                     raise NotSupported(
                         f"Gradient accumulation: the optimizer's step reads {what}, which each "
@@ -106,6 +106,7 @@ class _Parts:
         """What runs once a step."""
         graph, copies, sums = self._with_inputs(self._gradients)
         copies.update((gradient.mark, total) for gradient, total in sums.items())
+        copies.update((value, copies[state]) for value, state in self._held().items())
         late = self._late
         self._copy(graph, copies, lambda node: node in late)
         outputs = [pair for pair in self._outputs if not self._is_early(*pair)]
@@ -140,6 +141,16 @@ class _Parts:
         return program
 
     # --- pieces -----------------------------------------------------------------------------------
+
+    def _held(self) -> dict[fx.Node, fx.Node]:
+        """New values of states that a micro-batch writes: the update finds them in the states."""
+        specs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
+        states = {spec.fqn: node for node, spec in specs}
+        return {
+            value: states[out.target]
+            for out, value in self._outputs
+            if out.kind is OutputKind.UPDATE and self._is_early(out, value)
+        }
 
     def _is_early(self, out: OutputSpec, value: Any) -> bool:
         """True for an output that a micro-batch gives: what build returned, and written buffers."""

@@ -9,7 +9,7 @@ from . import bce as bce, library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .grad_stats import clip_coefficient, grad_stats
-from .marks import accumulated, before_update, gradient
+from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
 from .scale import cast_scale
 from .scaler import find_inf, keep, unscale, update_scale_
@@ -17,6 +17,8 @@ from .scaler import find_inf, keep, unscale, update_scale_
 __all__ = [
     "accumulated",
     "after",
+    "amp_black",
+    "amp_white",
     "before_update",
     "bernoulli",
     "cast_scale",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..options import Options
+from .activation_checkpointing import ActivationCheckpointing as ActivationCheckpointing
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
@@ -20,12 +21,14 @@ from .fuse_cast_scale import FuseCastScale as FuseCastScale
 from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
 from .fuse_layer_norm import FuseLayerNorm as FuseLayerNorm
 from .fuse_rms_norm import FuseRmsNorm as FuseRmsNorm
+from .mixed_precision import MixedPrecision as MixedPrecision
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
 from .sparse_embedding import SparseEmbedding as SparseEmbedding
 
 __all__ = [
+    "ActivationCheckpointing",
     "Canonicalize",
     "ChannelsLast",
     "CommonSubexpressions",
@@ -41,6 +44,7 @@ __all__ = [
     "FuseLayerNorm",
     "FuseModelUpdate",
     "FuseRmsNorm",
+    "MixedPrecision",
     "Pass",
     "PruneDepend",
     "SparseEmbedding",
@@ -53,6 +57,7 @@ __all__ = [
 def pipeline(options: Options) -> tuple[Pass, ...]:
     """The passes for these options, in order."""
     return (
+        *_precision(options),  # before all others: the casts are part of what they rewrite
         *_updates(options),  # before the others: it removes most nodes of the update
         Canonicalize(),  # without identity views and copies, equal expressions look equal
         FoldConstants(),  # before cse: chains of constants become single nodes to compare
@@ -61,6 +66,7 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
         DelayVariables(),  # after all that give a weight other readers
         PruneDepend(),  # after all that merge or move: from here on, order is the order of nodes
         DeadCode(),  # after all that leave nodes behind that nobody reads
+        *_checkpointing(options),  # after cse and dce: the backward reads what it really needs
         *_fusions(options),  # after dce: a reader that is dead would count as one
     )
 
@@ -78,6 +84,12 @@ def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tu
     return (*pipeline(options), *layout)
 
 
+def _precision(options: Options) -> tuple[Pass, ...]:
+    if options.amp is None or options.amp_policy != "oneflow":
+        return ()
+    return (MixedPrecision(options.amp),)
+
+
 def _updates(options: Options) -> tuple[Pass, ...]:
     if not options.updates_fused:
         return ()
@@ -92,6 +104,12 @@ def _updates(options: Options) -> tuple[Pass, ...]:
 
 def _sparse(options: Options) -> tuple[Pass, ...]:
     return (SparseEmbedding(),) if options.sparse_update else ()
+
+
+def _checkpointing(options: Options) -> tuple[Pass, ...]:
+    if not options.checkpointed and options.checkpoint_policy is None:
+        return ()
+    return (ActivationCheckpointing(options.checkpointed, options.checkpoint_policy),)
 
 
 def _fusions(options: Options) -> tuple[Pass, ...]:

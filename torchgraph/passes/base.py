@@ -24,6 +24,9 @@ class Pass(ABC):
     removes: ClassVar[frozenset[str]] = frozenset()
     """Op namespaces whose ordered calls the pass removes. Every other ordered call must stay."""
 
+    retypes: ClassVar[bool] = False
+    """True for a pass after which ordered calls may give tensors of another dtype."""
+
     @abstractmethod
     def exact(self, program: Program) -> bool:
         """True when the results of ``program`` stay bitwise equal."""

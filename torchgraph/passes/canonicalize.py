@@ -83,6 +83,14 @@ def _identity_copy(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
     return _same_contents(node, node.args[0], outputs, edit)
 
 
+def _precision_mark(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
+    """``amp.white(x)`` and ``amp.black(x)``, which have been heeded by now; else a plain copy."""
+    if not _identity_copy(node, outputs, edit):
+        new = edit.call(aten.clone.default, node.args, before=node, like=node)
+        outputs.replace(node, new, edit)
+    return True
+
+
 def _layout_copy(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
     """``copy(y, x)``, x in y's layout, where the layouts are equal: one per gradient."""
     layout, source = node.args[0], node.args[1]
@@ -214,6 +222,7 @@ _RULES: dict[Any, tuple[_Rule, ...]] = {
     **dict.fromkeys(_RESHAPES, (_identity_view, _view_of_view)),
     **dict.fromkeys(_PERMUTATIONS, (_identity_view, _permutation_of_permutation)),
     **dict.fromkeys((aten.clone.default, aten._to_copy.default, ops.gradient), (_identity_copy,)),
+    **dict.fromkeys((ops.amp_white, ops.amp_black), (_precision_mark,)),
     aten.copy.default: (_layout_copy,),
     **dict.fromkeys(_NEUTRAL, (_neutral_operand,)),
 }

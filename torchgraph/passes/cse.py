@@ -56,8 +56,8 @@ def _key(node: fx.Node) -> Hashable | None:
     try:
         key = (
             node.target,
-            _frozen(node.args),
-            _frozen(node.kwargs),
+            frozen(node.args),
+            frozen(node.kwargs),
             _region(node),
             IN_PLACE in node.meta,
         )
@@ -74,14 +74,14 @@ def _region(node: fx.Node) -> Hashable:
     return provenance(node).phase
 
 
-def _frozen(value: Any) -> Hashable:
-    """Hashable, and different for 1, 1.0, True, 0.0 and -0.0."""
+def frozen(value: Any) -> Hashable:
+    """An argument, hashable, and different for 1, 1.0, True, 0.0 and -0.0."""
     if isinstance(value, (tuple, list)):
-        return tuple(map(_frozen, value))
+        return tuple(map(frozen, value))
     if isinstance(value, dict):
-        return tuple(sorted((name, _frozen(item)) for name, item in value.items()))
+        return tuple(sorted((name, frozen(item)) for name, item in value.items()))
     if isinstance(value, slice):
-        return ("slice", _frozen(value.start), _frozen(value.stop), _frozen(value.step))
+        return ("slice", frozen(value.start), frozen(value.stop), frozen(value.step))
     if isinstance(value, float):
         return ("float", value.hex())
     if isinstance(value, complex):

@@ -42,7 +42,9 @@ def run(
         edits, stopped = _apply(program, one, budget)
         _dump(program, dump, f"{number:02}-{one.name}.after.txt")
         verify(program, Stage.OPTIMIZED, made_by=one.name, strict=strict)
-        promises = verify_promises(promises, program, made_by=one.name, removes=one.removes)
+        promises = verify_promises(
+            promises, program, made_by=one.name, removes=one.removes, retypes=one.retypes
+        )
         if on_pass is not None:
             on_pass(one, program)
         if stopped:
@@ -92,7 +94,14 @@ def _apply(program: Program, one: Pass, budget: int | None) -> tuple[int, bool]:
         raise _failure(one, edit, cause) from cause
     seconds = time.perf_counter() - start
     record = PassRecord(
-        one.name, edit.edits, seconds, before, program.count(), exact, edit.refusals()
+        one.name,
+        edit.edits,
+        seconds,
+        before,
+        program.count(),
+        exact,
+        edit.refusals(),
+        tuple(edit.savings),
     )
     program.history.append(record)
     return edit.edits, stopped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -20,9 +21,10 @@ from ..capture.step import Leaf, Step
 from ..capture.trace import OutputSlot
 from ..counters import counters
 from ..debug.tree import TreeSource
-from ..errors import GraphBroken, SharedMemory, StepFailed
+from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
-from ..lower import Executable, Plan
+from ..lower import Lowered
+from ..options import Options
 from ..program import (
     InputSpec,
     OutputKind,
@@ -34,7 +36,10 @@ from ..program import (
 )
 from . import cudnn
 from .derived import Derived
+from .graphs import Graphing
+from .outputs import Ring
 
+_KEPT = 64
 _INTERRUPT = int(signal.SIGINT)
 _set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in a step
 
@@ -46,16 +51,21 @@ class Replay:
         self,
         captured: Captured,
         program: Program,
-        executable: Executable | Plan,
-        cudnn_heuristic: bool | None = None,
+        executable: Lowered,
+        options: Options,
+        graphing: Graphing,
     ) -> None:
-        """``cudnn_heuristic``: see `GraphConfig.enable_cudnn_conv_heuristic_search_algo`."""
         self.captured = captured
         self.program = program
         """The program after all passes."""
         self.executable = executable
+        self.graphing = graphing
         self.guards = captured.guards
         self.runs = 0
+        self.first_seconds = 0.0
+        """What the first run took."""
+        self.seconds: deque[float] = deque(maxlen=_KEPT)
+        """What the last runs after it took, on the host."""
         self.serves = program.signature.describe_inputs()
         self.before_run: Callable[[int], None] | None = None
         """To be called before each run, with the number of calls so far; see `Switch`."""
@@ -67,10 +77,11 @@ class Replay:
         self.norms: dict[str, torch.Tensor] = {}
         """Of each param group's gradients in the last run, where asked for."""
         self._leaves = list(captured.leaves)
-        self._cudnn_heuristic = cudnn.applicable(cudnn_heuristic, self.devices)
-        kinds = [out.kind for out in executable.outputs]
-        self.serves_once = OutputKind.CREATE in kinds or bool(captured.writes)
+        self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
+        self.serves_once = captured.serves_once
         """True when the program creates optimizer state: the next step needs another program."""
+        size = options.outputs_buffer_size
+        self._ring = Ring(size) if size else None
         writes: bool = executable.writes
         self.patience: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
@@ -83,10 +94,16 @@ class Replay:
         optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
         return not optimizers <= self.skipped
 
-    def adopt(self, program: Program, executable: Executable | Plan) -> None:
+    def adopt(self, program: Program, executable: Lowered) -> None:
         """Run ``executable``, of Inductor's code, from now on."""
+        self.executable.close()
         self.program, self.executable, self.inductor_since = program, executable, self.runs
+        self.seconds.clear()
         self._bind()
+
+    def close(self) -> None:
+        """Give back the memory of a CUDA Graph. It is not run any more."""
+        self.executable.close()
 
     @property
     def devices(self) -> set[str]:
@@ -144,6 +161,7 @@ class Replay:
 
         Raises:
             StepFailed: an op raised; says whether anything was written before.
+            CudaGraphRefused: the capture failed and is required; nothing was written.
         """
         try:
             values = self._values(call)
@@ -164,6 +182,8 @@ class Replay:
         self._write_back()
         if self._order is not None:
             returned = [returned[i] for i in self._order]
+        if self._ring is not None:
+            returned = self._ring.filled(returned)
         return _rebuild(self.captured.out_tree, returned)
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
@@ -253,6 +273,7 @@ class Replay:
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
         random = torch.get_rng_state() if self.executable.random else None
         try:
+            self.graphing.began()
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
                 return self.executable.function(values)
         except Exception as error:
@@ -264,6 +285,8 @@ class Replay:
                 state = "Nothing was updated."
                 if random is not None:
                     torch.set_rng_state(random)
+                if isinstance(error, CudaGraphRefused):
+                    raise
             what = getattr(node, "target", "the program")
             raise StepFailed(
                 f"{what} failed while the step ran: {error}. {state}",

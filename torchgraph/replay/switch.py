@@ -12,7 +12,7 @@ import torch
 from .. import _extension
 from ..debug.stages import Stages
 from ..errors import BackendWarning, warn
-from ..lower import Compilation, CompilationFailed, DiskCache, Executable, Plan, lower_to_regions
+from ..lower import Compilation, CompilationFailed, DiskCache, Lowered, lower_to_regions
 from ..options import Options
 from ..passes import inductor_pipeline, run
 from ..program import Program
@@ -29,7 +29,7 @@ class Switch:
         self._name = name
         self._stages = stages
         self._at = 0 if options.backend == "inductor" else options.switch_at
-        self._prepared: tuple[Program, Executable | Plan] | None = None
+        self._prepared: tuple[Program, Lowered] | None = None
         self._compilation: Compilation | None = None
 
     def before_run(self, calls: int) -> None:
@@ -59,7 +59,10 @@ class Switch:
         program = run(self._replay.captured.program, passes, options.passes)
         eager_draws = options.rng == "eager"
         executable, regions = lower_to_regions(
-            program, f"{self._name} inductor", eager_draws=eager_draws
+            program,
+            f"{self._name} inductor",
+            eager_draws=eager_draws,
+            around=self._replay.graphing.around(program),
         )
         self._prepared = (program, executable)
         self._compilation = Compilation(regions, DiskCache(), eager_draws=eager_draws)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import InvalidOption
+from ..options import ShapeBuckets
 from .base import Verbs
 
 BACKENDS = ("auto", "aten", "inductor")
@@ -52,6 +55,39 @@ class RunningVerbs(Verbs):
         if type(size) is not int or size < 1:
             raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
         self._set(cache_size=size)
+
+    def set_shape_buckets(
+        self, dim: int, sizes: Sequence[int], *, mask: str = "", whole: Sequence[str] = ()
+    ) -> None:
+        """Pad inputs along ``dim`` to the next of ``sizes``: few programs serve all batch sizes.
+
+        What is returned is cut to the size of the call. A call larger than all ``sizes`` has a
+        program of its own. Refused, with the line of `build`, where a real row may depend on a
+        padded one; `docs/shapes.md` tells what that is. No sizes: nothing is padded any more.
+
+        Args:
+            dim: of every tensor that has it, in all arguments.
+            sizes: ints of at least 1.
+            mask: the name of a parameter of `build` that torchgraph fills with a bool tensor of
+                the padded size, True for real rows. Multiply the losses of the rows by it before
+                you sum them; needed to train.
+            whole: names of parameters of `build` that are not padded.
+
+        Raises:
+            InvalidOption: ``dim`` or a size is no such int; a name is no str.
+        """
+        numbers = [dim, *sizes]
+        names = [mask, *whole] if not isinstance(whole, str) else [None]
+        if not all(type(n) is int for n in numbers) or dim < 0 or min(sizes, default=1) < 1:
+            raise InvalidOption(
+                "set_shape_buckets takes a dimension counted from 0 and sizes of at least 1, not "
+                f"{dim!r} and {sizes!r}."
+            )
+        if not all(isinstance(name, str) for name in names):
+            raise InvalidOption("set_shape_buckets: mask is a name, whole is a list of names.")
+        ascending = tuple(sorted(set(sizes)))
+        buckets = ShapeBuckets(dim, ascending, mask, frozenset(whole)) if sizes else None
+        self._set(buckets=buckets)
 
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
         """Whether cuDNN takes its convolution algorithms by heuristic (True) or by trying them.

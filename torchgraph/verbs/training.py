@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from .._torch import OpOverload
 from ..errors import InvalidOption
+from ..options import CheckpointPolicy
 from .base import Verbs, is_number
+
+_OP_TYPES = (OpOverload, type(torch.ops.aten.mm))
 
 
 class TrainingVerbs(Verbs):
     """See `GraphConfig`."""
 
-    def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
-        """`build` computes in half precision where `torch.autocast` of that dtype would.
+    def enable_amp(
+        self,
+        mode: bool = True,
+        *,
+        dtype: torch.dtype = torch.float16,
+        policy: str = "autocast",
+    ) -> None:
+        """`build` computes in half precision; parameters stay as they are.
 
-        The numbers are those of ``with torch.autocast(device, dtype):`` around the forward part of
-        `build`; ``backward()`` runs outside of it, as torch recommends. Parameters stay as they
-        are, each is cast once per step. OneFlow: the option of the same name.
+        ``policy="autocast"``: the numbers are those of ``with torch.autocast(device, dtype):``
+        around the forward part of `build`; ``backward()`` runs outside of it, as torch recommends.
+        ``policy="oneflow"``: `build` is captured in float32, and the nodes of forward and backward
+        together are coloured by OneFlow's lists: between matrix products and convolutions all runs
+        in half precision, softmax, norms and losses too (`passes.MixedPrecision`). `amp.white` and
+        `amp.black` move the border. OneFlow: the option of the same name.
 
         Raises:
-            InvalidOption: ``dtype`` is neither float16 nor bfloat16.
+            InvalidOption: ``dtype`` is neither float16 nor bfloat16, or the policy is another.
         """
         if dtype not in (torch.float16, torch.bfloat16) or mode not in (True, False):
             raise InvalidOption(
                 f"enable_amp takes a bool and dtype=torch.float16 or torch.bfloat16, not "
                 f"{mode!r} and {dtype!r}."
             )
-        self._set(amp=dtype if mode else None)
+        if policy not in ("autocast", "oneflow"):
+            raise InvalidOption(f'enable_amp takes policy="autocast" or "oneflow", not {policy!r}.')
+        self._set(amp=dtype if mode else None, amp_policy=policy if mode else "autocast")
 
     def set_gradient_accumulation_steps(self, value: int, *, whole: Sequence[str] = ()) -> None:
         """Split each call into ``value`` micro-batches and update once, with the mean gradient.
@@ -48,6 +64,29 @@ class TrainingVerbs(Verbs):
                 f"not {value!r} and {whole!r}."
             )
         self._set(micro_batches=value, whole_inputs=frozenset(whole))
+
+    def set_activation_checkpointing(
+        self, policy: str | float | Sequence[Any] | None = "everything"
+    ) -> None:
+        """Which activations the forward keeps for the backward; the others are computed again.
+
+        The numbers stay bitwise the same: draws (dropout) are kept, as bools where they are 0 or 1,
+        and so are batch norms. Modules with a setting of their own
+        (``graph.model.layer.to(GraphModule).activation_checkpointing``) follow that.
+
+        Args:
+            policy: ``"everything"`` or None: all are kept. ``"matmuls"``: the results of matrix
+                products, convolutions and attention. A list of ops (``torch.ops.aten.mm`` or
+                ``torch.ops.aten.mm.default``): their results. An int: at most so many bytes at a
+                time, as far as that can be had, and as little work as possible. A float of at most
+                1: the same, as a share of what "everything" keeps. ``report()`` shows what came of
+                it; besides, all but "everything" keep what crosses the places where the forward is
+                cut into segments, each recomputed on its own.
+
+        Raises:
+            InvalidOption: something else.
+        """
+        self._set(checkpoint_policy=_checkpoint_policy(policy))
 
     def set_clip_grad_norm(self, max_norm: float | None, norm_type: float = 2.0) -> None:
         """Clip all gradients together by their norm, as `torch.nn.utils.clip_grad_norm_` does.
@@ -90,3 +129,19 @@ class TrainingVerbs(Verbs):
         over micro-batches.
         """
         self._set(gradient_norms=bool(mode))
+
+
+def _checkpoint_policy(policy: Any) -> CheckpointPolicy:
+    if policy is None or policy == "everything":
+        return None
+    if policy == "matmuls":
+        return "matmuls"
+    if isinstance(policy, (list, tuple)) and policy:
+        if all(isinstance(op, _OP_TYPES) for op in policy):
+            return tuple(policy)
+    elif is_number(policy) and (type(policy) is int or policy <= 1) and policy >= 0:
+        return policy  # type: ignore[no-any-return]  # a number
+    raise InvalidOption(
+        'set_activation_checkpointing takes "everything", "matmuls", a list of ops, bytes as an '
+        f"int, or a share as a float from 0 to 1, not {policy!r}."
+    )

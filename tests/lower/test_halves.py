@@ -1,0 +1,132 @@
+"""A step as two halves: nothing of the GPU in the host's, nothing of the CPU in the device's."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests.parity.models import Mlp, batches
+from tests.parity.test_optimizers import ELEMENTWISE
+from torchgraph.lower import halve, scan
+from torchgraph.lower.numbers import is_number
+from torchgraph.program import OutputKind, TensorMeta
+from torchgraph.values import evaluate, leaves, mode_of, neutral, with_values
+
+CUDA = torch.device("cuda", 0)
+WAITS = [name for name in ELEMENTWISE if name.startswith("Adafactor")]
+UNFAKED = [name for name in ELEMENTWISE if name.startswith("Rprop")]
+"""It fills by a mask, and the fake kernel of that asks for a GPU."""
+
+
+def captured(make, configure=lambda config: None):
+    """The program of the third step."""
+    model = Mlp()
+    graph = tg.train_step(model, nn.functional.cross_entropy, make(model.parameters()))
+    configure(graph.config)
+    for batch in batches(Mlp, 3):
+        graph(*batch)
+    return graph._shown[0].program
+
+
+def on_a_gpu(program):
+    """As capture would have found it with the model on a GPU: step counters stay on the CPU."""
+    program = program.copy()
+    mode = mode_of(program)
+    specs = []
+    with neutral():
+        for spec, node in zip(program.signature.inputs, program.placeholders, strict=True):
+            if spec.meta is not None and (spec.meta.shape or ".state." not in spec.fqn):
+                with mode:
+                    node.meta["val"] = torch.empty_strided(
+                        spec.meta.shape, spec.meta.stride, dtype=spec.meta.dtype, device=CUDA
+                    )
+                spec = replace(spec, meta=TensorMeta.of(node.meta["val"]))
+            specs.append(spec)
+        for node in program.nodes:
+            if node.op == "call_function" and not is_number(node):
+                values = with_values((node.args, dict(node.kwargs)))
+                node.meta["val"] = evaluate(mode, node.target, *values)
+    program.signature = replace(program.signature, inputs=tuple(specs))
+    return program
+
+
+def devices(program):
+    values = (value for node in program.nodes if node.users for value in leaves(node.meta["val"]))
+    return {value.device.type for value in values if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n not in WAITS + UNFAKED])
+def test_each_half_is_on_its_own_device(name):
+    program = on_a_gpu(captured(ELEMENTWISE[name]))
+    assert scan(program, CUDA) == ()
+    halves = halve(program, "test", CUDA)
+    assert devices(halves.device.program) == {"cuda"}
+    assert devices(halves.host.program) <= {"cpu"}
+    targets = {str(node.target) for node in halves.device.program.nodes}
+    assert "aten._local_scalar_dense.default" not in targets
+    assert halves.device.signature.inputs[-1].meta.shape == (halves.count,)
+
+
+@pytest.mark.parametrize("make", [optim.Adagrad, optim.AdamW, optim.NAdam, optim.RMSprop])
+def test_lists_of_parameters(make):
+    program = on_a_gpu(captured(lambda p: make(p, foreach=True)))
+    assert scan(program, CUDA) == ()
+    halves = halve(program, "test", CUDA)
+    assert devices(halves.device.program) == {"cuda"}
+    assert devices(halves.host.program) <= {"cpu"}
+
+
+@pytest.mark.parametrize("name", ["SGD", "SGD, nesterov", "AdamW", "AdamW, amsgrad", "RMSprop"])
+def test_fused_updates(name):
+    program = captured(ELEMENTWISE[name], lambda config: config.enable_multi_tensor_update())
+    program = on_a_gpu(program)
+    assert scan(program, CUDA) == ()
+    halves = halve(program, "test", CUDA)
+    assert devices(halves.device.program) == {"cuda"}
+    (update,) = [node for node in halves.device.program.nodes if "_update" in str(node.target)]
+    assert str(update.target).endswith("_.device"), "it writes in place"
+    assert devices(halves.host.program) <= {"cpu"}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_step_that_reads_norms_on_the_host(name):
+    found = scan(on_a_gpu(captured(ELEMENTWISE[name])), CUDA)
+    assert {one.reason.partition(": ")[2] for one in found} == {
+        "the host waits for a value of the GPU"
+    }
+
+
+def test_the_step_counters_are_counted_where_eager_has_them():
+    program = on_a_gpu(captured(lambda p: optim.AdamW(p, lr=0.1)))
+    halves = halve(program, "test", CUDA)
+    outputs = halves.host.signature.outputs
+    written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+    parameters = ("first.weight", "first.bias", "second.weight", "second.bias")
+    assert written == {f"optimizer.0.state.model.{name}.step" for name in parameters}
+    assert len(halves.written) == 4
+
+
+def test_halves_run_op_by_op_as_the_whole():
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = Mlp().eval()
+        optimizer = optim.AdamW(model.parameters(), lr=0.1)
+        graph = tg.train_step(model, nn.functional.cross_entropy, optimizer)
+        (batch,) = batches(Mlp, 1)
+        graph(*batch)
+        replay = graph._shown[0]
+        halves = halve(replay.program, "test", torch.device("cpu"))
+        values = replay._values(graph._inputs.bind(batch, {}))
+        copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+        with torch.no_grad():
+            expected = replay.executable.function(values)
+            got = halves.function(copies)
+        torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(
+            [v for v in copies if isinstance(v, torch.Tensor)],
+            [v.detach() for v in values if isinstance(v, torch.Tensor)],
+        )
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -1,0 +1,229 @@
+"""CUDA Graphs on a GPU, by `make gpu`. What they do is tested on the CPU beside this file."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests.parity.models import SHAPES, Mlp
+from torchgraph.errors import BackendWarning, CudaGraphRefused
+from torchgraph.replay.device import Cuda
+from torchgraph.testing import counters
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+OPTIMIZERS = {
+    "SGD": lambda p: optim.SGD(p, lr=0.1),
+    "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "AdamW": lambda p: optim.AdamW(p, lr=0.01),
+    "AdamW, capturable": lambda p: optim.AdamW(p, lr=0.01, capturable=True),
+    "NAdam": lambda p: optim.NAdam(p, lr=0.01),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01),
+    "Rprop": lambda p: optim.Rprop(p, lr=0.01),
+}
+
+
+def batches(count, rows=5):
+    made = torch.Generator().manual_seed(7)
+    return [
+        (
+            torch.randn(rows, *SHAPES[Mlp][1:], generator=made).cuda(),
+            torch.randint(0, 3, (rows,), generator=made).cuda(),
+        )
+        for _ in range(count)
+    ]
+
+
+def trained(mode, make=OPTIMIZERS["AdamW"], configure=lambda config: None):
+    torch.manual_seed(0)
+    model = Mlp().cuda()
+    optimizer = make(model.parameters())
+    scheduler = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    graph = tg.train_step(model, nn.functional.cross_entropy, optimizer, scheduler)
+    graph.config.set_backend("aten")
+    graph.config.set_cuda_graph(mode)
+    configure(graph.config)
+    torch.cuda.manual_seed(5)
+    return graph, model
+
+
+def both(steps=6, rows=5, **options: Any):
+    """Losses and parameters with a CUDA Graph, and op by op."""
+    found = []
+    for mode in ("require", "off"):
+        graph, model = trained(mode, **options)
+        losses = [graph(*batch) for batch in batches(steps, rows)]
+        found.append((losses, list(model.parameters())))
+    return found
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_replayed_step_trains_as_one_op_by_op(name):
+    with counters.expect(graph_captures=1):
+        got, expected = both(make=OPTIMIZERS[name])
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("verb", ["allow_fuse_model_update_ops", "enable_multi_tensor_update"])
+def test_fused_updates(verb):
+    got, expected = both(configure=lambda config: getattr(config, verb)())
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_micro_batches():
+    got, expected = both(rows=6, configure=lambda c: c.set_gradient_accumulation_steps(3))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_inductor():
+    def configure(config):
+        config.set_backend("inductor")
+
+    got, expected = both(configure=configure)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_draws_what_eager_draws():
+    class Drop(tg.Graph):
+        def build(self, x):
+            return nn.functional.dropout(x, 0.5), torch.rand_like(x)
+
+    graph = Drop()
+    graph.config.set_backend("aten")
+    graph.config.set_cuda_graph("require")
+    x = torch.ones(1000, device="cuda")
+    torch.cuda.manual_seed(3)
+    expected = [(nn.functional.dropout(x, 0.5), torch.rand_like(x)) for _ in range(5)]
+    torch.cuda.manual_seed(3)
+    for dropped, drawn in expected:
+        got = graph(x)
+        assert torch.equal(got[0], dropped)
+        assert torch.equal(got[1], drawn)
+    torch.cuda.manual_seed(3)
+    assert torch.equal(graph(x)[0], expected[0][0])
+
+
+def test_results_are_fresh_and_a_ring_takes_turns():
+    for size in (None, 2):
+        graph, _ = trained("require", configure=lambda c, n=size: c.set_outputs_buffer_size(n))
+        losses = [graph(*batch) for batch in batches(6)]
+        assert len({loss.data_ptr() for loss in losses}) == (size or 6)
+
+
+def test_memory_that_was_replaced_is_captured_again():
+    graph, model = trained("require")
+    data = batches(6)
+    for batch in data[:3]:
+        graph(*batch)
+    model.first.weight.data = model.first.weight.data.clone()
+    with counters.expect(captures=0, graph_captures=1):
+        for batch in data[3:]:
+            before = model.first.weight.detach().clone()
+            graph(*batch)
+            assert not torch.equal(model.first.weight, before)
+
+
+def test_another_stream():
+    got, expected = both()
+    graph, model = trained("require")
+    losses = []
+    for number, batch in enumerate(batches(6)):
+        stream = torch.cuda.Stream() if number % 2 else torch.cuda.current_stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            losses.append(graph(*batch))
+    torch.cuda.synchronize()
+    torch.testing.assert_close((losses, list(model.parameters())), got)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_close_gives_the_memory_back():
+    def used():
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    trained("require")[0](*batches(1)[0])  # what a first use of the GPU takes and keeps
+    data = batches(4, rows=4096)
+    sizes = []
+    for _ in range(3):
+        graph, model = trained("require")
+        for batch in data:
+            graph(*batch)
+        graph.close()
+        del graph, model
+        sizes.append(used())
+    assert sizes[0] == sizes[1] == sizes[2]
+
+
+def test_shapes_share_a_pool():
+    graph, _ = trained("require")
+    for rows in (5, 5, 3, 3, 5, 3):
+        graph(*batches(1, rows)[0])
+    assert len(graph._cache.graphs._devices) == 1
+
+
+def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):
+    graph, _ = trained("auto")
+    data = batches(4)
+    graph(*data[0])
+    capture = Cuda.capture
+
+    def waits(self, function, values):
+        return capture(self, lambda given: (function(given)[0].item(), ()), values)
+
+    monkeypatch.setattr(Cuda, "capture", waits)
+    with pytest.warns(BackendWarning, match="the capture failed"):
+        graph(*data[1])
+    monkeypatch.undo()
+    for batch in data[2:]:
+        assert graph(*batch).isfinite()
+    graph.close()
+    with counters.expect(graph_captures=1):
+        for batch in data:
+            assert graph(*batch).isfinite()
+
+
+def test_a_constant_of_the_cpu_moves():
+    class Adds(tg.Graph):
+        def build(self, x):
+            return x + torch.tensor([1.0, 2.0]).to(x.device) * torch.tensor(3.0)
+
+    graph = Adds()
+    graph.config.set_cuda_graph("require")
+    for _ in range(3):
+        assert graph(torch.zeros(2, device="cuda")).tolist() == [3, 6]
+
+
+def test_what_is_refused_names_the_line():
+    class Copies(tg.Graph):
+        def build(self, x, y):
+            return x + y.to(x.device)  # HERE
+
+    graph = Copies()
+    graph.config.set_cuda_graph("require")
+    with pytest.raises(CudaGraphRefused, match=r"copies a tensor from the CPU(?s:.*)HERE"):
+        graph(torch.ones(2, device="cuda"), torch.ones(2))
+    graph.config.set_cuda_graph("auto")
+    assert graph(torch.ones(2, device="cuda"), torch.ones(2)).tolist() == [2, 2]
+    assert graph.report().cuda_graph == "refused"
+
+
+def test_a_thousand_steps_hold_no_more_memory():
+    graph, _ = trained("require")
+    data = batches(4)
+    for number in range(20):
+        graph(*data[number % 4])
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    for number in range(1000):
+        graph(*data[number % 4])
+    torch.cuda.synchronize()
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before

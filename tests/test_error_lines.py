@@ -1,0 +1,40 @@
+"""Which line an error or a warning names, and errors that are the user's own."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contract.models import Eval, Function, data, made
+from torchgraph import errors
+
+
+def test_the_error_in_a_forward_of_the_user_comes_through_as_it_is():
+    class Own(Exception):
+        pass
+
+    def build(x):
+        raise Own("mine")
+
+    with pytest.raises(Own, match=r"^mine$"):
+        Function(build)(torch.ones(1))
+
+
+def test_an_error_names_the_line_in_the_users_module_not_in_torch():
+    class Deep(nn.Module):
+        def forward(self, x):
+            return x * float(x.mean())  # HERE
+
+    model = nn.Sequential(nn.Linear(4, 4), Deep())
+    with pytest.raises(errors.DataDependent) as found:
+        Eval(model)(*data())
+    assert found.value.where.function == "forward"
+    assert found.value.where.text.endswith("# HERE")
+
+
+def test_warn_points_at_the_users_line():
+    model, optimizer = made()
+    other = nn.Linear(4, 4)
+    graph = Function(lambda x: model(other(x)).sum().backward(), optimizer, model=model)
+    with pytest.warns(errors.UnregisteredModuleWarning) as found:
+        graph(*data())
+    assert found[0].filename == __file__

@@ -1,0 +1,47 @@
+"""Every private name of torch's CUDA bindings in use. Importing this file touches no GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+
+
+@contextlib.contextmanager
+def own_workspaces() -> Iterator[None]:
+    """In the block cuBLAS takes its workspaces from the current pool, and keeps none of them."""
+    if _clear_workspaces is None:
+        yield
+        return
+    _clear_workspaces()
+    try:
+        yield
+    finally:
+        _clear_workspaces()
+
+
+class _Pool:
+    """What `torch.cuda.use_mem_pool` asks of a pool: its handle."""
+
+    def __init__(self, handle: Any) -> None:
+        self.id = handle
+
+
+def allocating_from(handle: Any, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """In the block this thread allocates from the memory pool of a CUDA Graph."""
+    return torch.cuda.use_mem_pool(_Pool(handle), device)  # type: ignore[arg-type]  # its id
+
+
+def keep_pool(handle: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    """An empty CUDA Graph that keeps a memory pool alive, as Inductor's CUDA Graph trees do it."""
+    graph = torch.cuda.CUDAGraph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is empty
+        with torch.cuda.graph(graph, handle, stream, capture_error_mode="thread_local"):
+            pass
+    return graph

@@ -1,0 +1,14 @@
+"""Every name of torch's functorch in use. Importing this file does not load it; calls do."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+_KNAPSACK = "torch._functorch._activation_checkpointing.knapsack"
+
+
+def knapsack(sizes: Sequence[float], values: Sequence[float], room: float) -> list[int]:
+    """The items worth most that fit: their places. ``sizes`` and ``room`` are shares of 1."""
+    _, chosen, _ = importlib.import_module(_KNAPSACK).dp_knapsack(list(sizes), list(values), room)
+    return list(chosen)

@@ -1,0 +1,61 @@
+"""What of a program runs in which precision."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import OpOverload
+from ..program import Phase, Program, provenance
+from ..values import leaves
+from .ops import base_name
+
+_HALF = frozenset({torch.float16, torch.bfloat16})
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The ops of one phase that give tensors of one floating-point type."""
+
+    dtype: torch.dtype
+    phase: Phase
+    ops: tuple[tuple[str, int], ...]
+    """(name, how many), the most frequent first; a cast counts for the type that it gives."""
+
+
+def precision(program: Program) -> tuple[Precision, ...]:
+    """Of the forward and backward part; nothing when all of it is in one precision."""
+    found: dict[tuple[torch.dtype, Phase], Counter[str]] = {}
+    for node in program.nodes:
+        dtype, phase = _dtype(node), provenance(node).phase
+        if dtype is not None and phase is not Phase.UPDATE:
+            found.setdefault((dtype, phase), Counter())[_name(node)] += 1
+    if not any(dtype in _HALF for dtype, _ in found):
+        return ()
+    order = sorted(found, key=lambda key: (key[0].itemsize, str(key[0]), list(Phase).index(key[1])))
+    return tuple(Precision(*key, tuple(found[key].most_common())) for key in order)
+
+
+def _dtype(node: fx.Node) -> torch.dtype | None:
+    """Of the first floating-point tensor that an op gives."""
+    if not isinstance(node.target, OpOverload):
+        return None
+    for value in leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+            return value.dtype
+    return None
+
+
+def _name(node: fx.Node) -> str:
+    name = base_name(node.target)
+    return f"cast from {_source(node)}" if name == "_to_copy" and _source(node) else name
+
+
+def _source(node: fx.Node) -> str:
+    source: Any = node.args[0]
+    before, after = source.meta["val"].dtype, node.meta["val"].dtype
+    return "" if before is after else str(before).removeprefix("torch.")

@@ -1,0 +1,133 @@
+"""What activation checkpointing saves and what it costs, by module."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from torch import fx
+
+from .._torch import OpOverload
+from ..program import RECOMPUTED, Program, Saving
+from ..values import leaves
+from .tables import empty_table, section, size
+
+_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """The checkpointed regions of one module, over all of its calls."""
+
+    name: str
+    kept_before: int
+    """Bytes that its forward leaves for the backward, without checkpointing."""
+    kept_after: int
+    nodes: int
+    """Ops that the backward repeats."""
+    seconds: float
+    """Of these ops in one step: each timed on its own, on zeros of its shapes."""
+
+
+def collect(program: Program) -> tuple[Recomputation, ...]:
+    """By the name of the region, in the order of the forward."""
+    savings = [saving for record in program.history for saving in record.savings]
+    if not savings:
+        return ()
+    seconds = _seconds(program)
+    by_name: dict[str, list[Saving]] = {}
+    for saving in sorted(savings, key=lambda saving: saving.number):
+        by_name.setdefault(saving.region, []).append(saving)
+    return tuple(
+        Recomputation(
+            name,
+            sum(one.kept_before for one in group),
+            sum(one.kept_after for one in group),
+            sum(one.recomputed for one in group),
+            sum(seconds.get(one.number, 0.0) for one in group),
+        )
+        for name, group in by_name.items()
+    )
+
+
+def rendered(rows: tuple[Recomputation, ...]) -> RenderableType:
+    """The table; empty without checkpointing."""
+    shown = empty_table(
+        "Activation checkpointing",
+        ("module", "left"),
+        ("kept before", "right"),
+        ("now", "right"),
+        ("ops repeated", "right"),
+        ("ms", "right"),
+    )
+    whole = Recomputation(
+        "all",
+        sum(row.kept_before for row in rows),
+        sum(row.kept_after for row in rows),
+        sum(row.nodes for row in rows),
+        sum(row.seconds for row in rows),
+    )
+    for row in (*rows, whole) if len(rows) > 1 else rows:
+        time_paid = f"{1000 * row.seconds:.2f}"
+        shown.add_row(
+            row.name, size(row.kept_before), size(row.kept_after), str(row.nodes), time_paid
+        )
+    return section(shown)
+
+
+def _seconds(program: Program) -> dict[int, float]:
+    """Of the repeated ops, by region. Equal ops are timed once."""
+    timed: dict[Hashable, float] = {}
+    found: dict[int, float] = {}
+    for node in program.nodes:
+        region = node.meta.get(RECOMPUTED)
+        if region is None or not isinstance(node.target, OpOverload):
+            continue
+        key = (node.target, repr(_shapes(node.args)), repr(_shapes(node.kwargs)))
+        if key not in timed:
+            timed[key] = _timed(node)
+        found[region] = found.get(region, 0.0) + timed[key]
+    return found
+
+
+def _shapes(value: Any) -> Any:
+    def shape(node: fx.Node) -> str:
+        found = [(tuple(v.shape), v.stride(), v.dtype) for v in leaves(node.meta["val"])]
+        return str(found)
+
+    return fx.map_arg(value, shape)
+
+
+def _timed(node: fx.Node) -> float:
+    target: Any = node.target
+    args, kwargs = fx.map_arg(node.args, _zeros), fx.map_arg(dict(node.kwargs), _zeros)
+    value = next(leaf for leaf in leaves(node.meta["val"]) if leaf is not None)
+    on_gpu = value.device.type == "cuda"
+    times = []
+    with torch.no_grad():
+        for _ in range(_RUNS + 1):
+            start = time.perf_counter()
+            target(*args, **kwargs)
+            if on_gpu:
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def _zeros(node: fx.Node) -> Any:
+    value = node.meta["val"]
+    if isinstance(value, (tuple, list)):
+        return type(value)(_zero(item) for item in value)
+    return _zero(value)
+
+
+def _zero(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.zero_()

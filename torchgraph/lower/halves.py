@@ -1,0 +1,137 @@
+"""A program as two: the host's, which computes numbers, and the device's, which takes them.
+
+The host's half runs in Python before the other: it reads learning rates, counts steps, and returns
+the numbers that the device needs. These lie in one float64 vector on the device, of which an op
+takes an element. So the device's half holds no number that moves and may be replayed; the optimizer
+keeps its counters where eager has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import SourceLine
+from ..program import OutputKind, OutputSpec, Program, Signature
+from .executable import Lowered, lower
+from .halving import Halving
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Two executables behind the interface of one."""
+
+    host: Lowered
+    """Returns its share of the outputs, then the numbers of the device's half."""
+    device: Lowered
+    """Takes the inputs of the whole, then the vector of numbers."""
+    signature: Signature
+    """Of the whole."""
+    program: Program
+    """The whole, not halved."""
+    on: torch.device
+    count: int
+    """How many numbers the device's half takes."""
+    written: tuple[int, ...]
+    """The positions of the tensors that the host's half writes."""
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """As `Executable.outputs`: the host's, then the device's."""
+        kept = tuple(o for o in self.host.outputs if o.kind is not OutputKind.NUMBER)
+        return (*kept, *self.device.outputs)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The lowered programs of the halves."""
+        return (self.host.program, self.device.program)
+
+    @property
+    def writes(self) -> bool:
+        """As `Executable.writes`."""
+        return self.host.writes or self.device.writes
+
+    @property
+    def random(self) -> bool:
+        """As `Executable.random`."""
+        return self.device.random
+
+    @property
+    def source(self) -> str:
+        """Both functions."""
+        return f"{self.host.source}\n{self.device.source}"
+
+    def numbers(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], list[float]]:
+        """Run the host's half: its outputs, and the numbers of the device's."""
+        results = self.host.function(values)
+        kept = len(results) - self.count
+        return results[:kept], list(map(float, results[kept:]))
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One step, nothing of it replayed."""
+
+        def device_half(found: list[float]) -> tuple[Any, ...]:
+            vector = torch.tensor(found, dtype=torch.float64, device=self.on)
+            return self.device.function([*values, vector])
+
+        return self.run(values, device_half)
+
+    def run(
+        self, values: Sequence[Any], device_half: Callable[[list[float]], Sequence[Any]]
+    ) -> tuple[Any, ...]:
+        """Both halves. The host's writes are undone when the other fails before it writes."""
+        written = [values[i] for i in self.written]
+        before = [tensor.clone() for tensor in written]
+        kept, found = self.numbers(values)
+        try:
+            return (*kept, *device_half(found))
+        except Exception as error:
+            if not self.device.wrote(error):
+                for tensor, old in zip(written, before, strict=True):
+                    tensor.copy_(old)
+            raise
+
+    def wrote(self, error: BaseException) -> bool:
+        """As `Executable.wrote`."""
+        return self.device.wrote(error) or self.host.wrote(error)
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """As `Executable.node_at`."""
+        return self.device.node_at(error) or self.host.node_at(error)
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """As `Executable.line_of`."""
+        return self.device.line_of(node)
+
+    def close(self) -> None:
+        """As `Executable.close`."""
+
+
+def halve(
+    program: Program,
+    name: str,
+    device: torch.device,
+    lower_device: Callable[[Program, str], Lowered] = lower,
+) -> Halves:
+    """Halve a program in which `scan` found nothing, and lower both halves."""
+    split = Halving(program, device)
+    host, rest = split.run()
+    return Halves(
+        lower(host, f"{name}, numbers"),
+        lower_device(rest, name),
+        program.signature,
+        program,
+        device,
+        split.count,
+        _written(host.signature),
+    )
+
+
+def _written(signature: Signature) -> tuple[int, ...]:
+    updates = {out.target for out in signature.outputs if out.kind is OutputKind.UPDATE}
+    specs = enumerate(signature.inputs)
+    return tuple(i for i, spec in specs if spec.fqn in updates and spec.meta is not None)

@@ -1,0 +1,252 @@
+"""A step's device half as a CUDA Graph: cold → warm → captured → closed.
+
+The first call runs op by op, which also warms up: kernels are loaded, algorithms chosen, memory
+lies in the pool. The second call captures, which runs nothing, and replays. Each call is one real
+step.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from torch import fx
+
+from ..counters import counters
+from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
+from ..lower import Halves
+from ..program import OutputKind, OutputSpec, Program, Role, Signature
+from .device import CapturedGraph, GraphDevice
+from .outputs import blank, copy_of, fill
+
+_COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
+"""What a caller keeps. A gradient stays where it is: the next part of the step reads it there."""
+
+
+class Stage(enum.Enum):
+    """How far a CUDA Graph has come."""
+
+    COLD = "cold"
+    WARM = "warm"
+    CAPTURED = "captured"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Calls:
+    """Counts the calls of a Graph: a part of a step runs more than once in one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+@final
+class CudaGraph:
+    """Behind the interface of an executable. Parameters, buffers and slots are used in place.
+
+    Args:
+        lends: results are handed out as they are, to be copied before the next call.
+        required: a failed capture raises; else it warns, and the step goes on op by op.
+    """
+
+    def __init__(
+        self, halves: Halves, device: GraphDevice, calls: Calls, *, lends: bool, required: bool
+    ) -> None:
+        self.stage = Stage.COLD
+        self.failure = ""
+        """Why the capture failed."""
+        self.capture_seconds = 0.0
+        self._halves = halves
+        self._device = device
+        self._calls = calls
+        self._lends = lends
+        self._required = required
+        self._warmed_in = 0
+        self._wrote = False
+        """True when a replay has been launched, or what precedes it."""
+        self._graph: CapturedGraph | None = None
+        self._results: tuple[Any, ...] = ()
+        self._vector: torch.Tensor | None = None
+        self._numbers: list[float] = []
+        """What the vector holds."""
+        specs = halves.signature.inputs
+        placeholders = halves.device.program.placeholders[:-1]
+        read = [i for i, node in enumerate(placeholders) if node.users]
+        tensors = [i for i in read if specs[i].meta is not None]
+        self._copied = [i for i in tensors if specs[i].role is Role.INPUT]
+        self._static = [i for i in tensors if specs[i].role is not Role.INPUT]
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._addresses: list[int] = []
+        updates = {o.target for o in halves.signature.outputs if o.kind is OutputKind.UPDATE}
+        self._written = [i for i in self._static if specs[i].fqn in updates]
+        self._copied_back = [i for i in self._copied if specs[i].fqn in updates]
+
+    # --- as an executable -------------------------------------------------------------------------
+
+    @property
+    def signature(self) -> Signature:
+        """As `Executable.signature`."""
+        return self._halves.signature
+
+    @property
+    def program(self) -> Program:
+        """As `Executable.program`."""
+        return self._halves.program
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """As `Executable.outputs`."""
+        return self._halves.outputs
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """As `Executable.programs`."""
+        return self._halves.programs
+
+    @property
+    def source(self) -> str:
+        """As `Executable.source`."""
+        return self._halves.source
+
+    @property
+    def writes(self) -> bool:
+        """As `Executable.writes`."""
+        return self._halves.writes
+
+    @property
+    def random(self) -> bool:
+        """As `Executable.random`."""
+        return self._halves.random
+
+    def wrote(self, error: BaseException) -> bool:
+        """As `Executable.wrote`."""
+        return self._wrote or self._halves.wrote(error)
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """As `Executable.node_at`."""
+        return self._halves.node_at(error)
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """As `Executable.line_of`."""
+        return self._halves.line_of(node)
+
+    def close(self) -> None:
+        """Give the memory of the CUDA Graph back to the pool. It is not run any more."""
+        self._forget()
+        self._buffers, self._vector = {}, None
+        self.stage = Stage.CLOSED
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One step."""
+        assert self.stage is not Stage.CLOSED, "a closed CUDA Graph is not run"
+        self._wrote = False
+        if self.stage is Stage.FAILED:
+            return self._halves.function(values)
+        self._device.ordered()
+        if self.stage is Stage.COLD or self._warmed_in == self._calls.number:
+            return self._warm_up(values)
+        if self.stage is Stage.CAPTURED and self._addresses != self._addresses_of(values):
+            self._forget()
+            self.stage = Stage.WARM
+        if self.stage is Stage.WARM and not self._capture(values):
+            return self._halves.function(values)
+        return self._replay(values)
+
+    def _warm_up(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        def device_half(numbers: list[float]) -> list[Any]:
+            given = [*values, self._write(numbers)]
+            return self._handed_out(self._device.warm_up(self._halves.device.function, given))
+
+        results = self._halves.run(values, device_half)
+        if self.stage is Stage.COLD:
+            self.stage, self._warmed_in = Stage.WARM, self._calls.number
+        return results
+
+    def _capture(self, values: Sequence[Any]) -> bool:
+        """Capture; False when that failed, and nothing has changed.
+
+        Raises:
+            CudaGraphRefused: it failed, and a CUDA Graph is required.
+        """
+        held = list(values)
+        for i in self._copied:
+            if i not in self._buffers:
+                self._buffers[i] = blank(values[i])
+            fill(self._buffers[i], values[i])
+            held[i] = self._buffers[i]
+        start = perf_counter()
+        try:
+            self._graph, self._results = self._device.capture(
+                self._halves.device.function, [*held, self._vector]
+            )
+        except Exception as error:
+            self._failed(error)
+            return False
+        counters.graph_captures += 1
+        self.capture_seconds = perf_counter() - start
+        self._addresses = self._addresses_of(values)
+        self.stage = Stage.CAPTURED
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        line = self.line_of(self._halves.device.node_at(error))
+        if self._required:
+            message = f"The step cannot be captured as a CUDA Graph: {reason}"
+            raise CudaGraphRefused(message, where=line) from error
+        self.stage, self.failure, self._buffers = Stage.FAILED, reason, {}
+        at = "" if line is None else f" at {line}"
+        warn(f"No CUDA Graph, the capture failed{at}: {reason}", BackendWarning)
+
+    def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        assert self._graph is not None
+        self._wrote = True
+        kept, numbers = self._halves.numbers(values)
+        self._write(numbers)
+        for i, buffer in self._buffers.items():
+            fill(buffer, values[i])
+        self._graph.replay()
+        counters.graph_replays += 1
+        for i in self._copied_back:
+            fill(values[i], self._buffers[i])
+        # A replay does not tell autograd what it writes.
+        torch.autograd.graph.increment_version([values[i] for i in self._written])
+        return (*kept, *self._handed_out(self._results))
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _write(self, numbers: list[float]) -> torch.Tensor:
+        """The vector, with these numbers in it."""
+        if self._vector is None:
+            self._vector = torch.zeros(
+                len(numbers), dtype=torch.float64, device=self._device.device
+            )
+            self._numbers = [0.0] * len(numbers)
+        if numbers != self._numbers:
+            self._device.write(self._vector, numbers)
+            self._numbers = numbers
+        return self._vector
+
+    def _handed_out(self, results: Sequence[Any]) -> list[Any]:
+        """Copies of what the next replay would overwrite."""
+        if self._lends:
+            return list(results)
+        outputs = self._halves.device.outputs
+        return [
+            copy_of(value) if out.kind in _COPIED_OUT else value
+            for out, value in zip(outputs, results, strict=True)
+        ]
+
+    def _addresses_of(self, values: Sequence[Any]) -> list[int]:
+        return [values[i].data_ptr() for i in self._static]
+
+    def _forget(self) -> None:
+        if self._graph is not None:
+            self._results = ()
+            self._graph.reset()
+            self._graph = None

@@ -1,0 +1,157 @@
+"""What a replay asks of a GPU: streams, a memory pool, capture, replay, copies of numbers.
+
+`Cuda` is the real one. Tests have another, which records what is asked and checks the order.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+import torch
+
+from .. import _cuda
+
+_aside = threading.RLock()
+"""torch allows one capture at a time in a process, and a warm-up frees every workspace."""
+
+Results = tuple[Any, ...]
+Function = Callable[[Sequence[Any]], Results]
+
+
+class CapturedGraph(Protocol):
+    """A captured function: `torch.cuda.CUDAGraph`."""
+
+    def replay(self) -> None:
+        """Run it again, on the current stream: the same kernels on the same addresses."""
+
+    def reset(self) -> None:
+        """Give its memory back to the pool."""
+
+
+class GraphDevice(ABC):
+    """One device of one Graph: a stream and a memory pool for all of its programs there."""
+
+    device: torch.device
+
+    @abstractmethod
+    def ordered(self) -> None:
+        """A step begins on the caller's stream: after the last one, on whatever stream that was."""
+
+    @abstractmethod
+    def warm_up(self, function: Function, values: Sequence[Any]) -> Results:
+        """Run ``function(values)`` for real, on the side stream, its memory from the pool."""
+
+    @abstractmethod
+    def capture(self, function: Function, values: Sequence[Any]) -> tuple[CapturedGraph, Results]:
+        """Capture ``function(values)`` on the side stream. Nothing runs.
+
+        Returns:
+            The graph, and the tensors that each replay fills.
+
+        Raises:
+            RuntimeError: an op cannot be captured. Nothing has changed.
+        """
+
+    @abstractmethod
+    def write(self, vector: torch.Tensor, values: Sequence[float]) -> None:
+        """Copy numbers into a float64 vector on the device, without waiting for it."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the pool back, when all of its graphs are reset. A later use makes a new one."""
+
+
+@final
+class Cuda(GraphDevice):
+    """A GPU. Replays are launched on the caller's stream, so results are ready where it expects.
+
+    torch's default generator registers itself with each capture: a replay draws from the state that
+    the generator has then, as many numbers as eager would.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+        self._keeper: torch.cuda.CUDAGraph | None = None
+        self._last: torch.cuda.Stream | None = None
+
+    def ordered(self) -> None:
+        """See `GraphDevice`."""
+        current = torch.cuda.current_stream(self.device)
+        if self._last is not None and self._last != current:
+            current.wait_stream(self._last)
+        self._last = current
+
+    def warm_up(self, function: Function, values: Sequence[Any]) -> Results:
+        """See `GraphDevice`."""
+        with self._aside(), _cuda.allocating_from(self._pool, self.device):
+            return function(values)
+
+    def capture(self, function: Function, values: Sequence[Any]) -> tuple[CapturedGraph, Results]:
+        """See `GraphDevice`.
+
+        Other threads may go on allocating and copying: what they do is none of this capture.
+        """
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with (
+                self._aside(),
+                _no_collection(),
+                torch.cuda.graph(
+                    graph, self._pool, self._stream, capture_error_mode="thread_local"
+                ),
+            ):
+                results = function(values)
+        except BaseException:
+            graph.reset()
+            raise
+        return graph, results
+
+    def write(self, vector: torch.Tensor, values: Sequence[float]) -> None:
+        """See `GraphDevice`.
+
+        The pinned memory is torch's, which does not hand it out again before the copy is done.
+        """
+        pinned = torch.tensor(values, dtype=torch.float64, pin_memory=True)
+        vector.copy_(pinned, non_blocking=True)
+
+    def release(self) -> None:
+        """See `GraphDevice`."""
+        if self._keeper is not None:
+            torch.cuda.synchronize(self.device)
+            self._keeper.reset()
+            self._keeper = self._pool = None
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On the side stream, after what the caller's has to do, and before what it gets next."""
+        with torch.cuda.device(self.device), _aside, _cuda.own_workspaces():
+            if self._stream is None:
+                self._stream = torch.cuda.Stream(self.device)
+            if self._keeper is None:
+                self._pool = torch.cuda.graph_pool_handle()
+                self._keeper = _cuda.keep_pool(self._pool, self._stream)
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                yield
+            current.wait_stream(self._stream)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A collection in a capture could free memory of another graph, which ends the capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,196 @@
+"""What is known of a value of the padded program, and the node that a rule looks at.
+
+A rule is asked about one op, in the program of the call as it is and in that of the padded call. It
+may count on this of every argument, and must hold it for the result: *the corner of the padded
+value is the real value*. Where it does not hold, the rule raises `Refused`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from . import dims
+from .dims import Dims, Factors, Pair
+
+
+class Padding(enum.Enum):
+    """What a value holds outside of its corner."""
+
+    COPY = "copy"  # what real rows hold, or a table: not finite only where those are not
+    ZERO = "zero"  # zeros, or False
+    TRUE = "true"  # True
+    NULL = "null"  # as the corner: zeros everywhere
+    ORDER = "order"  # of arange: its own position everywhere
+    ANY = "any"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor: its dimensions, and what is outside of the corner of real entries."""
+
+    dims: Dims
+    padding: Padding = Padding.COPY
+
+    @property
+    def padded(self) -> frozenset[int]:
+        """The dimensions that carry padding; none: both calls have the same value."""
+        return dims.padded(self.dims)
+
+    @property
+    def whole(self) -> bool:
+        """True when nothing of it is padding."""
+        return not self.padded
+
+    @property
+    def copied(self) -> bool:
+        """True when its padding is finite where the real entries are."""
+        return self.whole or self.padding in (Padding.COPY, Padding.NULL)
+
+
+class Refused(Exception):
+    """The rule of an op cannot promise that real rows do not see padded ones."""
+
+
+class Differs(Refused):
+    """The size of the batch decides what runs: there is nothing to compare."""
+
+
+def names(text: str) -> frozenset[str]:
+    """Of ops, with spaces between."""
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op in both programs."""
+
+    real: fx.Node
+    padded: fx.Node
+    known: Callable[[fx.Node], Any]
+    """The value, or the values, of a node of the padded program; None for a number."""
+
+    @property
+    def name(self) -> str:
+        """``add`` for ``aten.add.Tensor``."""
+        packet = getattr(self.padded.target, "overloadpacket", None)
+        return getattr(packet or self.padded.target, "__name__", str(self.padded.target))
+
+    @property
+    def space(self) -> str:
+        """``aten`` for ``aten.add.Tensor``."""
+        return getattr(self.padded.target, "namespace", "")
+
+    def arg(self, name: str, default: Any = None) -> Any:
+        """An argument of the padded call by its name in the schema."""
+        return _argument(self.padded, name, default)
+
+    def real_arg(self, name: str, default: Any = None) -> Any:
+        """The same of the real call."""
+        return _argument(self.real, name, default)
+
+    def value(self, argument: Any) -> Value:
+        """What is known of a tensor argument."""
+        found = self.known(argument)
+        assert isinstance(found, Value)
+        return found
+
+    def tensors(self) -> list[Value]:
+        """Of all tensor arguments, in order; one that is given twice comes twice."""
+        nodes: list[fx.Node] = []
+        fx.node.map_arg((self.padded.args, self.padded.kwargs), nodes.append)
+        return [one for node in nodes for one in flat(self.known(node))]
+
+    def tensors_of(self, name: str) -> list[Value]:
+        """Of an argument that is a list of tensors."""
+        return [self.value(one) for one in self.arg(name)]
+
+    def literals(self, *free: str) -> None:
+        """Refuse numbers that differ, besides the arguments of these names."""
+        for name, real, padded in self._named():
+            if name not in free and not _alike(real, padded):
+                raise Refused(f"its {name!r} follows the size of the batch: {real} and {padded}")
+
+    def _named(self) -> list[tuple[str, Any, Any]]:
+        """(name, in the real call, in the padded call) of each argument."""
+        schema = getattr(self.padded.target, "_schema", None)
+        if schema is not None:
+            names = [argument.name for argument in schema.arguments]
+            return [(name, self.real_arg(name), self.arg(name)) for name in names]
+        real, padded = ((n.args, sorted(n.kwargs.items())) for n in (self.real, self.padded))
+        return [("arguments", real, padded)]
+
+    def shapes(self) -> list[tuple[Pair, ...] | None]:
+        """The sizes of each result in both calls; None for what is no tensor."""
+        both = zip(
+            results(self.real.meta.get("val")), results(self.padded.meta.get("val")), strict=True
+        )
+        return [_shape(real, padded) for real, padded in both]
+
+    def shape(self) -> tuple[Pair, ...]:
+        """The sizes of the one result."""
+        (found,) = self.shapes()
+        assert found is not None
+        return found
+
+    def give(self, values: Sequence[Value | None]) -> Any:
+        """``values`` in the structure that the op returns."""
+        returned = self.padded.meta.get("val")
+        return tuple(values) if isinstance(returned, (tuple, list)) else values[0]
+
+
+def flat(value: Any) -> list[Value]:
+    """The tensors in what is known of a node."""
+    if isinstance(value, tuple):
+        return [one for item in value for one in flat(item)]
+    return [value] if isinstance(value, Value) else []
+
+
+def results(value: Any) -> list[Any]:
+    """What a node returns, as a list."""
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def checked(found: Sequence[Factors], shape: Sequence[Pair]) -> Dims:
+    """``found``, if it has the sizes of ``shape``."""
+    if tuple(map(dims.size, found)) != tuple(shape):
+        raise Refused("its shape does not follow from that of its arguments")
+    return tuple(found)
+
+
+def _shape(real: Any, padded: Any) -> tuple[Pair, ...] | None:
+    if not isinstance(padded, torch.Tensor):
+        return None
+    if not isinstance(real, torch.Tensor) or real.ndim != padded.ndim or real.dtype != padded.dtype:
+        raise Differs("it gives something else for a batch of this size")
+    found = dims.pairs(real.shape, padded.shape)
+    if any(one > other for one, other in found):
+        raise Refused("it gives less for the padded batch")
+    return found
+
+
+def _argument(node: fx.Node, name: str, default: Any) -> Any:
+    if name in node.kwargs:
+        return node.kwargs[name]
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]  # an OpOverload
+    for position, argument in enumerate(arguments):
+        if argument.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return argument.default_value if argument.has_default_value() else default
+    return default
+
+
+def _alike(real: Any, padded: Any) -> bool:
+    """Equal literals; nodes are compared by who pairs the programs."""
+    if isinstance(real, fx.Node) or isinstance(padded, fx.Node):
+        return isinstance(real, fx.Node) and isinstance(padded, fx.Node)
+    if isinstance(real, (list, tuple)) and isinstance(padded, (list, tuple)):
+        return len(real) == len(padded) and all(map(_alike, real, padded))
+    # As text: 1, 1.0 and True are equal, and not the same number; nan is the same as nan.
+    return type(real) is type(padded) and repr(real) == repr(padded)
