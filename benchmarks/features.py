@@ -4,8 +4,9 @@
     python -m benchmarks.features --device cuda --features "AMP bfloat16; all" --rounds 9
 
 A GPT with dropout, AdamW, from the same weights on the same batch; both sides of a feature
-alternate in one process, and each takes its peak in a process of its own. The losses of the first
-steps must agree. Accumulation is also compared with as many replays of forward and backward alone.
+alternate in one process. The peak is what a step allocates at its most; on a GPU it is all that a
+process of its own holds. The losses of the first steps must agree. Accumulation is also compared
+with as many replays of forward and backward alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from . import memory, record
+from torchgraph.lower.allocations import METHOD, taken
+
+from . import record
 from .feature_cases import EAGER, FEATURES, GRAPH, QUICK, Size, Step, make, replays
 from .timing import Clock, Spread, alternate
 
@@ -128,8 +131,9 @@ def _measure(
         "speed_against_eager": eager.median / graph.median,
     }
     if not args.no_memory:
-        for side in (EAGER, GRAPH):
-            found[side]["memory"] = _peak_in_child(name, side, args)
+        for side, step in zip((EAGER, GRAPH), steps, strict=True):
+            on_gpu = device.type == "cuda"
+            found[side]["memory"] = _peak_in_child(name, side, args) if on_gpu else _allocated(step)
     return found
 
 
@@ -192,39 +196,27 @@ def _peak_in_child(name: str, side: str, args: argparse.Namespace) -> dict[str, 
 
 
 def _print_peak(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """One side, alone: the peak over steps after as many to warm up, above a tiny model's rest."""
+    """One side, alone on the GPU: parameters, state and CUDA Graphs count."""
     name, side = args.peak_of
-    small = make(name, side, QUICK, device, backend=args.backend)
-    for _ in range(FIRST_STEPS):
-        small()
-    before = memory.resident()
     step = make(name, side, _size(args), device, backend=args.backend)
     for _ in range(FIRST_STEPS):
         step()
-    found = _peak_over(step, device, before)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    for _ in range(FIRST_STEPS):
+        step()
+    torch.cuda.synchronize(device)
+    found = {
+        "bytes": torch.cuda.max_memory_allocated(device),
+        "method": "torch.cuda.max_memory_allocated over the steps after warm-up",
+    }
     print(json.dumps(found))
     return found
 
 
-def _peak_over(step: Step, device: torch.device, before: int) -> dict[str, Any]:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        memory.reset_peak()
-    for _ in range(FIRST_STEPS):
-        step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        return {
-            "bytes": torch.cuda.max_memory_allocated(device),
-            "method": "torch.cuda.max_memory_allocated over the steps after warm-up",
-        }
-    return {
-        "bytes": memory.peak() - before,
-        "method": "peak resident memory of a process of its own over the steps after warm-up, "
-        "above what a tiny model had left behind",
-    }
+def _allocated(step: Step) -> dict[str, Any]:
+    """What one step allocates at its most; parameters and state were there before."""
+    return {"bytes": taken([step])[0].peak, "method": METHOD}
 
 
 # --- showing --------------------------------------------------------------------------------------
