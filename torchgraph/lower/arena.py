@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
+from .. import effects
 from .._torch import OpOverload
 from ..program import Program
 from . import slots
@@ -68,7 +69,7 @@ class Arena:
 
 def form_of(node: fx.Node) -> OutForm | None:
     """The form of a call that writes into slots; None where there is none with the same bits."""
-    if not isinstance(node.target, OpOverload):
+    if not isinstance(node.target, OpOverload) or effects.of(node).random:
         return None
     name = node.target._schema.name.removeprefix("aten::")
     if torch.Tag.pointwise not in node.target.tags and name not in _SAME_KERNEL:

@@ -65,6 +65,8 @@ def plan(program: Program, options: Options) -> Planned:
     unplanned = _candidate("the program's own", reinplace(program))
     found = [] if offer.for_speed else [unplanned]
     for name, ordered in offer.orders:
+        if ordered is program and not options.compress_memory:
+            continue  # the unplanned one
         verify(ordered, Stage.OPTIMIZED, made_by=name, strict=options.passes.verify == "strict")
         verify_promises(promises, ordered, made_by=name)
         found += _lowered(name, ordered, options)
