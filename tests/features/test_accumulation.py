@@ -290,3 +290,22 @@ def test_check_says_that_it_does_not_follow():
     graph(*batch)
     with pytest.raises(NotSupported, match="accumulation"):
         graph.check(*batch)
+
+
+@pytest.mark.parametrize("policy", ["autocast", "oneflow"])
+def test_each_weight_is_cast_once_per_step(policy):
+    mine, optimizer, *_ = twins(Mlp, OPTIMIZERS["AdamW"])
+    graph = Train(mine, optimizer, 4)
+    graph.config.enable_amp(dtype=torch.bfloat16, policy=policy)
+    (batch,) = batches(Mlp, 1)
+    graph(*batch)
+    plan = graph._last()[0].executable
+
+    def casts(part):
+        specs = zip(part.program.placeholders, part.program.signature.inputs, strict=True)
+        weights = {node for node, spec in specs if spec.role.value == "parameter"}
+        copies = (n for n in part.program.nodes if n.target is torch.ops.aten._to_copy.default)
+        return sum(node.args[0] in weights for node in copies)
+
+    assert casts(plan.first) == len(list(mine.parameters()))
+    assert casts(plan.following) == casts(plan.update) == 0

@@ -28,7 +28,8 @@ class Plan:
     """Three executables behind the interface of one.
 
     The first micro-batch's gradients become the accumulators, the others are added to them in
-    place, so that at any time there is one set of gradients and one micro-batch's activations.
+    place, so that at any time there is one set of gradients and one micro-batch's activations. The
+    first also makes the casts of weights that the others read.
     """
 
     first: Lowered
@@ -89,14 +90,16 @@ class Plan:
         self._progress.wrote = False
         kept = len(self._returned)
         returned: list[tuple[Any, ...]] = []
-        gradients: tuple[Any, ...] = ()
+        held: tuple[Any, ...] = ()
         for number in range(self.signature.micro_batches):
             batch = self._micro_batch(values, number)
             part = self.following if number else self.first
-            results = part.function([*batch, *gradients])
+            results = part.function([*batch, *held])
             self._progress.wrote |= part.writes
             returned.append(results[:kept])
-            gradients = gradients or results[kept:]
+            held = held or results[kept:]
+        gradients = held[: len(self.update.signature.inputs) - len(values)]
+        held = ()  # the casts go before the update
         packed = (_pack(values) for values in zip(*returned, strict=True))
         return (*packed, *self.update.function([*values, *gradients]))
 

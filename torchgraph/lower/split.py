@@ -1,7 +1,8 @@
 """Split one step where the gradients of micro-batches come together, before the update.
 
 Three programs, whatever k is. All take the inputs of the whole step, so that one list of values
-serves them; the second and third take the accumulators besides.
+serves them; the second and third take the accumulators besides, and the second the casts of weights
+that the first has made.
 """
 
 from __future__ import annotations
@@ -64,6 +65,26 @@ class _Gradient:
     owned: bool
     """True when nothing else lives in its memory."""
 
+    @property
+    def name(self) -> str:
+        """Of the input that holds the sum."""
+        return f"gradient.{self.fqn}"
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """A weight in another dtype: the same for all micro-batches."""
+
+    value: fx.Node
+
+    @property
+    def name(self) -> str:
+        """Of the input that holds it."""
+        return f"cast.{self.value.name}"
+
+
+_Given = _Gradient | _Cast
+
 
 class _Parts:
     def __init__(self, program: Program) -> None:
@@ -75,6 +96,7 @@ class _Parts:
         self._marks = set(marks)
         self._outputs = list(zip(program.signature.outputs, program.results, strict=True))
         self._gradients = list(self._owning(marks))
+        self._casts = [_Cast(node) for node in calls if self._is_cast_of_weight(node)]
 
     def check(self) -> None:
         """Raise NotSupported where the update needs more of the micro-batches than gradients."""
@@ -99,25 +121,26 @@ class _Parts:
         return self._micro_batch(())
 
     def following(self) -> Program:
-        """The same, its gradients added to the accumulators in place."""
-        return self._micro_batch(self._gradients)
+        """The same, its gradients added to the accumulators in place, no weight cast again."""
+        return self._micro_batch((*self._gradients, *self._casts))
 
     def update(self) -> Program:
         """What runs once a step."""
         graph, copies, sums = self._with_inputs(self._gradients)
-        copies.update((gradient.mark, total) for gradient, total in sums.items())
+        copies.update((gradient.mark, sums[gradient]) for gradient in self._gradients)
         copies.update((value, copies[state]) for value, state in self._held().items())
         late = self._late
         self._copy(graph, copies, lambda node: node in late)
         outputs = [pair for pair in self._outputs if not self._is_early(*pair)]
         return self._finished(graph, copies, outputs, self._gradients)
 
-    def _micro_batch(self, accumulators: Sequence[_Gradient]) -> Program:
-        graph, copies, sums = self._with_inputs(accumulators)
+    def _micro_batch(self, given: Sequence[_Given]) -> Program:
+        graph, copies, sums = self._with_inputs(given)
         late = self._late | self._marks
-        self._copy(graph, copies, lambda node: node not in late)
+        copies.update((one.value, sums[one]) for one in given if isinstance(one, _Cast))
+        self._copy(graph, copies, lambda node: node not in late and node not in copies)
         outputs = [pair for pair in self._outputs if self._is_early(*pair)]
-        program = self._finished(graph, copies, outputs, accumulators)
+        program = self._finished(graph, copies, outputs, given)
         results = list(program.results)
         specs = list(program.signature.outputs)
         mode = mode_of(self._program)
@@ -134,8 +157,11 @@ class _Parts:
                     fake = evaluate(mode, value.target, args, {})
                     value.meta.update(val=fake, provenance=provenance(gradient.value))
             kind = OutputKind.UPDATE if gradient in sums else OutputKind.GRADIENT
-            specs.append(OutputSpec(kind, f"gradient.{gradient.fqn}"))
+            specs.append(OutputSpec(kind, gradient.name))
             results.append(value)
+        for cast in () if given else self._casts:
+            specs.append(OutputSpec(OutputKind.GRADIENT, cast.name))
+            results.append(copies[cast.value])
         output.args = (tuple(results),)
         program.signature = replace(program.signature, outputs=tuple(specs))
         return program
@@ -151,6 +177,17 @@ class _Parts:
             for out, value in self._outputs
             if out.kind is OutputKind.UPDATE and self._is_early(out, value)
         }
+
+    def _is_cast_of_weight(self, node: fx.Node) -> bool:
+        """True for a cast of a parameter that no micro-batch writes."""
+        if node.target is not aten._to_copy.default or node in self._late:
+            return False
+        source = node.args[0]
+        specs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
+        written = {out.target for out, value in self._outputs if self._is_early(out, value)}
+        weights = {n for n, s in specs if s.role is Role.PARAMETER and s.fqn not in written}
+        shared = {value for _, value in self._outputs}
+        return source in weights and node not in shared
 
     def _is_early(self, out: OutputSpec, value: Any) -> bool:
         """True for an output that a micro-batch gives: what build returned, and written buffers."""
@@ -182,23 +219,23 @@ class _Parts:
                 yield value
 
     def _with_inputs(
-        self, accumulators: Sequence[_Gradient]
-    ) -> tuple[fx.Graph, dict[fx.Node, fx.Node], dict[_Gradient, fx.Node]]:
-        """A graph with the step's inputs and the accumulators."""
+        self, given: Sequence[_Given]
+    ) -> tuple[fx.Graph, dict[fx.Node, fx.Node], dict[_Given, fx.Node]]:
+        """A graph with the step's inputs and what else is given."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
-        sums: dict[_Gradient, fx.Node] = {}
+        sums: dict[_Given, fx.Node] = {}
         for node in self._program.placeholders:
             copies[node] = graph.node_copy(node)
-        for gradient in accumulators:
-            node = graph.placeholder(f"gradient_{gradient.fqn.replace('.', '_')}")
-            fake = gradient.value.meta["val"]
+        for one in given:
+            node = graph.placeholder(one.name.replace(".", "_"))
+            fake = one.value.meta["val"]
             with neutral(), mode_of(self._program):
                 own = torch.empty_strided(
                     fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
                 )
-            node.meta.update(val=own, provenance=provenance(gradient.value))
-            sums[gradient] = node
+            node.meta.update(val=own, provenance=provenance(one.value))
+            sums[one] = node
         return graph, copies, sums
 
     def _copy(self, graph: fx.Graph, copies: dict[fx.Node, fx.Node], wanted: _Wanted) -> None:
@@ -211,20 +248,15 @@ class _Parts:
         graph: fx.Graph,
         copies: dict[fx.Node, fx.Node],
         outputs: list[tuple[OutputSpec, Any]],
-        accumulators: Sequence[_Gradient],
+        given: Sequence[_Given],
     ) -> Program:
         results = tuple(copies[v] if isinstance(v, fx.Node) else v for _, v in outputs)
         graph.output(results)
         signature = self._program.signature
         added = [node for node in graph.nodes if node.op == "placeholder"][len(signature.inputs) :]
         specs = tuple(
-            InputSpec(
-                node.name,
-                Role.ACCUMULATOR,
-                f"gradient.{gradient.fqn}",
-                TensorMeta.of(node.meta["val"]),
-            )
-            for node, gradient in zip(added, accumulators, strict=True)
+            InputSpec(node.name, Role.ACCUMULATOR, one.name, TensorMeta.of(node.meta["val"]))
+            for node, one in zip(added, given, strict=True)
         )
         specs = (*signature.inputs, *specs)
         own = replace(signature, inputs=specs, outputs=tuple(out for out, _ in outputs))
