@@ -18,8 +18,6 @@ from .. import _inductor
 from .disk_cache import DiskCache
 from .job import Job
 
-_NICE = 19
-
 
 def main(order: str) -> None:
     """Run an order: the path of a JSON file that `compilation.Compilation` wrote.
@@ -28,7 +26,6 @@ def main(order: str) -> None:
     """
     wanted = json.loads(Path(order).read_text(encoding="utf-8"))
     _end_with(wanted["parent"])
-    os.nice(_NICE)
     try:
         _inductor.change_config(wanted["config"])
         cache = DiskCache(Path(wanted["cache"]))
