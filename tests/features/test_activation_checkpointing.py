@@ -6,13 +6,13 @@ import warnings
 import pytest
 import torch
 from torch import nn, optim
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import torchgraph as tg
 from tests.features.test_accumulation import assert_same, batches, eager, twins
 from tests.parity.models import ConvNet, Mlp
 from torchgraph.errors import InvalidOption, MemoryBudgetWarning
+from torchgraph.lower.allocations import taken
 from torchgraph.nn.graph import GraphModule
 from torchgraph.program import RECOMPUTED
 
@@ -115,14 +115,7 @@ def saved(graph):
 
 def peak(call):
     """The most bytes that were allocated at a time during the call, above those before it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        call()
-    events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
-    most = now = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
+    return taken([call])[0].peak
 
 
 KINDS = ["module", "matmuls", [torch.ops.aten.mm, torch.ops.aten.addmm.default], 0.3, 1000]

@@ -52,7 +52,9 @@ def recorded(run: Callable[[], Any]) -> dict[str, Taken]:
     Raises:
         RuntimeError: another profiler is running.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    activities = [ProfilerActivity.CPU]
+    # Without acc_events torch 2.11 warns.
+    with profile(activities=activities, profile_memory=True, acc_events=True) as profiler:
         run()
     events = _events(profiler)
     spans: dict[str, list[float]] = {}
