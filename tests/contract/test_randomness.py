@@ -1,6 +1,7 @@
 """Random draws: the same numbers in the same order as eager, whatever else happens."""
 
 import random
+import threading
 
 import pytest
 import torch
@@ -159,6 +160,40 @@ def test_draws_after_a_state_that_build_got():
         got = graph(torch.ones(3))
         torch.manual_seed(seed)
         assert same(got, function(torch.ones(3)))
+
+
+def test_a_state_that_is_set_back_unseen_is_refused():
+    generator = torch.default_generator
+
+    def function(x):
+        before = generator.get_state()
+        y = torch.rand(3)
+        generator.set_state(before)
+        return x + y + torch.rand(3)
+
+    state = torch.get_rng_state()
+    with pytest.raises(RandomStateTouched):
+        Function(function)(torch.ones(3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_another_thread_has_the_real_states():
+    found = []
+
+    def elsewhere():
+        found.append(torch.get_rng_state())
+        torch.set_rng_state(found[0])
+
+    def function(x):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return x + torch.rand(3)
+
+    torch.manual_seed(0)
+    expected = torch.get_rng_state()
+    Function(function)(torch.ones(3))
+    assert torch.equal(found[0], expected)
 
 
 def test_states_that_a_program_cannot_have():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -69,11 +70,12 @@ class RandomDraws:
         copies = tuple(_copy(func, result) for result in results) if self._states else ()
         self._made.append(_Draw(func, arguments, copies, results is not out))
         self._next += 1
+        _advance()
         return out
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """States of torch's default generators are places in the order of draws.
+        """States of torch's default generators are places in the order of draws, to this thread.
 
         Raises:
             RandomStateTouched: at the end, when the state is not the one after the last draw.
@@ -81,16 +83,48 @@ class RandomDraws:
         modules = [torch, torch.random]
         if torch.cuda.is_initialized():
             modules += [torch.cuda, torch.cuda.random]
+        here = threading.get_ident()
+
+        def own(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                chosen = ours if threading.get_ident() == here else theirs
+                return chosen(*args, **kwargs)
+
+            return call
+
         with ExitStack() as stack:
             for module in modules:
-                stack.enter_context(mock.patch.object(module, "get_rng_state", self._get))
-                stack.enter_context(mock.patch.object(module, "set_rng_state", self._set))
-            yield
+                for name, ours in (("get_rng_state", self._get), ("set_rng_state", self._set)):
+                    patched = own(ours, getattr(module, name))
+                    stack.enter_context(mock.patch.object(module, name, patched))
+            with self._moving():
+                yield
         if self._next < len(self._made):
             raise RandomStateTouched(
                 "build leaves torch's generator in an earlier state: every call would draw the "
                 "same numbers."
             )
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """The generator moves with each draw: one that is set back behind our back is elsewhere.
+
+        It is left there, for `python_random_unchanged` to find. Else it is as before afterwards.
+        """
+        generator = torch.default_generator
+        start = generator.get_state()
+        try:
+            yield
+        except BaseException:
+            generator.set_state(start)
+            raise
+        now = generator.get_state()
+        generator.set_state(start)
+        for _ in self._made:
+            _advance()
+        with disable_modes():
+            right = torch.equal(now, generator.get_state())
+        generator.set_state(start if right else now)
 
     def _get(self, device: Any = None) -> torch.Tensor:
         with disable_modes():
@@ -106,6 +140,12 @@ class RandomDraws:
                 where=self._trail.line,
             )
         self._next = found[1]
+
+
+def _advance() -> None:
+    """A real draw, of which nothing is used."""
+    with disable_modes():
+        torch.rand((), device="cpu")
 
 
 def _copy(func: OpOverload, result: Any) -> Any:
