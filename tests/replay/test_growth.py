@@ -25,7 +25,7 @@ def held():
     gc.collect()
     storages = {}
     for found in gc.get_objects():
-        if type(found) in (torch.Tensor, nn.Parameter):
+        if type(found) in (torch.Tensor, nn.Parameter) and found.layout is torch.strided:
             storage = found.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return tracemalloc.get_traced_memory()[0], sum(storages.values()), len(storages)
@@ -57,8 +57,8 @@ def trained():
 def check(graph):
     python, memory, storages = grown(graph)
     assert python < ALLOWED
-    assert memory == 0
-    assert storages == 0
+    assert memory <= 0  # less, where something of another test is gone
+    assert storages <= 0
 
 
 def test_on_aten():
