@@ -59,7 +59,7 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert entries[TORCHGRAPH]["first_loss"] == entries[EAGER]["first_loss"]
     lines = capsys.readouterr().out.splitlines()
     assert any(TORCHGRAPH in line for line in lines)
-    assert all(len(line) <= 100 for line in lines if "written to" not in line)
+    assert all(len(line) <= step.WIDTH for line in lines if "written to" not in line)
 
 
 def test_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
