@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.lower.conftest import interpreted as interpreted
+
 torch.set_num_threads(1)
 
 # The same examples each time: what `make test` finds, a change has made.

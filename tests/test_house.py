@@ -29,6 +29,7 @@ LAYERS = {
     "_inductor": 0,
     "_torch": 0,
     "amp": 0,
+    "collection": 0,
     "config": 0,
     "counters": 0,
     "errors": 0,

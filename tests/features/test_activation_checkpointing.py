@@ -1,6 +1,5 @@
 """Activation checkpointing in a Graph: the same numbers in less memory, and what it says of it."""
 
-import contextlib
 import warnings
 
 import pytest
@@ -203,9 +202,8 @@ def test_the_nearest_setting_holds():
     (batch,) = ids(1)
     graph(*batch)
     assert list(saved(graph)) == ["model", "segment 1 of 1"]  # the loss is in no module
-    lines = {node.target for node in repeated(graph)}
     first = [n for n in repeated(graph) if "blocks.0" in n.meta["provenance"].module]
-    assert lines
+    assert repeated(graph)
     assert not first
     graph.model.to(GraphModule).activation_checkpointing = None
     blocks[1].up.to(GraphModule).activation_checkpointing = None
@@ -254,8 +252,7 @@ def test_each_weight_is_cast_once(amp):
         if kind:
             graph.model.blocks.to(GraphModule).activation_checkpointing = True
         (batch,) = ids(1)
-        with contextlib.suppress(StopIteration):
-            graph(*batch)
+        graph(*batch)
         program = graph._last()[0].program
         weights = {
             node

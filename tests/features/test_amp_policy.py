@@ -8,7 +8,6 @@ from torch import nn, optim
 from torch.nn import functional as F
 
 import torchgraph as tg
-from tests.lower.conftest import interpreted  # noqa: F401  # a fixture
 from tests.parity.models import ConvNet, Mlp, batches
 from torchgraph.errors import InvalidOption, NotSupported
 from torchgraph.program import Phase
@@ -231,7 +230,7 @@ def test_training_goes_where_float32_goes(model, dtype):
 
 
 @pytest.mark.parametrize("model", [Mlp, TextNet])
-def test_regions_compute_about_the_same(model, interpreted):  # noqa: F811
+def test_regions_compute_about_the_same(model, interpreted):
     mine, optimizer, other, others = twins(model, OPTIMIZERS["AdamW"])
     graph = Train(mine, optimizer)
     graph.config.set_backend("auto", switch_at=2)

@@ -4,7 +4,6 @@ import pytest
 from torch import optim
 
 from tests.features.scaling import batches, follow, sides
-from tests.lower.conftest import interpreted  # noqa: F401  # a fixture
 from tests.parity.models import ConvNet, Mlp
 
 OPTIMIZERS = {
@@ -19,7 +18,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize(
     ("model", "name"), [*((Mlp, name) for name in OPTIMIZERS), (ConvNet, "SGD, momentum")]
 )
-def test_switching_to_regions_changes_nothing(model, name, k, interpreted):  # noqa: F811
+def test_switching_to_regions_changes_nothing(model, name, k, interpreted):
     mine, other = sides(model, OPTIMIZERS[name], k=k)
     mine.step.config.set_backend("auto", switch_at=3)
     follow(mine, other, batches(model, 9, infinite=(2, 4, 7)), slots=False, rtol=1e-5)

@@ -5,7 +5,6 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from tests.lower.conftest import interpreted  # noqa: F401  # a fixture
 from tests.parity.models import ConvNet, Mlp, batches, setup
 from tests.parity.test_optimizers import ELEMENTWISE
 from torchgraph.testing import assert_parity, counters
@@ -113,7 +112,7 @@ def test_steps_over_lists_of_parameters(name):
 
 
 @pytest.mark.usefixtures("doubles", "recording")
-def test_the_inductor_backend(interpreted):  # noqa: F811
+def test_the_inductor_backend(interpreted):
     def configure(config):
         required(config)
         config.set_backend("auto", switch_at=3)

@@ -7,8 +7,6 @@ from tests.features.test_covering import Side, Train as Step, data, eager
 from tests.replay import recording as device
 from torchgraph.testing import counters
 
-ROW = {"checkpointing": "no", "clipping": "no"}
-
 
 @pytest.fixture
 def asking(recording, monkeypatch):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 from torch import fx
 
 from .._torch import storage_id
+from ..collection import paused
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
@@ -88,7 +87,7 @@ def capture(
         depth=depth,
         options=options,
     )
-    with _collection_paused():
+    with paused():  # a trace makes many objects and no garbage: a quarter of its time
         recording = tracer.run()
         made = make_slots(recording, step.optimizers)
         program, guard_nodes = functionalize(recording)
@@ -121,18 +120,6 @@ def capture(
         recording.loss_path,
         step.structure(),
     )
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """A trace makes many objects and no garbage: collecting would take a quarter of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _value_guard(

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from torch import fx
 
 from .._torch import OpOverload
+from ..lower.allocations import real
 from ..program import RECOMPUTED, Program, Saving
 from ..values import leaves
 from .tables import empty_table, section, size
@@ -121,13 +122,4 @@ def _timed(node: fx.Node) -> float:
 
 def _zeros(node: fx.Node) -> Any:
     value = node.meta["val"]
-    if isinstance(value, (tuple, list)):
-        return type(value)(_zero(item) for item in value)
-    return _zero(value)
-
-
-def _zero(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return made.zero_()
+    return type(value)(map(real, value)) if isinstance(value, (tuple, list)) else real(value)

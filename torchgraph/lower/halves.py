@@ -126,7 +126,7 @@ class Halves:
             results = device_half(found.numbers)
             self.count_steps(values, found, results)
             return (*found.kept, *results)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the host's counts must not stay
             if not self.device.wrote(error):
                 for tensor, old in zip(written, before, strict=True):
                     tensor.copy_(old)

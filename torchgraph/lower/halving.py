@@ -119,7 +119,8 @@ class Halving:
         if tensor_forms.fills_by_mask(node):
             return tensor_forms.filled(self._emit, args)
         if not numbers.moving(node):
-            made = self._rest.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
+            target: Any = node.target
+            made = self._rest.call_function(target, args, kwargs)
             made.meta.update(node.meta)
             return made
         op = list_forms.single(node)

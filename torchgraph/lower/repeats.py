@@ -40,7 +40,8 @@ def repeats(program: Program) -> dict[fx.Node, Part]:
             original = same[node] = first.setdefault(key, node)
         except TypeError:  # an argument that cannot be compared
             continue
-        if alias_sources(node) or not holds_memory(node.meta.get("val")) or not _reads(node):
+        made_of_nothing = not node.all_input_nodes  # a mask, a range of numbers
+        if made_of_nothing or alias_sources(node) or not holds_memory(node.meta.get("val")):
             continue
         if RECOMPUTED in node.meta:
             found[node] = ("region", node.meta[RECOMPUTED])
@@ -50,11 +51,6 @@ def repeats(program: Program) -> dict[fx.Node, Part]:
         inside = node in found
     sizes = Counter(found.values())
     return {node: part for node, part in found.items() if part[0] == "region" or sizes[part] > 1}
-
-
-def _reads(node: fx.Node) -> bool:
-    """False for what is made of nothing: a mask, a range of numbers."""
-    return bool(node.all_input_nodes)
 
 
 def _phase(node: fx.Node) -> Phase:

@@ -73,10 +73,10 @@ class Recompute:
         self._regions = regions
         self._order = {node: place for place, node in enumerate(program.nodes)}
         self._escaping = escaping(program)
-        self._owners = self._owners_of_memory()
         self._dropped = self._choose(keeps)
         self._copies: dict[fx.Node, fx.Node] = {}
-        self._packed: dict[fx.Node, fx.Node] = {}
+        self._packed: dict[fx.Node, Region] = {}
+        """The bools that draws are kept as."""
         self._repeated: dict[Region, int] = {}
 
     def run(self) -> None:
@@ -175,6 +175,7 @@ class Recompute:
         packed = self._edit.call(
             aten._to_copy.default, (draw,), {"dtype": torch.bool}, before=draw.next, like=draw
         )
+        self._packed[packed] = region
         back = self._edit.call(
             aten._to_copy.default, (packed,), {"dtype": value.dtype}, before=before, like=draw
         )
@@ -182,19 +183,12 @@ class Recompute:
 
     # --- figures ----------------------------------------------------------------------------------
 
-    def _owners_of_memory(self) -> dict[int, fx.Node]:
-        owners: dict[int, fx.Node] = {}
-        for node in self._program.nodes:
-            for storage in storages(node):
-                owners.setdefault(storage, node)
-        return owners
-
     def _kept(self) -> dict[Region, int]:
         """Bytes of the values that the backward reads of the forward, by the region they are in."""
         found: dict[Region, int] = {}
         seen: set[int] = set()
         for node in self._program.nodes:
-            region = self._regions.get(node) or self._region_of_packed(node)
+            region = self._regions.get(node) or self._packed.get(node)
             if region is None or all(is_forward(user) for user in node.users):
                 continue
             for storage, size in storages(node).items():
@@ -202,12 +196,6 @@ class Recompute:
                     seen.add(storage)
                     found[region] = found.get(region, 0) + size
         return found
-
-    def _region_of_packed(self, node: fx.Node) -> Region | None:
-        """Of a draw's bools, which the pass itself made."""
-        source = node.all_input_nodes[0] if node.target is aten._to_copy.default else None
-        made_here = provenance(node).made_by == "activation_checkpointing"
-        return self._regions.get(source) if source is not None and made_here else None
 
     def _note(self, before: Mapping[Region, int], after: Mapping[Region, int]) -> None:
         for region, count in self._repeated.items():

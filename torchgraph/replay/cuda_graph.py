@@ -163,7 +163,7 @@ class CudaGraph:
         """True when the device has a stream and a pool."""
         try:
             self._device.open()
-        except Exception as error:
+        except Exception as error:  # op by op computes the same
             self._failed(error)
             return False
         return True
@@ -188,7 +188,7 @@ class CudaGraph:
 
         try:
             return self._device.warm_up(run, given)
-        except Exception as error:
+        except Exception as error:  # of the device, not of the step
             if began:
                 raise
             self._failed(error)
@@ -211,7 +211,7 @@ class CudaGraph:
             self._graph, self._results = self._device.capture(
                 self._halves.device.function, [*held, self._vector]
             )
-        except Exception as error:
+        except Exception as error:  # a capture runs nothing: op by op computes the same
             self._failed(error)
             return False
         counters.graph_captures += 1

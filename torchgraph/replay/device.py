@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Protocol, final
 import torch
 
 from .. import _cuda
+from ..collection import paused
 
 _aside = threading.RLock()
 """torch allows one capture at a time in a process, and a warm-up frees every workspace."""
@@ -114,7 +114,7 @@ class Cuda(GraphDevice):
         try:
             with (
                 self._aside(),
-                _no_collection(),
+                paused(),  # a collection could free memory of another graph, which ends it
                 torch.cuda.graph(
                     graph, self._pool, self._stream, capture_error_mode="thread_local"
                 ),
@@ -151,15 +151,3 @@ class Cuda(GraphDevice):
             with torch.cuda.stream(self._stream):
                 yield
             current.wait_stream(self._stream)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A collection in a capture could free memory of another graph, which ends the capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
