@@ -164,12 +164,12 @@ class Tracer:
             enter(symbolic_python_math(self._optimizer_namespaces()))
             with recorder.draws.active():
                 returned = self._run_build(standins)
-            self._keep_rebound_buffers(values)
-            outputs = self._outputs(returned, standins, gradients)
-            known = (self._step, holders, values, self._trail, self._options, scaling)
-            update = OptimizerTrace(*known, self._tensors, recorder.writes)
-            if self._step.optimizers:
-                update.run(self._late.values())
+                self._keep_rebound_buffers(values)
+                outputs = self._outputs(returned, standins, gradients)
+                known = (self._step, holders, values, self._trail, self._options, scaling)
+                update = OptimizerTrace(*known, self._tensors, recorder.writes)
+                if self._step.optimizers:
+                    update.run(self._late.values())
             recorder.stamp()
             for position, parameter in self._late.items():
                 outputs[position] = update.gradients[id(parameter)]
