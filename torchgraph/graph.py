@@ -174,7 +174,7 @@ class Graph(ModuleHolder):
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
             replay.before_run(self._progress.calls[replay.serves])
-        with replay.patience:
+        with replay.around:
             returned = self._cache.run(replay, call)
             self._progress.count(replay.serves)
             if self._optimizers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -217,10 +218,11 @@ class Rewriter:
         before.prepend(node)
 
     def _evaluate(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        found = values.with_values(args)
+        if target is operator.getitem:  # of a tuple: nothing runs
+            return operator.getitem(*found)
         with values.neutral():
-            return values.evaluate(
-                self._mode, target, values.with_values(args), values.with_values(kwargs)
-            )
+            return values.evaluate(self._mode, target, found, values.with_values(kwargs))
 
     def _count(self, node: fx.Node | None) -> None:
         self.last = node or self.last

@@ -1,5 +1,6 @@
 """The inductor backend for real: compiled in another process, kept on disk, switched to in time."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,13 +16,19 @@ import torchgraph as tg
 from tests.lower.test_cut import Unbiased
 from tests.parity.models import Mlp, batches, setup
 from torchgraph.errors import BackendWarning, InvalidOption
-from torchgraph.lower import job
+from torchgraph.lower import Compilation, job
+from torchgraph.replay import switch
+from torchgraph.replay.replay import Replay
 from torchgraph.testing import assert_parity, counters
 
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(
     job.cpp_compiler() is None, reason="Inductor needs a C++ compiler, and there is none here"
+)
+
+needs_pauses = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="the compiler is paused on Linux only"
 )
 
 
@@ -209,11 +216,24 @@ def run_script(more, cache, monkeypatch):
     )
 
 
-def is_running(pid):
+def state(pid):
+    """``R``, ``S``, ``T`` for stopped, ``Z``; None for a process that is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
-        return False
+        return None
+
+
+def is_running(pid):
+    return state(pid) not in (None, "Z")
+
+
+def stops(pid, seconds):
+    """True once it stands still; it has to have a core for a moment to do so."""
+    end = time.monotonic() + seconds
+    while state(pid) != "T" and time.monotonic() < end:
+        time.sleep(0.01)
+    return state(pid) == "T"
 
 
 def wait_until_gone(pid, seconds=10):
@@ -238,6 +258,47 @@ def test_a_killed_process_takes_its_compiler_along(tmp_path, monkeypatch):
         assert is_running(child)
         script.send_signal(signal.SIGKILL)
     assert wait_until_gone(child)
+
+
+@needs_pauses
+def test_a_killed_process_takes_a_paused_compiler_along(tmp_path, monkeypatch):
+    more = """
+    while not compilation._is_guarded():
+        time.sleep(0.01)
+    compilation.pause()
+    print("paused", flush=True)
+    time.sleep(100)
+    """
+    with run_script(more, tmp_path, monkeypatch) as script:
+        child = int(script.stdout.readline())
+        assert script.stdout.readline() == "paused\n"
+        assert stops(child, seconds=20)
+        script.send_signal(signal.SIGKILL)
+    assert wait_until_gone(child)
+
+
+@needs_pauses
+@pytest.mark.parametrize("short", [True, False])
+def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short):
+    monkeypatch.setattr(switch, "_SHORT", 1e9 if short else 0.0)
+    seen = []
+
+    def run(self, call, run=Replay.run):
+        if self.before_run is not None:
+            process = self.before_run.__self__._compilation
+            seen.append(process and stops(process._process.pid, seconds=20 if short else 0.1))
+        return run(self, call)
+
+    def start(self, start=Compilation.start):
+        start(self)
+        while not self._is_guarded():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(Replay, "run", run)
+    monkeypatch.setattr(Compilation, "start", start)
+    *_, graph = trained("auto", 6, switch_at=5)
+    assert seen == [None, short, short, short]  # nothing compiles before the first run is over
+    assert graph.report().programs.held[0].inductor_since is not None
 
 
 def test_a_collected_graph_takes_its_compiler_along(tmp_path, monkeypatch):

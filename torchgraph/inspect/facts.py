@@ -214,6 +214,7 @@ def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[Stage, ...]:
         found["first run, a warm-up" if graphs else "first run"] = replay.first_seconds
     if captures := sum(one.capture_seconds for one in graphs):
         later["capturing a CUDA Graph"] = captures
+        later["first replay"] = sum(one.first_replay_seconds for one in graphs)
     return tuple(Stage(name, taken) for name, taken in {**found, **later}.items())
 
 

@@ -11,25 +11,17 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .. import _inductor
 from ..counters import counters
+from .compile_child import GUARDED
 from .disk_cache import DiskCache
 from .job import Job, missing
 from .region import Region
 
-_CHILD = (
-    "import json, os, sys\n"
-    "os.nice(19)\n"  # before it imports torch, which takes longer than the first steps
-    "if hasattr(os, 'SCHED_IDLE'):\n"  # gives way at once, also to a thread that wakes for 20 us
-    "    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
-    "order = sys.argv[1]\n"
-    "with open(order, encoding='utf-8') as file:\n"
-    "    sys.path[:] = json.load(file)['path']\n"
-    "from torchgraph.lower.compile_process import main\n"
-    "main(order)\n"
-)
+_CHILD = Path(__file__).with_name("compile_child.py")
 
 
 class CompilationFailed(Exception):
@@ -46,6 +38,8 @@ class Compilation:
         self._keys = [job.key() for job in self._jobs]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
+        self._pauses = _has_pidfd()
+        self._guarded = False
 
     def start(self) -> None:
         """Start compiling what is missing; return at once.
@@ -64,6 +58,14 @@ class Compilation:
             if problem:
                 raise CompilationFailed(f"Inductor cannot compile here: {problem}.")
             self._start(absent)
+
+    def pause(self) -> None:
+        """Let the compiler stand still, where the system has what that needs."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
 
     def finish(self) -> None:
         """Wait, and give each region its function.
@@ -89,6 +91,7 @@ class Compilation:
         folder = self._folder = Path(tempfile.mkdtemp(prefix="torchgraph-"))
         order = {
             "parent": os.getpid(),
+            "pauses": self._pauses,
             "path": sys.path,
             "config": _inductor.changed_config(),
             "cache": str(self._cache.root),
@@ -96,15 +99,27 @@ class Compilation:
             "keys": absent,
         }
         (folder / "order").write_text(json.dumps(order), encoding="utf-8")
+        child = _CHILD.read_text(encoding="utf-8")
         with (folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, str(folder / "order")],
+                [sys.executable, "-c", child, str(folder / "order")],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self._finalizer = weakref.finalize(self, _end, self._process, folder)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._is_guarded():
+            with suppress(ProcessLookupError):  # it has ended, and somebody took note of that
+                os.killpg(self._process.pid, number)
+
+    def _is_guarded(self) -> bool:
+        """True once another process would end the compiler, stopped or not, with this one."""
+        if self._pauses and not self._guarded and self._folder is not None:
+            self._guarded = (self._folder / GUARDED).exists()
+        return self._guarded
 
     def _wait(self) -> None:
         if self._process is None or self._folder is None:
@@ -118,6 +133,15 @@ class Compilation:
         if code:
             last = said.strip().splitlines()[-1:] or [f"the process ended with {code}"]
             raise CompilationFailed(f"Inductor failed: {last[0]}")
+
+
+def _has_pidfd() -> bool:
+    """True where another process sees the end of this one: on Linux, unless it is forbidden."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

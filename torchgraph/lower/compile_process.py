@@ -1,16 +1,9 @@
-"""What the compiling process runs: it compiles each job that it is given, and ends.
-
-It never outlives the process that started it, nor do the compilers that it has started itself.
-"""
+"""What the compiling process runs: it compiles each job that it is given, and ends."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-import threading
-import time
 import traceback
 from pathlib import Path
 
@@ -25,7 +18,6 @@ def main(order: str) -> None:
     Exits with 1 when a job fails; what happened is in the file ``error`` beside the order then.
     """
     wanted = json.loads(Path(order).read_text(encoding="utf-8"))
-    _end_with(wanted["parent"])
     try:
         _inductor.change_config(wanted["config"])
         cache = DiskCache(Path(wanted["cache"]))
@@ -41,14 +33,3 @@ def _compile(job: Job, cache: DiskCache, key: str) -> None:
         made = cache.begin()
         job.compile_into(made)
         cache.keep(made, key)
-
-
-def _end_with(parent: int) -> None:
-    """Kill this process and the compilers below it as soon as ``parent`` is gone."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.1)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -52,7 +52,10 @@ class _Cut:
         self._eager_draws = eager_draws
         self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
         self._sources_of_numbers = _sources_of_numbers(self._ops)
-        self._outside = {node for node in self._ops if self._stays_outside(node)}
+        self._outside: set[fx.Node] = set()
+        for node in self._ops:
+            if self._stays_outside(node):
+                self._outside.add(node)
         self._level = self._levels()
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
@@ -79,7 +82,7 @@ class _Cut:
         if node.op == "get_attr" or node in self._sources_of_numbers:
             return True
         if node.target is operator.getitem:
-            return self._stays_outside(node.all_input_nodes[0])
+            return node.all_input_nodes[0] in self._outside
         # None: a gradient that nobody wants, of an op that returns several.
         values = [value for value in leaves(node.meta.get("val")) if value is not None]
         if not all(isinstance(value, torch.Tensor) for value in values):

@@ -59,6 +59,8 @@ class CudaGraph:
         self.failure = ""
         """Why the capture failed."""
         self.capture_seconds = 0.0
+        self.first_replay_seconds = 0.0
+        """On the host; the device may still be computing."""
         self._halves = halves
         self._device = device
         self._calls = calls
@@ -155,9 +157,14 @@ class CudaGraph:
         if self.stage is Stage.CAPTURED and self._addresses != self._addresses_of(values):
             self._forget()
             self.stage = Stage.WARM
-        if self.stage is Stage.WARM and not self._capture(values):
+        if self.stage is Stage.CAPTURED:
+            return self._replay(values)
+        if not self._capture(values):
             return self._halves.function(values)
-        return self._replay(values)
+        start = perf_counter()
+        results = self._replay(values)
+        self.first_replay_seconds = perf_counter() - start
+        return results
 
     def _open(self) -> bool:
         """True when the device has a stream and a pool."""

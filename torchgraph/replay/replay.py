@@ -83,7 +83,7 @@ class Replay:
         size = options.outputs_buffer_size
         self._ring = Ring(size) if size else None
         writes: bool = executable.writes
-        self.patience: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
+        self.around: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
         self._bind()
 
