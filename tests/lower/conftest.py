@@ -20,6 +20,11 @@ class Interpretation:
     def start(self) -> None:
         """There is nothing to start."""
 
+    def pause(self) -> None:
+        """Nothing runs that could be paused."""
+
+    resume = pause
+
     def finish(self) -> None:
         for region in self.regions:
             region.compiled(region.gm)

@@ -25,9 +25,12 @@ from .. import _extension, _inductor
 from .._torch import make_fx
 from ..config import inductor_environment
 from ..program import TensorMeta
+from .bias import DECOMPOSITIONS
 from .region import Region
 
-_FORMAT = 2
+_FORMAT = 3
+_IN_CPP = "cpp_wrapper"
+_USED = "options.json"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Job:
         return cls(
             region.gm.graph.python_code("self").src,
             tuple(_described(meta) for meta in region.inputs),
-            _options(eager_draws),
+            _options(eager_draws, on_cpu=all(m.device.type == "cpu" for m in region.inputs)),
             torch.get_num_threads(),
         )
 
@@ -71,6 +74,22 @@ class Job:
     def compile_into(self, directory: Path) -> None:
         """Compile; everything that `load` needs is in ``directory`` then."""
         torch.set_num_threads(self.threads)
+        used = self.options
+        try:
+            self._compile_into(directory, used)
+        except Exception:
+            if not used.get(_IN_CPP):
+                raise
+            used = {**used, _IN_CPP: False}  # it calls every op, the C++ form not quite
+            self._compile_into(directory, used)
+        (directory / _USED).write_text(json.dumps(used), encoding="utf-8")
+
+    def load(self, directory: Path) -> _inductor.Compiled:
+        """What was compiled there."""
+        used = json.loads((directory / _USED).read_text(encoding="utf-8"))
+        return _inductor.load(directory, used)
+
+    def _compile_into(self, directory: Path, options: dict[str, Any]) -> None:
         namespace = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
         exec(self.code, namespace)
         forward = functools.partial(cast("Any", namespace["forward"]), None)
@@ -80,12 +99,8 @@ class Job:
         ]
         # Not fx.symbolic_trace: it runs what takes no tensor, and keeps the result as a constant.
         with torch.no_grad():
-            gm = make_fx(forward, tracing_mode="fake")(*inputs)
-        _inductor.compile_into(directory, gm, inputs, self.options)
-
-    def load(self, directory: Path) -> _inductor.Compiled:
-        """What was compiled there."""
-        return _inductor.load(directory, self.options)
+            gm = make_fx(forward, DECOMPOSITIONS, tracing_mode="fake")(*inputs)
+        _inductor.compile_into(directory, gm, inputs, options)
 
 
 def cpp_compiler() -> str | None:
@@ -108,8 +123,10 @@ def _described(meta: TensorMeta) -> tuple[list[int], list[int], str, str]:
     return list(meta.shape), list(meta.stride), dtype, str(meta.device)
 
 
-def _options(eager_draws: bool) -> dict[str, Any]:
+def _options(eager_draws: bool, *, on_cpu: bool) -> dict[str, Any]:
     return {
+        # What calls the kernels, in C++ instead of Python: 5 to 10 % of a small step.
+        _IN_CPP: on_cpu,
         "fallback_random": eager_draws,
         "size_asserts": False,  # the guards have looked at sizes and strides
         "nan_asserts": False,
