@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 _clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+_end_allocating = getattr(torch._C, "_cuda_endAllocateToPool", None)
+_release_pool = getattr(torch._C, "_cuda_releasePool", None)
+_broken_off: list[torch.cuda.CUDAGraph] = []
 
 
 @contextlib.contextmanager
@@ -45,3 +48,20 @@ def keep_pool(handle: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
         with torch.cuda.graph(graph, handle, stream, capture_error_mode="thread_local"):
             pass
     return graph
+
+
+def came_to_end(graph: torch.cuda.CUDAGraph, handle: Any, stream: torch.cuda.Stream) -> bool:
+    """False for a capture that CUDA broke off, of which torch never hears the end.
+
+    Its pool cannot be captured into again, and the random generator refuses every draw until
+    another capture has ended. The allocator of pinned memory goes on asking the graph which stream
+    it captures, so the graph must stay.
+    """
+    if _end_allocating is not None and _release_pool is not None:
+        try:
+            _end_allocating(stream.device_index, handle)
+        except RuntimeError:  # nothing is allocated from the pool
+            return True
+        _release_pool(stream.device_index, handle)
+    _broken_off.append(graph)
+    return False

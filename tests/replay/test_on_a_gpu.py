@@ -191,6 +191,27 @@ def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):
             assert graph(*batch).isfinite()
 
 
+def test_other_programs_are_captured_after_a_capture_that_failed(monkeypatch):
+    graph, _ = trained("auto")
+    small, large, other = (batches(3, rows) for rows in (3, 5, 4))
+    for batch in small:
+        graph(*batch)
+    graph(*large[0])
+    capture = Cuda.capture
+
+    def waits(self, function, values):
+        return capture(self, lambda given: (function(given)[0].item(), ()), values)
+
+    monkeypatch.setattr(Cuda, "capture", waits)
+    with pytest.warns(BackendWarning, match="the capture failed"):
+        graph(*large[1])
+    monkeypatch.undo()
+    torch.rand(3, device="cuda")
+    with counters.expect(captures=1, graph_captures=1):
+        for batch in (*other, *small, *large):
+            assert graph(*batch).isfinite()
+
+
 def test_a_constant_of_the_cpu_moves():
     class Adds(tg.Graph):
         def build(self, x):
