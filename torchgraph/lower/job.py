@@ -48,7 +48,7 @@ class Job:
         return cls(
             region.gm.graph.python_code("self").src,
             tuple(_described(meta) for meta in region.inputs),
-            _options(eager_draws),
+            _options(eager_draws, on_gpu=any(meta.device.type != "cpu" for meta in region.inputs)),
             torch.get_num_threads(),
         )
 
@@ -108,10 +108,12 @@ def _described(meta: TensorMeta) -> tuple[list[int], list[int], str, str]:
     return list(meta.shape), list(meta.stride), dtype, str(meta.device)
 
 
-def _options(eager_draws: bool) -> dict[str, Any]:
+def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, Any]:
     return {
         "fallback_random": eager_draws,
-        "size_asserts": False,  # the guards have looked at sizes and strides
+        # The guards have looked at a step's inputs. What a vendor's kernel returns on a GPU may be
+        # laid out otherwise than its fake value, and a replay pays nothing for looking.
+        "size_asserts": on_gpu,
         "nan_asserts": False,
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.

@@ -113,9 +113,7 @@ class Cuda(GraphDevice):
         graph = torch.cuda.CUDAGraph()
         with self._aside() as stream, paused():  # a collection could free memory of another graph
             try:
-                with torch.cuda.graph(
-                    graph, self._pool, stream, capture_error_mode="thread_local"
-                ):
+                with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
                     results = function(values)
             except BaseException:
                 if not _cuda.came_to_end(graph, self._pool, stream):
