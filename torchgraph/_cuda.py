@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,6 +13,29 @@ _clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
 _end_allocating = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _broken_off: list[torch.cuda.CUDAGraph] = []
+
+_SWITCHES: tuple[Callable[[], Any], ...] = tuple(
+    getattr(torch._C, name)
+    for name in (
+        *("_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cudnn_enabled"),
+        *("_get_cublas_allow_bf16_reduced_precision_reduction", "_get_cudnn_deterministic"),
+        *("_get_cublas_allow_fp16_accumulation", "_get_flash_sdp_enabled"),
+        *("_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled"),
+    )
+    if hasattr(torch._C, name)
+)
+_fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+
+
+def switches() -> tuple[Any, ...]:
+    """Torch's switches that choose kernels of a GPU: a CUDA Graph keeps those it was captured with.
+
+    TF32 is asked for by its newer name, which knows what was set by the older one too.
+    """
+    found = [get() for get in _SWITCHES]
+    if _fp32_precision is not None:
+        found += [_fp32_precision("cuda", what) for what in ("matmul", "conv", "rnn")]
+    return tuple(found)
 
 
 @contextlib.contextmanager
