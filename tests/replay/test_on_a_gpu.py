@@ -23,6 +23,7 @@ OPTIMIZERS = {
     "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "AdamW": lambda p: optim.AdamW(p, lr=0.01),
     "AdamW, capturable": lambda p: optim.AdamW(p, lr=0.01, capturable=True),
+    "AdamW, capturable foreach": lambda p: optim.AdamW(p, lr=0.01, capturable=True, foreach=True),
     "NAdam": lambda p: optim.NAdam(p, lr=0.01),
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.01),
     "Rprop": lambda p: optim.Rprop(p, lr=0.01),
