@@ -12,12 +12,16 @@ READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all sanitize lint bench gpu clean
+.PHONY: help venv demo test test-all sanitize lint bench gpu gpu-build gpu-test gpu-bench clean
 
 help:
 	@echo "make demo | test | test-all | sanitize | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
 
-GPU_CASES := mlp vit_tiny resnet50 resnet50_256 gpt2 bert_base
+# Of `make gpu`, or a part of it: make gpu-bench GPU_CASES=gpt2 GPU_PRECISIONS=bfloat16 GPU_OUT=out
+GPU_CASES ?= mlp vit_tiny resnet50 gpt2 bert_base resnet50_256
+GPU_PRECISIONS ?= bfloat16 float32
+GPU_OUT ?= benchmarks/results
+GPU_TESTS := tests/replay/test_on_a_gpu.py tests/ops/test_on_a_gpu.py tests/features/test_cudnn.py tests/test_examples.py
 
 SOURCES := setup.py $(wildcard torchgraph/csrc/*.* torchgraph/csrc/*/*)
 
@@ -52,14 +56,38 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.step
 
-# On a machine with a GPU and an environment that is ready: no set-up, one piece after the other,
-# each of them under nine minutes, and run even when one before it failed.
+# On a machine with a GPU and an environment that is ready: no set-up but the compiled parts, beside
+# the sources, which is what Python finds here first. One piece after the other, each of them under
+# nine minutes, and run even when one before it failed.
 gpu:
 	@failed=0; \
-	$(PYTHON) -m pytest -m cuda || failed=1; \
-	for precision in float32 bfloat16; do for case in $(GPU_CASES); do \
-	  timeout 540 $(PYTHON) -m benchmarks.step --device cuda --models $$case --precision $$precision || failed=1; \
+	for part in gpu-build gpu-test gpu-bench; do $(MAKE) --no-print-directory $$part || failed=1; done; \
+	exit $$failed
+
+gpu-build:
+	PYTHONPATH=torchgraph/csrc timeout 540 $(PYTHON) setup.py -q build_ext --inplace
+
+gpu-test:
+	timeout 540 $(PYTHON) -m pytest -m cuda $(GPU_TESTS)
+
+# Two halves of the contenders, for time and for memory: each CUDA Graph keeps what it computes in.
+# Batches of 256 do so in bfloat16 alone. Then the memory of a few, each in a process of its own.
+GPU_STEP = timeout 540 $(PYTHON) -m benchmarks.step --device cuda --out $(GPU_OUT) --models
+GPU_FIRST := eager,eager fused,compile fused,compile reduce-overhead,manual cuda graph,torchgraph aten
+GPU_SECOND := eager,torchgraph aten,torchgraph aten fused,torchgraph inductor,torchgraph auto
+GPU_MEMORY := eager,manual cuda graph,torchgraph aten,torchgraph inductor
+
+gpu-bench:
+	@failed=0; \
+	for precision in $(GPU_PRECISIONS); do for case in $(GPU_CASES); do \
+	  test $$case.$$precision = resnet50_256.float32 && continue; \
+	  for contenders in "$(GPU_SECOND)" "$(GPU_FIRST)"; do \
+	    $(GPU_STEP) $$case --precision $$precision --no-memory --contenders "$$contenders" || failed=1; \
+	  done; \
 	done; done; \
+	for case in $(filter resnet50 gpt2,$(GPU_CASES)); do \
+	  $(GPU_STEP) $$case --precision bfloat16 --rounds 1 --contenders "$(GPU_MEMORY)" || failed=1; \
+	done; \
 	exit $$failed
 
 clean:

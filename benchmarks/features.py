@@ -207,8 +207,8 @@ def _print_peak(args: argparse.Namespace, device: torch.device) -> dict[str, Any
         step()
     torch.cuda.synchronize(device)
     found = {
-        "bytes": torch.cuda.max_memory_allocated(device),
-        "method": "torch.cuda.max_memory_allocated over the steps after warm-up",
+        "bytes": torch.cuda.max_memory_reserved(device),
+        "method": "torch.cuda.max_memory_reserved over the steps after warm-up",
     }
     print(json.dumps(found))
     return found

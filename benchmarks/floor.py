@@ -53,6 +53,7 @@ def busy(step: Callable[[], Any], device: torch.device, steps: int = 5) -> float
         (event.time_range.start, event.time_range.end)
         for event in found.events() or []
         if event.device_type == torch.autograd.DeviceType.CUDA
+        and not event.is_user_annotation  # spans kernels and the gaps between them
     )
     covered, end = 0.0, 0.0
     for start, stop in spans:  # kernels of several streams count once
@@ -65,7 +66,13 @@ def busy(step: Callable[[], Any], device: torch.device, steps: int = 5) -> float
 def _flop_rate(device: torch.device, dtype: torch.dtype) -> float:
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / _best(device, lambda: a @ b)
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":  # cuDNN's convolutions compute in TF32 unless told otherwise
+        torch.set_float32_matmul_precision("high")
+    try:
+        return 2 * size**3 / _best(device, lambda: a @ b)
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @functools.cache

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 _clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+_end_allocating = getattr(torch._C, "_cuda_endAllocateToPool", None)
+_release_pool = getattr(torch._C, "_cuda_releasePool", None)
+_broken_off: list[torch.cuda.CUDAGraph] = []
+
+_SWITCHES: tuple[Callable[[], Any], ...] = tuple(
+    getattr(torch._C, name)
+    for name in (
+        *("_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cudnn_enabled"),
+        *("_get_cublas_allow_bf16_reduced_precision_reduction", "_get_cudnn_deterministic"),
+        *("_get_cublas_allow_fp16_accumulation", "_get_flash_sdp_enabled"),
+        *("_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled"),
+    )
+    if hasattr(torch._C, name)
+)
+_fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+
+
+def switches() -> tuple[Any, ...]:
+    """Torch's switches that choose kernels of a GPU: a CUDA Graph keeps those it was captured with.
+
+    TF32 is asked for by its newer name, which knows what was set by the older one too.
+    """
+    found = [get() for get in _SWITCHES]
+    if _fp32_precision is not None:
+        found += [_fp32_precision("cuda", what) for what in ("matmul", "conv", "rnn")]
+    return tuple(found)
 
 
 @contextlib.contextmanager
@@ -45,3 +71,20 @@ def keep_pool(handle: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
         with torch.cuda.graph(graph, handle, stream, capture_error_mode="thread_local"):
             pass
     return graph
+
+
+def came_to_end(graph: torch.cuda.CUDAGraph, handle: Any, stream: torch.cuda.Stream) -> bool:
+    """False for a capture that CUDA broke off, of which torch never hears the end.
+
+    Its pool cannot be captured into again, and the random generator refuses every draw until
+    another capture has ended. The allocator of pinned memory goes on asking the graph which stream
+    it captures, so the graph must stay.
+    """
+    if _end_allocating is not None and _release_pool is not None:
+        try:
+            _end_allocating(stream.device_index, handle)
+        except RuntimeError:  # nothing is allocated from the pool
+            return True
+        _release_pool(stream.device_index, handle)
+    _broken_off.append(graph)
+    return False

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
+from . import _cuda
 from ._torch import any_autocast
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options import Options, PassOptions
@@ -176,13 +177,18 @@ def with_dynamic_input_shape(
 
 
 def ambient() -> tuple[Any, ...]:
-    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
-    switches = (
+    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype.
+
+    Where a GPU is in use, also those that choose its kernels.
+    """
+    switches: tuple[Any, ...] = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
     )
+    if torch.cuda.is_initialized():
+        switches += _cuda.switches()
     if not any_autocast():
         return switches
     cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))

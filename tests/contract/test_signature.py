@@ -6,10 +6,12 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchgraph as tg
 from tests.contract.models import Eval, Function, data
 from tests.contract.test_inputs import tensors
+from torchgraph import _cuda
 from torchgraph.errors import CacheThrashWarning
 from torchgraph.testing import counters
 
@@ -193,3 +195,37 @@ def test_an_object_is_compared_by_its_own_equality():
         assert torch.equal(graph(x, Opaque(2)), x * 2)
         assert torch.equal(graph(x, Opaque(2)), x * 2)
         assert torch.equal(graph(x, Opaque(3)), x * 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fp32_precision", "tf32"),
+        ("allow_bf16_reduced_precision_reduction", False),
+    ],
+)
+def test_what_chooses_kernels_of_a_gpu_is_a_part_of_it(name, value, monkeypatch):
+    """A CUDA Graph would go on with the kernels that it was captured with."""
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    graph, x = Function(lambda x: 2 * x), torch.ones(2)
+    with counters.expect(captures=1):
+        graph(x)
+        graph(x)
+    switches = torch.backends.cuda.matmul
+    before = getattr(switches, name)
+    setattr(switches, name, value)
+    try:
+        with counters.expect(captures=1):
+            graph(x)
+    finally:
+        setattr(switches, name, before)
+    with counters.expect(captures=0):
+        graph(x)
+
+
+def test_attention_kernels_of_a_gpu_are_a_part_of_it():
+    before = _cuda.switches()
+    with sdpa_kernel(SDPBackend.MATH):
+        assert _cuda.switches() != before
+    assert _cuda.switches() == before

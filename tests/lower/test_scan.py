@@ -10,7 +10,7 @@ import torch
 
 from torchgraph import _torch
 from torchgraph.errors import SourceLine
-from torchgraph.lower import scan
+from torchgraph.lower import list_forms, scan
 from torchgraph.program import (
     InputSpec,
     OutputKind,
@@ -171,3 +171,13 @@ def test_equal_findings_of_a_line_are_counted():
         if node.op == "call_function":
             node.meta["provenance"] = Provenance("net", Phase.FORWARD, (line,))
     assert [(r.line, r.count) for r in scan(one, CUDA)] == [(line, 2)]
+
+
+def test_a_number_to_the_power_of_each_tensor_is_taken_apart():
+    """As AdamW(capturable=True, foreach=True) has it."""
+    made = program(lambda a, b: torch._foreach_pow(0.5, [a, b]), (CUDA, ()), (CUDA, ()))
+    node = next(node for node in made.nodes if "pow" in str(node.target))
+    assert list_forms.single(node) is aten.pow.Scalar
+    inputs = made.placeholders
+    given = list_forms.items(aten.pow.Scalar, node.args, node.kwargs)
+    assert list(given) == [((0.5, one), {}) for one in inputs]

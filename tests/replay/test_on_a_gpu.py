@@ -23,6 +23,7 @@ OPTIMIZERS = {
     "SGD, momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "AdamW": lambda p: optim.AdamW(p, lr=0.01),
     "AdamW, capturable": lambda p: optim.AdamW(p, lr=0.01, capturable=True),
+    "AdamW, capturable foreach": lambda p: optim.AdamW(p, lr=0.01, capturable=True, foreach=True),
     "NAdam": lambda p: optim.NAdam(p, lr=0.01),
     "RMSprop": lambda p: optim.RMSprop(p, lr=0.01),
     "Rprop": lambda p: optim.Rprop(p, lr=0.01),
@@ -188,6 +189,27 @@ def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):
     graph.close()
     with counters.expect(graph_captures=1):
         for batch in data:
+            assert graph(*batch).isfinite()
+
+
+def test_other_programs_are_captured_after_a_capture_that_failed(monkeypatch):
+    graph, _ = trained("auto")
+    small, large, other = (batches(3, rows) for rows in (3, 5, 4))
+    for batch in small:
+        graph(*batch)
+    graph(*large[0])
+    capture = Cuda.capture
+
+    def waits(self, function, values):
+        return capture(self, lambda given: (function(given)[0].item(), ()), values)
+
+    monkeypatch.setattr(Cuda, "capture", waits)
+    with pytest.warns(BackendWarning, match="the capture failed"):
+        graph(*large[1])
+    monkeypatch.undo()
+    torch.rand(3, device="cuda")
+    with counters.expect(captures=1, graph_captures=1):
+        for batch in (*other, *small, *large):
             assert graph(*batch).isfinite()
 
 

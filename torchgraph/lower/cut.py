@@ -192,8 +192,9 @@ class _Cut:
         args: list[Any] = [self._copies[node] for node in graph.tensors]
         if graph.vector is not None:
             values = [self._copies[node] for node in graph.numbers]
-            made = self._graph.call_function(torch.tensor, (values,), {"dtype": torch.float64})
-            made.meta["val"] = graph.vector.meta["val"]
+            vector = graph.vector.meta["val"]
+            made = self._graph.call_function(numbers.vector, (values, vector.device))
+            made.meta["val"] = vector
             args.append(made)
         call = self._graph.call_function(region, tuple(args))
         call.meta["val"] = tuple(node.meta["val"] for node in returned)

@@ -18,6 +18,7 @@ from torch import fx
 
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
+from . import numbers
 from .executable import Lowered, lower
 from .halving import Halving
 
@@ -110,8 +111,7 @@ class Halves:
         """One step, nothing of it replayed."""
 
         def device_half(found: list[float]) -> tuple[Any, ...]:
-            vector = torch.tensor(found, dtype=torch.float64, device=self.on)
-            return self.device.function([*values, vector])
+            return self.device.function([*values, numbers.vector(found, self.on)])
 
         return self.run(values, device_half)
 

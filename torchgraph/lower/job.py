@@ -48,10 +48,11 @@ class Job:
     @classmethod
     def of(cls, region: Region, *, eager_draws: bool) -> Job:
         """The job that compiles ``region``."""
+        metas = [*region.inputs, *region.outputs]
         return cls(
             region.gm.graph.python_code("self").src,
             tuple(_described(meta) for meta in region.inputs),
-            _options(eager_draws, on_cpu=all(m.device.type == "cpu" for m in region.inputs)),
+            _options(eager_draws, on_gpu=any(meta.device.type != "cpu" for meta in metas)),
             torch.get_num_threads(),
         )
 
@@ -123,12 +124,14 @@ def _described(meta: TensorMeta) -> tuple[list[int], list[int], str, str]:
     return list(meta.shape), list(meta.stride), dtype, str(meta.device)
 
 
-def _options(eager_draws: bool, *, on_cpu: bool) -> dict[str, Any]:
+def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, Any]:
     return {
         # What calls the kernels, in C++ instead of Python: 5 to 10 % of a small step.
-        _IN_CPP: on_cpu,
+        _IN_CPP: not on_gpu,
         "fallback_random": eager_draws,
-        "size_asserts": False,  # the guards have looked at sizes and strides
+        # The guards have looked at a step's inputs. What a vendor's kernel returns on a GPU may be
+        # laid out otherwise than its fake value, and a replay pays nothing for looking.
+        "size_asserts": on_gpu,
         "nan_asserts": False,
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.

@@ -30,6 +30,8 @@ _SINGLE: dict[str, OpOverload] = {
     "sub": aten.sub.Tensor,
 }
 _OVERLOADS = ("List", "Scalar", "ScalarList")
+_POWERS = "aten::_foreach_pow", "ScalarAndTensor"
+"""A number to the power of each tensor: the list comes second."""
 _FUSED = {
     "torchgraph::_fused_adam": ("adam", {"decoupled": False}),
     "torchgraph::_fused_adamw": ("adam", {"decoupled": True}),
@@ -41,14 +43,19 @@ _FUSED = {
 def single(node: fx.Node) -> OpOverload | None:
     """``aten.mul.Tensor`` for ``aten._foreach_mul.Scalar``; None for what is not taken apart."""
     target = node.target
-    if not isinstance(target, OpOverload) or target._overloadname not in _OVERLOADS:
+    if not isinstance(target, OpOverload):
+        return None
+    if (target._schema.name, target._overloadname) == _POWERS:
+        return aten.pow.Scalar
+    if target._overloadname not in _OVERLOADS:
         return None
     return _SINGLE.get(target._schema.name.removeprefix("aten::_foreach_"))
 
 
 def items(op: OpOverload, args: Sequence[Any], kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """The arguments of each call of the single op."""
-    for i in range(len(args[0])):
+    count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
+    for i in range(count):
         own = [arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args]
         named = dict(kwargs)
         if op in (aten.addcdiv.default, aten.addcmul.default) and len(own) > 3:

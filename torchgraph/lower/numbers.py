@@ -6,7 +6,7 @@ numbers of a region come as one float64 vector, and an op gets its number as an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,15 @@ def is_number(value: Any) -> bool:
 def moving(node: fx.Node) -> list[fx.Node]:
     """The numbers among the arguments of a tensor op."""
     return [arg for arg in node.all_input_nodes if is_number(arg)]
+
+
+def vector(values: Sequence[float], device: torch.device) -> torch.Tensor:
+    """A float64 tensor of ``values``. A GPU is not waited for.
+
+    The pinned memory is torch's, which does not hand it out again before the copy is done.
+    """
+    held = torch.tensor(values, dtype=torch.float64, pin_memory=device.type == "cuda")
+    return held.to(device, non_blocking=True)
 
 
 def takes_tensors(target: Any, value: Any) -> bool:

@@ -117,11 +117,13 @@ class RegionGraph:
         return tuple(self.tensors.index(state) for state in self._written)
 
     def _unpack_numbers(self) -> None:
-        values = (node.meta["val"] for node in self._nodes)
-        mode = next(value.fake_mode for value in values if isinstance(value, FakeTensor))
-        with mode:
-            vector = torch.empty(len(self.numbers), dtype=torch.float64)
-            element = torch.empty((), dtype=torch.float64)
+        values = [node.meta["val"] for node in self._nodes]
+        fakes = [value for value in values if isinstance(value, FakeTensor)]
+        # A kernel of the GPU cannot read the host's memory.
+        device = next((v.device for v in fakes if v.device.type != "cpu"), torch.device("cpu"))
+        with fakes[0].fake_mode:
+            vector = torch.empty(len(self.numbers), dtype=torch.float64, device=device)
+            element = torch.empty((), dtype=torch.float64, device=device)
         self.vector = self._graph.placeholder("numbers")
         self.vector.meta["val"] = vector
         for position, node in enumerate(self.numbers):

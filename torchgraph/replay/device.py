@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, final
 
 import torch
@@ -111,18 +111,15 @@ class Cuda(GraphDevice):
         Other threads may go on allocating and copying: what they do is none of this capture.
         """
         graph = torch.cuda.CUDAGraph()
-        try:
-            with (
-                self._aside(),
-                paused(),  # a collection could free memory of another graph, which ends it
-                torch.cuda.graph(
-                    graph, self._pool, self._stream, capture_error_mode="thread_local"
-                ),
-            ):
-                results = function(values)
-        except BaseException:
-            graph.reset()
-            raise
+        with self._aside() as stream, paused():  # a collection could free memory of another graph
+            try:
+                with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
+                    results = function(values)
+            except BaseException:
+                if not _cuda.came_to_end(graph, self._pool, stream):
+                    self._renew()
+                graph.reset()
+                raise
         return graph, results
 
     def write(self, vector: torch.Tensor, values: Sequence[float]) -> None:
@@ -141,13 +138,21 @@ class Cuda(GraphDevice):
             self._keeper = self._pool = None
             torch.cuda.empty_cache()
 
+    def _renew(self) -> None:
+        """Another pool for what is captured from now on; to open it, something is captured."""
+        assert self._keeper is not None
+        self._keeper.reset()  # the graphs in the old pool keep it
+        self._keeper = None
+        with suppress(RuntimeError):  # a GPU beyond help: what ended the capture is raised
+            self.open()
+
     @contextmanager
-    def _aside(self) -> Iterator[None]:
+    def _aside(self) -> Iterator[torch.cuda.Stream]:
         """On the side stream, after what the caller's has to do, and before what it gets next."""
         with torch.cuda.device(self.device), _aside, _cuda.own_workspaces():
             assert self._stream is not None
             current = torch.cuda.current_stream()
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                yield
+                yield self._stream
             current.wait_stream(self._stream)
