@@ -51,6 +51,7 @@ INFERENCE: dict[str, tuple[Any, str]] = {
     "products of rows": (lambda x: torch.softmax(x @ x.t(), -1) @ x, "across rows"),
     "sum of products": (lambda x: x @ (x.t() @ x), "not zero"),
     "halves": (lambda x: x.view(2, -1, 6).sum(1) if len(x) % 2 == 0 else x, "mixed"),
+    "split in pieces": (lambda x: x.split(2)[0], "parts"),
     "split": (lambda x: x.chunk(2)[0] if len(x) % 2 == 0 else x, "divides"),
     "below": (lambda x: torch.cat([x, x * 2]), "behind padded"),
     "repeat": (lambda x: x.repeat(2, 1), "behind padded"),
@@ -158,6 +159,43 @@ TRAINING: dict[str, tuple[Any, str]] = {
     ),
     "in one direction": (
         lambda out, mask: ((out @ out.t()).exp() * mask[:, None]).sum(), "not zero"
+    ),
+    "a sum in every row": (
+        lambda out, mask: (out * mask[:, None]).sum(0, keepdim=True).expand_as(out).sum(),
+        "not zero",
+    ),
+    "a sum added for every row": (
+        lambda out, mask: torch.zeros(3)
+        .index_put((out.argmax(1),), (out * mask[:, None]).sum(), accumulate=True)
+        .sum(),
+        "writes rows",
+    ),
+    "the first row in every row": (
+        lambda out, mask: (out * mask[:, None])[torch.arange(1).expand(len(out))].sum(),
+        "padded dimension",
+    ),
+    "by nothing between copies": (
+        lambda out, mask: ((1 / (out[1:] - out[:-1])).sum(1) * mask[1:]).sum(), "not zero"
+    ),
+    "by nothing where filled": (
+        lambda out, mask: (
+            (1 / (1 - out.masked_fill(~mask[:, None], 1.0))).sum(1) * mask
+        ).sum(),
+        "not zero",
+    ),
+    "by nothing of a table": (
+        lambda out, mask: (1 / (5 - torch.arange(8.0)[: len(out)]) * mask).sum() + out.sum() * 0,
+        "not zero",
+    ),
+    "an entry that no real row looks up": (
+        lambda out, mask: (
+            torch.arange(3.0).log()[(out.argmax(1) + 1).clamp(max=2) * mask] * mask
+        ).sum() + out.sum() * 0,
+        "not zero",
+    ),
+    "a gradient at its pole": (
+        lambda out, mask: torch.where(mask, (out.sigmoid()[:, 0] * mask).logit(), 0).sum(),
+        "not zero",
     ),
     "mean reduction": (
         lambda out, mask: F.cross_entropy(out, out.argmax(1)) * mask.sum(), "mean or the sum"
