@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 
-from ._torch import any_autocast
+from ._torch import any_autocast, function_modes, global_hooks
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options import Options, PassOptions
 from .verbs.cuda_graph import CudaGraphVerbs
@@ -176,12 +176,14 @@ def with_dynamic_input_shape(
 
 
 def ambient() -> tuple[Any, ...]:
-    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype."""
+    """Torch's own switches that change what a trace records: modes, autocast, defaults, hooks."""
     switches = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        function_modes() and torch.get_default_device(),
+        any(global_hooks) and tuple(key for hooks in global_hooks for key in hooks),
     )
     if not any_autocast():
         return switches

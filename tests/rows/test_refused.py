@@ -51,6 +51,7 @@ INFERENCE: dict[str, tuple[Any, str]] = {
     "products of rows": (lambda x: torch.softmax(x @ x.t(), -1) @ x, "across rows"),
     "sum of products": (lambda x: x @ (x.t() @ x), "not zero"),
     "halves": (lambda x: x.view(2, -1, 6).sum(1) if len(x) % 2 == 0 else x, "mixed"),
+    "chosen by data": (lambda x: x[x[:, 0] > 0] * 2, "depends on the data"),
     "split in pieces": (lambda x: x.split(2)[0], "parts"),
     "split": (lambda x: x.chunk(2)[0] if len(x) % 2 == 0 else x, "divides"),
     "below": (lambda x: torch.cat([x, x * 2]), "behind padded"),

@@ -197,6 +197,8 @@ def _shape(real: Any, padded: Any) -> tuple[Pair, ...] | None:
         return None
     if not isinstance(real, torch.Tensor) or real.ndim != padded.ndim or real.dtype != padded.dtype:
         raise Differs("it gives something else for a batch of this size")
+    if not all(type(size) is int for size in (*real.shape, *padded.shape)):
+        raise Refused("how much it gives depends on the data")
     found = dims.pairs(real.shape, padded.shape)
     if any(one > other for one, other in found):
         raise Refused("it gives less for the padded batch")
