@@ -49,7 +49,8 @@ def inductor_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if (name.startswith("TORCHINDUCTOR_") and not name.endswith("_DIR")) or name == "CXX"
+        if (name.startswith(("TORCHINDUCTOR_", "TORCH_COMPILE_")) and not name.endswith("_DIR"))
+        or name == "CXX"
     }
 
 
