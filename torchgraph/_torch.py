@@ -50,7 +50,8 @@ disable_modes = _disable_current_modes
 pytree = _pytree
 below_version_counters = torch._C._after_ADInplaceOrView_keyset
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
+function_modes = torch._C._len_torch_function_stack
+global_hooks = [v for name, v in vars(torch.nn.modules.module).items() if name.endswith("_hooks")]
 any_autocast = torch._C._is_any_autocast_enabled
 has_kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -116,7 +117,7 @@ def active_tracer() -> Any:
 
 def is_tracing() -> bool:
     """True inside of a make_fx. Looks for its tracer only where there are modes at all."""
-    return (_dispatch_modes() or _function_modes()) > 0 and active_tracer() is not None
+    return (_dispatch_modes() or function_modes()) > 0 and active_tracer() is not None
 
 
 def node_of(value: Any, tracer: Any) -> fx.Node | None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn
 import torch
 
 from . import _cuda
-from ._torch import any_autocast
+from ._torch import any_autocast, function_modes, global_hooks
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options import Options, PassOptions
 from .verbs.cuda_graph import CudaGraphVerbs
@@ -50,7 +50,8 @@ def inductor_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if (name.startswith("TORCHINDUCTOR_") and not name.endswith("_DIR")) or name == "CXX"
+        if (name.startswith(("TORCHINDUCTOR_", "TORCH_COMPILE_")) and not name.endswith("_DIR"))
+        or name == "CXX"
     }
 
 
@@ -177,7 +178,7 @@ def with_dynamic_input_shape(
 
 
 def ambient() -> tuple[Any, ...]:
-    """Torch's own switches that change what a trace records: grad mode, autocast, default dtype.
+    """Torch's own switches that change what a trace records: modes, autocast, defaults, hooks.
 
     Where a GPU is in use, also those that choose its kernels.
     """
@@ -186,6 +187,8 @@ def ambient() -> tuple[Any, ...]:
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        function_modes() and torch.get_default_device(),
+        any(global_hooks) and tuple(key for hooks in global_hooks for key in hooks),
     )
     if torch.cuda.is_initialized():
         switches += _cuda.switches()

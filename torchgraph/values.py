@@ -78,6 +78,15 @@ def same_layout(left: Any, right: Any) -> bool:
     )
 
 
+def is_contiguous(value: Any) -> bool:
+    """True for a contiguous tensor; of one whose size depends on data nobody knows."""
+    return (
+        isinstance(value, torch.Tensor)
+        and all(type(size) is int for size in value.shape)
+        and value.is_contiguous()
+    )
+
+
 def difference(recorded: Any, computed: Any) -> str:
     """What differs between two fake values, in words; empty when they describe the same thing."""
     if isinstance(recorded, (tuple, list)) and isinstance(computed, (tuple, list)):

@@ -342,3 +342,26 @@ def test_an_anomaly_or_default_dtype_change_is_another_program():
         assert Function(lambda: torch.ones(2))().dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_default_device_is_another_program():
+    graph = Function(lambda x: (x * 2, torch.ones(2)))
+    x = torch.ones(2)
+    assert graph(x)[1].device.type == "cpu"
+    with torch.device("meta"):
+        assert graph(x)[1].device.type == "meta"
+    assert graph(x)[1].device.type == "cpu"
+
+
+def test_a_hook_on_all_modules_is_another_program():
+    model = nn.Linear(2, 2)
+    graph = Function(lambda x: graph.model(x))
+    graph.model = model
+    x = torch.ones(2)
+    assert torch.equal(graph(x), model(x))
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, out: out * 2)
+    try:
+        assert torch.equal(graph(x), model(x))
+    finally:
+        handle.remove()
+    assert torch.equal(graph(x), model(x))

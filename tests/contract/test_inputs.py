@@ -10,7 +10,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Function, data
-from torchgraph.errors import UnsupportedInput
+from torchgraph.errors import CaptureError, UnsupportedInput
 from torchgraph.testing import counters
 
 
@@ -307,3 +307,16 @@ def test_numpy_arrays_are_refused():
     numpy = pytest.importorskip("numpy")
     with pytest.raises(UnsupportedInput, match=r"args\[0\] is a ndarray"):
         Function(lambda x: torch.as_tensor(x))(numpy.ones(2))
+
+
+@pytest.mark.parametrize("write", [torch.zero_, lambda x: x.fill_(2.0), lambda x: x.mul_(2)])
+@pytest.mark.parametrize("view", [lambda x: x.expand(3, 4), lambda x: x.unfold(0, 2, 1)])
+def test_a_write_into_elements_that_share_memory_is_refused(write, view):
+    # Eager refuses most such writes; torch's functional form of the others computes other numbers.
+    graph = Function(lambda x: write(view(x * 2)))
+    with pytest.raises(CaptureError, match="share memory") as error:
+        graph(torch.arange(4.0))
+    assert error.value.where is not None
+    columns = Function(lambda x: write((x * 2).view(2, 2).t()) * 1)
+    x = torch.arange(4.0)
+    assert torch.equal(columns(x), write((x * 2).view(2, 2).t()))

@@ -1,4 +1,4 @@
-"""One region compiled and loaded, here in this process."""
+"""One region compiled and loaded, here in this process; what Inductor needs is said before."""
 
 import json
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import fx, nn
 
+import torchgraph as tg
 from torchgraph import _inductor
+from torchgraph.errors import BackendWarning
 from torchgraph.lower import job
 from torchgraph.lower.bias import addmm
 from torchgraph.lower.job import Job
@@ -85,3 +87,32 @@ def test_the_sum_of_a_product_and_a_bias(dtype):
 def test_sums_that_stay_what_they_are(bias, dtype, options):
     tensors = (torch.randn(s, dtype=dtype) for s in (bias, (3, 4), (4, 5)))
     assert addmm(*tensors, **options) is NotImplemented
+
+
+class Predict(tg.Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(3, 2)
+        self.config.set_backend("inductor")
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)
+
+
+@pytest.mark.parametrize(
+    ("variable", "off"),
+    [
+        ("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1"),
+        ("TORCH_COMPILE_FORCE_DISABLE_CACHES", "1"),
+        ("TORCHINDUCTOR_FX_GRAPH_CACHE", "0"),
+        ("TORCHINDUCTOR_AUTOGRAD_CACHE", "0"),
+    ],
+)
+def test_without_its_caches_inductor_cannot_hand_over_code(
+    variable: str, off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, off)
+    graph = Predict()
+    x = torch.randn(4, 3)
+    with pytest.warns(BackendWarning, match=f"{variable}={off} takes the caches away"):
+        assert torch.equal(graph(x), graph.model(x))

@@ -51,6 +51,8 @@ INFERENCE: dict[str, tuple[Any, str]] = {
     "products of rows": (lambda x: torch.softmax(x @ x.t(), -1) @ x, "across rows"),
     "sum of products": (lambda x: x @ (x.t() @ x), "not zero"),
     "halves": (lambda x: x.view(2, -1, 6).sum(1) if len(x) % 2 == 0 else x, "mixed"),
+    "chosen by data": (lambda x: x[x[:, 0] > 0] * 2, "depends on the data"),
+    "split in pieces": (lambda x: x.split(2)[0], "parts"),
     "split": (lambda x: x.chunk(2)[0] if len(x) % 2 == 0 else x, "divides"),
     "below": (lambda x: torch.cat([x, x * 2]), "behind padded"),
     "repeat": (lambda x: x.repeat(2, 1), "behind padded"),
@@ -159,6 +161,16 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "in one direction": (
         lambda out, mask: ((out @ out.t()).exp() * mask[:, None]).sum(), "not zero"
     ),
+    "by nothing where filled": (
+        lambda out, mask: (
+            (1 / (1 - out.masked_fill(~mask[:, None], 1.0))).sum(1) * mask
+        ).sum(),
+        "not zero",
+    ),
+    "a gradient at its pole": (
+        lambda out, mask: torch.where(mask, (out.sigmoid()[:, 0] * mask).logit(), 0).sum(),
+        "not zero",
+    ),
     "mean reduction": (
         lambda out, mask: F.cross_entropy(out, out.argmax(1)) * mask.sum(), "mean or the sum"
     ),
@@ -178,6 +190,51 @@ def test_training(name):
     assert error.value.where is not None
     assert error.value.where.filename == __file__
     assert torch.equal(graph.model.weight, before)
+
+
+TABLE = torch.arange(9.0)
+SUMS: dict[str, tuple[Any, str]] = {
+    "a sum in every row": (
+        lambda x, mask: (x * mask[:, None]).sum(0, keepdim=True).expand_as(x).sum(), "not zero"
+    ),
+    "a sum added for every row": (
+        lambda x, mask: torch.zeros(6).index_put(
+            (x.argmax(1),), (x * mask[:, None]).sum(), accumulate=True
+        ),
+        "writes rows",
+    ),
+    "the first row in every row": (
+        lambda x, mask: (x * mask[:, None])[torch.arange(1).expand(len(x))].sum(),
+        "padded dimension",
+    ),
+    "by nothing between copies": (
+        lambda x, mask: ((1 / (x[1:] - x[:-1])).sum(1) * mask[1:]).sum(), "not zero"
+    ),
+    "by nothing of a table": (
+        lambda x, mask: (1 / (6 - TABLE[: len(x)]) * mask).sum(), "not zero"
+    ),
+    "an entry that no real row looks up": (
+        lambda x, mask: (torch.arange(9.0).log()[(x.argmax(1) + 1) * mask] * mask).sum(),
+        "not zero",
+    ),
+}  # fmt: skip
+
+
+class Masked(Padded):
+    """A function of rows and the mask."""
+
+    def build(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        return self.function(x, mask)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_under_a_mask(name):
+    build, why = SUMS[name]
+    x = torch.randn(5, 6)
+    with pytest.raises(PaddingRefused, match=why):
+        Masked(build, mask="mask")(x)
+    got = Masked(build, mask="mask", sizes=(5,))(x)  # not padded, it runs
+    assert torch.equal(got, build(x, torch.ones(5, dtype=torch.bool)))
 
 
 def test_training_with_dropout():

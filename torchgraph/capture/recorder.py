@@ -154,6 +154,8 @@ class Recorder(TorchDispatchMode):
         self._check_generator(func, args, kwargs)
         if self.check is not None:
             self.check((args, kwargs))
+        if func._schema.is_mutable:
+            self._check_written(func, args)
         if effects.draws(func, args, kwargs):
             out = self.draws.draw(func, args, kwargs, self._record)
         else:
@@ -245,6 +247,14 @@ class Recorder(TorchDispatchMode):
                 fix="draw from torch's default generator, or outside of build, and pass it in.",
             )
 
+    def _check_written(self, func: Any, args: Any) -> None:
+        if any(map(_has_one_twice, _tensors(effects.written_values(func, args)))):
+            raise CaptureError(
+                f"{func} writes a tensor whose elements share memory, as those of expand() do.",
+                where=self._trail.line,
+                fix="clone() it before it is written.",
+            )
+
     def _note_creator(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:
             raise CaptureError(
@@ -305,6 +315,20 @@ def _tensor_of_number(number: Any, dtype: Any = None, device: Any = None, **kwar
     if dtype is None:
         dtype = torch.get_default_dtype() if isinstance(number, torch.SymFloat) else torch.int64
     return torch.scalar_tensor(number, dtype=dtype, device=device)
+
+
+def _has_one_twice(tensor: torch.Tensor) -> bool:
+    """True where two elements may be the same memory."""
+    if tensor.layout is not torch.strided:
+        return False
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if type(size) is not int or size == 0:
+            return False
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -180,6 +180,7 @@ class _Writer:
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
+        self._taken = {node.name for node in program.nodes}
         self.nodes: list[fx.Node | None] = []
         self.first_write = 0
         self.source = ""
@@ -314,7 +315,10 @@ class _Writer:
         key = id(value)
         found = self._constants.get(key)
         if found is None or self._globals[found] is not value:
-            found = self._constants[key] = f"_{hint}_{len(self._constants)}"
+            found = f"_{hint}_{len(self._constants)}"
+            while found in self._taken:  # a folded constant may be named like a function
+                found += "_"
+            self._constants[key] = found
             self._globals[found] = value
         return found
 

@@ -31,6 +31,13 @@ from .region import Region
 _FORMAT = 3
 _IN_CPP = "cpp_wrapper"
 _USED = "options.json"
+_CACHES = {
+    "TORCH_COMPILE_FORCE_DISABLE_CACHES": "1",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+}
+"""Variable of Inductor -> the value that switches a cache off. They cannot be overruled."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,9 @@ def missing(devices: Sequence[torch.device]) -> str:
         return "no C++ compiler was found (install g++, or name one in the variable CXX)"
     if any(device.type == "cuda" for device in devices) and not _inductor.has_triton():
         return "Triton is not installed (pip install triton)"
+    for variable, off in _CACHES.items():
+        if inductor_environment().get(variable) == off:
+            return f"{variable}={off} takes the caches away from which its code is loaded"
     return ""
 
 

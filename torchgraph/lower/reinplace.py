@@ -359,6 +359,8 @@ def _others(node: fx.Node, op: OpOverload) -> list[fx.Node]:
 
 def _same_layout(first: torch.Tensor, result: torch.Tensor) -> bool:
     """True when the result fits into the first argument's memory, element by element."""
+    if not all(type(size) is int for size in (*first.shape, *result.shape)):
+        return False  # a size that depends on data
     same = (first.shape, first.dtype, first.device, first.stride()) == (
         result.shape,
         result.dtype,

@@ -17,7 +17,7 @@ from .. import ops
 from ..aliasing import escaping
 from ..program import Program
 from ..rewriter import Rewriter
-from ..values import same_layout
+from ..values import is_contiguous, same_layout
 from .base import Pass
 
 aten = torch.ops.aten
@@ -126,7 +126,7 @@ def _view_of_view(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
     if not (isinstance(inner, fx.Node) and inner.target in _RESHAPES):
         return False
     base = inner.args[0]
-    if not (isinstance(base, fx.Node) and _is_contiguous(_value(base))):
+    if not (isinstance(base, fx.Node) and is_contiguous(_value(base))):
         return False
     if not _same_memory(node, base, outputs, edit):
         new = edit.call(node.target, (base, *node.args[1:]), before=node, like=node)
@@ -185,10 +185,6 @@ def _value(node: Any) -> Any:
 def _dtype(node: Any) -> torch.dtype | None:
     value = _value(node)
     return value.dtype if isinstance(value, torch.Tensor) else None
-
-
-def _is_contiguous(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_contiguous()
 
 
 _INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})

@@ -14,7 +14,7 @@ from .. import effects
 from .._torch import OpOverload
 from ..program import Phase, Program, provenance
 from ..rewriter import Rewriter
-from ..values import same_layout
+from ..values import is_contiguous, same_layout
 from .base import Pass
 
 aten = torch.ops.aten
@@ -136,7 +136,7 @@ def _is_plain(node: fx.Node) -> bool:
         isinstance(value, torch.Tensor)
         and value.dim() == 4
         and value.dtype in _DTYPES
-        and value.is_contiguous()
+        and is_contiguous(value)
         and not value.is_contiguous(memory_format=torch.channels_last)
     )
 
@@ -201,7 +201,7 @@ def _shape(node: fx.Node) -> torch.Size | None:
 def _is_contiguous(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(item is None or _is_contiguous(item) for item in value)
-    return isinstance(value, torch.Tensor) and value.is_contiguous()
+    return is_contiguous(value)
 
 
 def _main_result(node: fx.Node) -> Any:

@@ -15,7 +15,7 @@ from torch import fx
 
 from . import dims
 from .dims import ONE, Dims, Pair
-from .value import Op, Padding, Refused, Value, checked
+from .value import Op, Padding, Refused, Value, checked, joined
 
 Places = Callable[[Op, int], frozenset[int]]
 """The dimensions of an argument of that rank in which rows are independent of each other."""
@@ -76,8 +76,7 @@ class RowWise:
     ) -> Value:
         empty = any(pair == (0, 0) for pair in shape)
         sums = any(i >= len(shape) or shape[i] != dims.size(f) for i, f in shared.items())
-        others_copied = all(value.copied for value in rows[1:])
-        zero = rows[0].padding is Padding.ZERO and others_copied
+        zero = rows[0].padding is Padding.ZERO and all(value.finite for value in rows[1:])
         if sums and not empty:
             if not self.gradient:
                 raise Refused("it makes one value of rows of which some are padding")
@@ -90,11 +89,8 @@ class RowWise:
         )
         if any(pair[0] != pair[1] and i not in shared for i, pair in enumerate(shape)):
             raise Refused("its shape does not follow from that of its arguments")
-        value = Value(checked(found, shape))
-        if zero and self.gradient:
-            return replace(value, padding=Padding.ZERO)
-        copied = rows[0].copied and others_copied
-        return value if copied else replace(value, padding=Padding.ANY)
+        kind = Padding.ZERO if zero and self.gradient else joined(rows)
+        return Value(checked(found, shape), kind)
 
 
 def _first(count: int) -> Places:
@@ -151,7 +147,10 @@ def _pooling() -> dict[str, RowWise]:
 
 
 def _attention(op: Op) -> Any:
-    return RowWise(_with_masks(op, "query", "key", "value"), _attention_places(op))(op)
+    found = RowWise(_with_masks(op, "query", "key", "value"), _attention_places(op))(op)
+    if 2 not in op.value(op.arg("query")).padded:
+        return found
+    return tuple(v and replace(v, padding=v.unlike) for v in found)  # a step sees all before it
 
 
 def _attention_backward(op: Op) -> Any:
@@ -183,7 +182,7 @@ def _batch_norm(op: Op) -> Any:
     rows = op.value(op.arg("input"))
     RowWise(("input",), _all_but_channels).check(op)
     assert first is not None
-    kind = Padding.COPY if rows.copied else Padding.ANY
+    kind = joined([rows])
     rest = [None if s is None else Value(checked(dims.plain(s), s)) for s in others]
     if any(value and not value.whole for value in rest):
         raise Refused("its statistics depend on the batch")
@@ -212,8 +211,7 @@ def _select_backward(op: Op) -> Any:
     value = Value(checked(found, shape))
     if gradient.padding in (Padding.ZERO, Padding.NULL) or (real != padded and gradient.whole):
         return replace(value, padding=Padding.ZERO)
-    copied = gradient.copied and real == padded
-    return value if copied else replace(value, padding=Padding.ANY)
+    return replace(value, padding=joined([gradient]) if real == padded else gradient.unlike)
 
 
 def _nll_loss(op: Op) -> Any:
@@ -229,9 +227,7 @@ def _nll_loss(op: Op) -> Any:
         raise Refused("it brings together rows and something that has no rows")
     losses, _ = op.shapes()
     assert losses is not None
-    copied = rows.copied and target.copied
-    value = Value(checked(kept, losses), Padding.COPY if copied else Padding.ANY)
-    return (value, Value(()))
+    return (Value(checked(kept, losses), joined([rows, target])), Value(()))
 
 
 def _check_class_weights(op: Op) -> None:
@@ -252,9 +248,9 @@ def _nll_loss_backward(op: Op) -> Any:
     kept = tuple(factors for i, factors in enumerate(found) if i != place)
     if place in rows.padded or not kept == gradient.dims == target.dims:
         raise Refused("it brings together rows and something that has no rows")
-    if gradient.padding is Padding.ZERO and target.copied:
+    if gradient.padding is Padding.ZERO and target.finite:
         return Value(found, Padding.ZERO)
-    return Value(found, Padding.COPY if gradient.copied and target.copied else Padding.ANY)
+    return Value(found, joined([gradient, target]))
 
 
 def _embedding_backward(op: Op) -> Any:

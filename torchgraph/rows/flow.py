@@ -177,11 +177,9 @@ class _Flow:
         if op.space == "aten" and op.name in _FACTORIES:
             return _RULES[op.name](op)
         op.literals(*_SIZES.get(op.name, ()))
-        if op.name in _KEEP_NULL and op.tensors()[0].padding is Padding.NULL:
-            (shape,) = found
-            assert shape is not None
-            return Value(dims.plain(shape), Padding.NULL)
-        return op.give([shape if shape is None else Value(dims.plain(shape)) for shape in found])
+        kind = _kind_of_whole(op)
+        values = [None if s is None else Value(dims.plain(s), kind) for s in found]
+        return op.give(values)
 
     def _constant(self, node: fx.Node, other: fx.Node) -> Any:
         ours, theirs = (
@@ -192,25 +190,38 @@ class _Flow:
         same = ours.shape == theirs.shape and ours.dtype == theirs.dtype
         if not same or not torch.equal(ours, theirs):
             raise Refused("it is a constant that follows the size of the batch")
-        null = ours.numel() > 0 and not ours.any()
-        return Value(dims.plain(dims.pairs(ours.shape, ours.shape)),
-                     Padding.NULL if null else Padding.COPY)  # fmt: skip
+        kind = Padding.FINITE if ours.isfinite().all() else Padding.COPY
+        if ours.numel() > 0 and not ours.any():
+            kind = Padding.NULL
+        return Value(dims.plain(dims.pairs(ours.shape, ours.shape)), kind)
 
     def _known(self, node: Any) -> Any:
         return self._values[_source(node)]
 
     def _value_of(self, node: fx.Node, other: fx.Node) -> Value:
         ours, theirs = node.meta["val"], other.meta["val"]
-        return Value(dims.plain(dims.pairs(theirs.shape, ours.shape)))
+        found = Value(dims.plain(dims.pairs(theirs.shape, ours.shape)))
+        return replace(found, padding=Padding.FINITE) if found.whole else found
 
 
 _FACTORIES = names(
     "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor "
     "arange"
 )
-_KEEP_NULL = names("_to_copy view expand unsqueeze squeeze permute transpose t")
+_KEEP_NULL = names("_to_copy view expand unsqueeze squeeze permute transpose t slice select")
 _SIZES = {"slice": ("end",)}
 """Numbers that may differ although the result has one size: the end of a slice that is longer."""
+
+
+def _kind_of_whole(op: Op) -> Padding:
+    """What is known of a result without padding: zeros, a table, or nothing."""
+    kinds = {value.padding for value in op.tensors()}
+    moves = op.name in _KEEP_NULL
+    if moves and kinds == {Padding.NULL}:
+        return Padding.NULL
+    tables = kinds <= {Padding.NULL, Padding.FINITE}
+    keeps = moves or (pointwise.applies(op) and op.name != "div" and pointwise.keeps_finite(op))
+    return Padding.FINITE if tables and keeps else Padding.COPY
 
 
 def _steps(program: Program) -> list[fx.Node]:

@@ -11,7 +11,7 @@ from torch import fx
 
 from . import dims
 from .dims import ONE, Dims, Factors
-from .value import Op, Padding, Refused, Value, checked, names
+from .value import Op, Padding, Refused, Value, checked, joined, names
 
 _KEEP_ZERO = names(
     "add sub neg abs relu tanh sin tan sgn sign sqrt gelu silu leaky_relu elu celu expm1 log1p erf "
@@ -20,6 +20,15 @@ _KEEP_ZERO = names(
     "logical_and bitwise_and"
 )
 """Zero where every tensor is: as long as the numbers among the arguments do not add to it."""
+_KEEP_FINITE = names(
+    "add sub rsub neg abs mul square maximum minimum clamp clamp_min clamp_max lerp addcmul "
+    "relu leaky_relu elu celu gelu silu mish softplus tanh sigmoid hardtanh hardswish hardsigmoid "
+    "threshold sin cos atan erf sgn sign ceil floor round trunc frac _to_copy eq ne lt le gt ge "
+    "isnan isinf isfinite logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
+    "bitwise_xor bitwise_not mse_loss smooth_l1_loss huber_loss soft_margin_loss "
+    "binary_cross_entropy_with_logits"
+)
+"""Finite where every tensor is, as long as the numbers among the arguments are."""
 _PRODUCTS = frozenset(["mul", "logical_and", "bitwise_and"])
 _BACKWARD_BESIDES_TAGGED = names(
     "hardswish_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward "
@@ -31,7 +40,9 @@ _BESIDES_TAGGED = names(
 )
 """They reduce nothing where ``reduction`` is 0."""
 _NONE = 0
-_INVERSE = {Padding.ZERO: Padding.TRUE, Padding.TRUE: Padding.ZERO, Padding.COPY: Padding.COPY}
+_INVERSE = {Padding.ZERO: Padding.TRUE, Padding.TRUE: Padding.ZERO}
+_POLES = frozenset(["logit_backward"])
+"""Infinite for some finite arguments."""
 
 
 def applies(op: Op) -> bool:
@@ -86,21 +97,40 @@ def _padding(op: Op, tensors: Sequence[Value], found: Dims) -> Padding:
         return Padding.ZERO
     if op.name in ("where", "masked_fill"):
         return _chosen(op, zero, rank, every)
-    if op.name in ("logical_not", "bitwise_not") and _is_bool(op):
-        return _INVERSE.get(tensors[0].padding, Padding.ANY)
+    inverts = op.name in ("logical_not", "bitwise_not") and _is_bool(op)
+    if inverts and tensors[0].padding in _INVERSE:
+        return _INVERSE[tensors[0].padding]
     if op.name.endswith("_backward") and zero(tensors[0]):
-        return Padding.ZERO if all(t.copied or zero(t) for t in tensors[1:]) else Padding.ANY
+        safe = all(t.copied or (t.finite and op.name not in _POLES) for t in tensors[1:])
+        return Padding.ZERO if safe else Padding.ANY
     if op.name == "div" and zero(tensors[0]) and len(tensors) == 2:
         return Padding.ZERO if tensors[1].copied else Padding.ANY
     if tensors and op.name in _KEEP_ZERO and all(map(zero, tensors)) and _numbers_keep_zero(op):
         null = all(t.padding is Padding.NULL for t in tensors)
         return Padding.NULL if null else Padding.ZERO
-    return Padding.COPY if all(t.copied for t in tensors) else Padding.ANY
+    kind = joined(tensors)
+    return kind if kind is not Padding.FINITE or keeps_finite(op) else Padding.ANY
+
+
+def keeps_finite(op: Op) -> bool:
+    """True when the result is finite where every tensor among the arguments is."""
+    if op.name == "div":  # a divisor that is a copy is zero only where that of real rows is
+        by = op.arg("other")
+        if not isinstance(by, fx.Node):
+            return bool(by != 0)
+        known = op.known(by)
+        return isinstance(known, Value) and known.copied
+    if op.name == "pow":
+        exponent = op.arg("exponent")
+        return isinstance(exponent, (int, float)) and exponent >= 0 and exponent % 1 == 0
+    given = (*op.padded.args, *op.padded.kwargs.values())
+    finite = all(math.isfinite(one) for one in given if isinstance(one, float))
+    return finite and op.name in _KEEP_FINITE
 
 
 def _product_is_zero(tensors: Sequence[Value], rank: int, every: frozenset[int]) -> bool:
     """One factor is zero at each padded entry, and none can be infinite there by itself."""
-    if not all(t.copied or t.padding in (Padding.ZERO, Padding.TRUE) for t in tensors):
+    if not all(t.finite for t in tensors):
         return False
     zeros = [cover(t, rank) for t in tensors if t.padding is Padding.ZERO]
     return frozenset().union(*zeros) == every if zeros else False
@@ -132,11 +162,12 @@ def _chosen(op: Op, zero: Any, rank: int, every: frozenset[int]) -> Padding:
     if len(taken) == 1:  # what no real row holds there may be infinite
         known = op.known(taken[0]) if isinstance(taken[0], fx.Node) else None
         copied = isinstance(known, Value) and known.copied and not known.whole
-        finite = isinstance(taken[0], (bool, int, float)) and math.isfinite(taken[0])
-        return Padding.COPY if copied or finite else Padding.ANY
+        number = isinstance(taken[0], (bool, int, float)) and math.isfinite(taken[0])
+        finite = number or (isinstance(known, Value) and known.finite and not known.whole)
+        return Padding.COPY if copied else Padding.FINITE if finite else Padding.ANY
     values = [op.known(one) for one in taken if isinstance(one, fx.Node)]
-    copied = condition.copied and all(value is None or value.copied for value in values)
-    return Padding.COPY if copied else Padding.ANY
+    kind = joined(value for value in values if value is not None)
+    return kind if condition.copied else Padding.ANY
 
 
 def _is_bool(op: Op) -> bool:

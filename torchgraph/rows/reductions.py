@@ -12,7 +12,7 @@ from torch import fx
 from . import dims
 from .dims import ONE, Dims, Factors
 from .pointwise import broadcast
-from .value import Op, Padding, Refused, Value, checked
+from .value import Op, Padding, Refused, Value, checked, joined
 
 _SUMS = frozenset(["sum", "any", "count_nonzero", "nansum"])
 """What they make of rows of zeros is nothing."""
@@ -42,7 +42,7 @@ def _reduce(op: Op) -> Any:
 def _reduced_padding(op: Op, value: Value) -> Padding:
     if value.padding in _ZEROS and op.name in _KEEP_ZERO:
         return Padding.ZERO
-    return Padding.COPY if value.copied else Padding.ANY
+    return joined([value])
 
 
 def _why_not_reduced(op: Op, value: Value) -> str:
@@ -68,7 +68,7 @@ def _along(op: Op) -> Any:
     kind = Padding.ANY
     if not crossed:
         zero = value.padding is Padding.ZERO and op.name in ("cumsum", "flip", "roll")
-        kind = Padding.ZERO if zero else Padding.COPY if value.copied else Padding.ANY
+        kind = Padding.ZERO if zero else joined([value])
     found = []
     for shape in op.shapes():
         assert shape is not None
@@ -84,9 +84,9 @@ def _along_backward(op: Op) -> Any:
     if op.arg("dim") % len(output.dims) in output.padded:
         raise Refused("it works across rows of which some are padding")
     found = broadcast([gradient, output], op.shape())
-    if gradient.padding is Padding.ZERO and output.copied:
+    if gradient.padding is Padding.ZERO and output.finite:
         return Value(found, Padding.ZERO)
-    return Value(found, Padding.COPY if gradient.copied and output.copied else Padding.ANY)
+    return Value(found, joined([gradient, output]))
 
 
 def _triangle(op: Op) -> Any:
@@ -95,8 +95,9 @@ def _triangle(op: Op) -> Any:
     if any(len(factors) > 1 for factors in value.dims[-2:]):
         raise Refused("it counts entries of a dimension that rows are only a part of")
     crossed = value.padded & {len(value.dims) - 1, len(value.dims) - 2}
-    keeps = value.padding in _ZEROS or (value.copied and not crossed)
-    return value if keeps else replace(value, padding=Padding.ANY)
+    if value.padding in _ZEROS:
+        return value
+    return replace(value, padding=value.unlike if crossed else joined([value]))
 
 
 # --- products ------------------------------------------------------------------------------------
@@ -113,8 +114,7 @@ def _product(op: Op) -> Any:
     if op.name in names:
         added = op.value(op.arg("self"))
         found = broadcast([result, added], op.shape())
-        copied = result.copied and added.copied
-        return Value(found, Padding.COPY if copied else Padding.ANY)
+        return Value(found, joined([result, added]))
     return replace(result, dims=checked(result.dims, op.shape()))
 
 
@@ -124,9 +124,9 @@ def _contracted(left: Value, right: Value, *, batched: bool) -> Value:
     inner, other = left.dims[-1], right.dims[batch]
     if inner != other or left.dims[:batch] != right.dims[:batch]:
         raise Refused("it multiplies rows with something that has no rows")
-    zero = [value.padding is Padding.ZERO and not value.whole for value in (left, right)]
-    safe = [value.copied or value.padding is Padding.ZERO for value in (left, right)]
-    if dims.is_padded(inner) and not (any(zero) and all(safe)):
+    zero = [value.padding is Padding.ZERO for value in (left, right)]
+    safe = left.finite and right.finite
+    if dims.is_padded(inner) and not (any(zero) and safe):
         raise Refused("it sums over rows of which some are padding, and those are not zero")
     rows, columns = left.dims[:-1], right.dims[batch + 1 :]
     found: Dims = (*rows, *columns)
@@ -137,10 +137,9 @@ def _contracted(left: Value, right: Value, *, batched: bool) -> Value:
     if zero[1]:
         zeros |= dims.padded(right.dims[:batch])
         zeros |= {place + len(rows) for place in dims.padded(columns)}
-    if every and zeros == every and all(safe):
+    if every and zeros == every and safe:
         return Value(found, Padding.ZERO)
-    copied = [value.copied or not value.padded for value in (left, right)]
-    return Value(found, Padding.COPY if all(copied) else Padding.ANY)
+    return Value(found, joined([left, right]))
 
 
 # --- looking entries up --------------------------------------------------------------------------
@@ -151,7 +150,8 @@ def _embedding(op: Op) -> Any:
     table, places = op.value(op.arg("weight")), op.value(op.arg("indices"))
     if not table.whole:
         raise Refused("it looks rows up in a table that is padded")
-    return Value(checked((*places.dims, *table.dims[1:]), op.shape()))
+    kind = Padding.COPY if places.copied else table.unlike
+    return Value(checked((*places.dims, *table.dims[1:]), op.shape()), kind)
 
 
 def _index_select(op: Op) -> Any:
@@ -185,7 +185,9 @@ def _looked_up(op: Op, value: Value, places: dict[int, Value], first: int) -> Va
     found = checked((*rest[:first], *looked, *rest[first:]), shape)
     if value.padding is Padding.ZERO and len(dims.padded(found)) == len(value.padded) > 0:
         return Value(found, Padding.ZERO)
-    return Value(found, Padding.COPY if value.copied else Padding.ANY)
+    if not all(index.copied or i in value.padded for i, index in places.items()):
+        return Value(found, value.unlike)
+    return Value(found, joined([value]))
 
 
 def _counts(index: Value, factors: Factors) -> bool:
@@ -204,7 +206,7 @@ def _gather(op: Op) -> Any:
             raise Refused("it looks entries up across rows of which some are padding")
     if value.padding in _ZEROS and not value.whole:
         return Value(found, Padding.ZERO)
-    return Value(found, Padding.COPY if value.copied and index.copied else Padding.ANY)
+    return Value(found, joined([value]) if index.copied else value.unlike)
 
 
 def _scatter(op: Op) -> Any:
@@ -219,10 +221,9 @@ def _scatter(op: Op) -> Any:
             if crossed or (i != place and one.dims[i] != factors):
                 raise Refused("it writes across rows of which some are padding")
     found = checked(value.dims, op.shape())
-    if written and written.padding in _ZEROS and value.padding in _ZEROS and index.copied:
+    if written and written.padding in _ZEROS and value.padding in _ZEROS:
         return Value(found, Padding.ZERO)
-    copied = value.copied and index.copied and (written is None or written.copied)
-    return Value(found, Padding.COPY if copied else Padding.ANY)
+    return Value(found, joined(filter(None, (value, index, written))))
 
 
 def _index_put(op: Op) -> Any:
@@ -242,7 +243,7 @@ def _index_put(op: Op) -> Any:
         zero = table.padding in _ZEROS and written.padding in _ZEROS
         return Value(found, Padding.ZERO if zero else Padding.ANY)
     zeros = op.arg("accumulate", False) and written.padding is Padding.ZERO
-    if not zeros or not all(place.copied for place in places.values()):
+    if not zeros or not all(place.finite for place in places.values()):
         raise Refused("it writes rows of which some are padding, and those are not zero")
     return Value(found)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import dims
 from .dims import ONE, Factors
-from .value import Op, Padding, Refused, Value, checked
+from .value import Op, Padding, Refused, Value, checked, joined
 
 
 def _view(op: Op) -> Any:
@@ -21,7 +21,7 @@ def _view(op: Op) -> Any:
             "padded ones are mixed"
         )
     if value.padding is Padding.ORDER and _factors(found) != _factors(value.dims):
-        return Value(found, Padding.ANY)
+        return Value(found, Padding.FINITE)
     return replace(value, dims=found)
 
 
@@ -57,9 +57,9 @@ def _expanded(value: Value, shape: tuple[dims.Pair, ...]) -> Value:
         own = value.dims[place - new] if place >= new else ONE
         found.append(dims.single(pair) if own == ONE else own)
     result = Value(checked(found, shape), value.padding)
-    if value.whole or len(result.padded) == len(value.padded) or value.padding is Padding.NULL:
+    if value.padding is Padding.NULL or len(result.padded) == len(value.padded):
         return result
-    return replace(result, padding=Padding.COPY if value.copied else Padding.ANY)
+    return replace(result, padding=joined([value]))
 
 
 def _made(op: Op) -> Any:
@@ -80,8 +80,9 @@ def _unwritten(op: Op) -> Any:
 def _arange(op: Op) -> Any:
     op.literals("end")
     first, step = op.arg("start", 0), op.arg("step", 1)
-    counts = first == 0 and step == 1
-    return Value(dims.plain(op.shape()), Padding.ORDER if counts else Padding.ANY)
+    found = dims.plain(op.shape())
+    counts = first == 0 and step == 1 and dims.padded(found)
+    return Value(found, Padding.ORDER if counts else Padding.FINITE)
 
 
 def _slice(op: Op) -> Any:
@@ -102,8 +103,7 @@ def _slice(op: Op) -> Any:
     behind = place in value.padded and start + shape[place][0] * step >= own[0][0]
     if value.padding is Padding.ORDER:
         behind = (start, step) == (0, 1)
-    keeps = behind or value.copied
-    return result if keeps else replace(result, padding=Padding.ANY)
+    return result if behind else replace(result, padding=value.unlike)
 
 
 def _select(op: Op) -> Any:
@@ -167,15 +167,10 @@ def _cat(op: Op) -> Any:
             raise Refused("it joins rows to something that has no rows")
     found = _with(values[0], place, dims.single(shape[place]))
     kinds = {value.padding for value in values}
-    kind = kinds.pop() if len(kinds) == 1 else _joined(values)
-    return Value(checked(found, shape), kind)
-
-
-def _joined(values: list[Value]) -> Padding:
-    if all(value.copied for value in values):
-        return Padding.COPY
-    zero = all(value.padding in (Padding.ZERO, Padding.NULL) for value in values)
-    return Padding.ZERO if zero else Padding.ANY
+    if len(kinds) == 1:
+        return Value(checked(found, shape), kinds.pop())
+    zero = kinds == {Padding.ZERO, Padding.NULL}
+    return Value(checked(found, shape), Padding.ZERO if zero else joined(values))
 
 
 def _repeat(op: Op) -> Any:
@@ -192,9 +187,9 @@ def _repeat(op: Op) -> Any:
         else:
             found.append(dims.single(pair))
     result = Value(tuple(found), value.padding)
-    if value.copied or len(result.padded) == len(value.padded):
+    if value.padding is Padding.NULL or len(result.padded) == len(value.padded):
         return result
-    return replace(result, padding=Padding.ANY)
+    return replace(result, padding=joined([value]))
 
 
 def _with(value: Value, place: int, factors: Factors) -> list[Factors]:

@@ -8,7 +8,7 @@ value is the real value*. Where it does not hold, the rule raises `Refused`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ from .dims import Dims, Factors, Pair
 class Padding(enum.Enum):
     """What a value holds outside of its corner."""
 
-    COPY = "copy"  # what real rows hold, or a table: not finite only where those are not
+    COPY = "copy"  # what the last real row holds
+    FINITE = "finite"  # values of its own: not finite only where real rows, or tables, are not
     ZERO = "zero"  # zeros, or False
     TRUE = "true"  # True
     NULL = "null"  # as the corner: zeros everywhere
@@ -32,10 +33,17 @@ class Padding(enum.Enum):
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor: its dimensions, and what is outside of the corner of real entries."""
+    """A tensor: its dimensions, and what is outside of the corner of real entries.
+
+    Of one that has no padding: NULL, FINITE for a table, or COPY, whatever it was given.
+    """
 
     dims: Dims
     padding: Padding = Padding.COPY
+
+    def __post_init__(self) -> None:
+        if self.whole and self.padding not in (Padding.NULL, Padding.FINITE):
+            object.__setattr__(self, "padding", Padding.COPY)
 
     @property
     def padded(self) -> frozenset[int]:
@@ -49,8 +57,21 @@ class Value:
 
     @property
     def copied(self) -> bool:
-        """True when its padding is finite where the real entries are."""
+        """True when its padding is what any op may make of the last real entries."""
         return self.whole or self.padding in (Padding.COPY, Padding.NULL)
+
+    @property
+    def finite(self) -> bool:
+        """True when its padding is finite where real entries and tables are."""
+        return self.whole or self.padding is not Padding.ANY
+
+    @property
+    def unlike(self) -> Padding:
+        """The padding of entries of it that are not those of the last real row."""
+        if self.padding is Padding.NULL:
+            return Padding.NULL
+        finite = self.padding is Padding.FINITE if self.whole else self.finite
+        return Padding.FINITE if finite else Padding.ANY
 
 
 class Refused(Exception):
@@ -127,10 +148,10 @@ class Op:
 
     def shapes(self) -> list[tuple[Pair, ...] | None]:
         """The sizes of each result in both calls; None for what is no tensor."""
-        both = zip(
-            results(self.real.meta.get("val")), results(self.padded.meta.get("val")), strict=True
-        )
-        return [_shape(real, padded) for real, padded in both]
+        ours, theirs = (results(node.meta.get("val")) for node in (self.padded, self.real))
+        if len(ours) != len(theirs):
+            raise Refused(f"it gives {len(theirs)} parts, and {len(ours)} of the padded batch")
+        return [_shape(real, padded) for real, padded in zip(theirs, ours, strict=True)]
 
     def shape(self) -> tuple[Pair, ...]:
         """The sizes of the one result."""
@@ -151,6 +172,14 @@ def flat(value: Any) -> list[Value]:
     return [value] if isinstance(value, Value) else []
 
 
+def joined(values: Iterable[Value]) -> Padding:
+    """The padding of what is computed from ``values``, finite where they all are."""
+    values = list(values)
+    if all(value.copied for value in values):
+        return Padding.COPY
+    return Padding.FINITE if all(value.finite for value in values) else Padding.ANY
+
+
 def results(value: Any) -> list[Any]:
     """What a node returns, as a list."""
     return list(value) if isinstance(value, (tuple, list)) else [value]
@@ -168,6 +197,8 @@ def _shape(real: Any, padded: Any) -> tuple[Pair, ...] | None:
         return None
     if not isinstance(real, torch.Tensor) or real.ndim != padded.ndim or real.dtype != padded.dtype:
         raise Differs("it gives something else for a batch of this size")
+    if not all(type(size) is int for size in (*real.shape, *padded.shape)):
+        raise Refused("how much it gives depends on the data")
     found = dims.pairs(real.shape, padded.shape)
     if any(one > other for one, other in found):
         raise Refused("it gives less for the padded batch")
