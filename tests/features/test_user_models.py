@@ -15,7 +15,15 @@ from torch.utils.checkpoint import checkpoint
 import torchgraph as tg
 from tests.features.test_accumulation import assert_same
 
-FEATURES = {"plain": (1, 1), "scaler": (8, 1), "accumulation": (1, 2), "both": (8, 2)}
+FEATURES = {
+    "plain": (1, 1, None),
+    "scaler": (8, 1, None),
+    "accumulation": (1, 2, None),
+    "both": (8, 2, None),
+    "bfloat16": (1, 1, torch.bfloat16),
+    "float16 and both": (8, 2, torch.float16),
+}
+"""Scale, micro-batches, autocast."""
 
 
 def losses(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -32,13 +40,15 @@ class Side:
         torch.manual_seed(0)
         self.model = make()
         self.optimizer = optim.AdamW(self.model.parameters(), lr=0.1)
-        scale, self.k = FEATURES[feature]
+        scale, self.k, self.dtype = FEATURES[feature]
         self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
         self.kept = hooked(self.model, self.optimizer)
 
     def step(self, x: torch.Tensor) -> None:
         for part in x.chunk(self.k):
-            for loss in losses(self.model, part):
+            with torch.autocast("cpu", self.dtype, enabled=self.dtype is not None):
+                found = losses(self.model, part)
+            for loss in found:
                 self.scaler.scale(loss / self.k).backward(retain_graph=True)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -52,6 +62,8 @@ class Train(tg.Graph):
         self.add_optimizer(side.optimizer)
         self.set_grad_scaler(side.scaler)
         self.config.set_gradient_accumulation_steps(side.k)
+        if side.dtype is not None:
+            self.config.enable_amp(dtype=side.dtype)
 
     def build(self, x: torch.Tensor) -> None:
         for loss in losses(self.model, x):
@@ -94,6 +106,38 @@ class Checkpointed(nn.Module):
 def test_torchs_checkpoint_scales_gradients_once(feature, reentrant):
     # The reentrant kind calls backward() inside of backward().
     assert_bitwise(lambda: Checkpointed(reentrant=reentrant), feature)
+
+
+class Siamese(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.Softplus(), nn.Linear(16, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.net(x) - self.net(x.flip(1))
+        return out
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_weight_read_twice_is_cast_once(feature):
+    # So its two gradients are added in half precision.
+    assert_bitwise(Siamese, feature)
+
+
+def test_a_users_own_autocast_casts_once_too():
+    class Own(Siamese):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    assert_bitwise(Own, "plain")
+
+
+def test_a_users_autocast_around_the_graph_holds_no_stand_ins():
+    graph = Train(Side(Siamese, "plain", lambda model, optimizer: None))
+    with torch.autocast("cpu", torch.bfloat16):
+        graph(torch.randn(4, 6))
+        assert type(graph.model.net(torch.randn(4, 6))) is torch.Tensor
 
 
 class ThreeHeads(nn.Module):
