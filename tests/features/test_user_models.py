@@ -118,10 +118,18 @@ class Siamese(nn.Module):
         return out
 
 
+class Penalized(Siamese):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
+        return super().forward(x) + (slope.norm(dim=1) - 1)[:, None]
+
+
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_weight_read_twice_is_cast_once(feature):
-    # So its two gradients are added in half precision.
-    assert_bitwise(Siamese, feature)
+@pytest.mark.parametrize("model", [Siamese, Penalized])
+def test_a_weight_read_twice_is_cast_once(model, feature):
+    # So its gradients are added in half precision.
+    assert_bitwise(model, feature)
 
 
 def test_a_users_own_autocast_casts_once_too():

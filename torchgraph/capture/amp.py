@@ -37,15 +37,19 @@ class Autocast:
                 yield
         finally:
             torch.set_autocast_cache_enabled(outer)
-            torch.clear_autocast_cache()  # under a user's autocast the casts of stand-ins would stay
+            torch.clear_autocast_cache()  # a user's autocast around the call would keep stand-ins
 
     @contextlib.contextmanager
-    def backward(self) -> Iterator[None]:
-        """Off again, as in a training loop that leaves autocast before it calls backward."""
+    def backward(self, *, accumulates: bool) -> Iterator[None]:
+        """Off again, as in a training loop that leaves autocast before it calls backward.
+
+        Who leaves it casts anew afterwards; `torch.autograd.grad` is called in the midst of it.
+        """
         with contextlib.ExitStack() as stack:
             for device in self._devices:
-                torch.clear_autocast_cache()
-                stack.callback(torch.clear_autocast_cache)
+                if accumulates:
+                    torch.clear_autocast_cache()
+                    stack.callback(torch.clear_autocast_cache)
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
 

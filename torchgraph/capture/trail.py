@@ -80,7 +80,7 @@ class Trail:
     @contextmanager
     def watching_engine(
         self,
-        around: Callable[[], AbstractContextManager[None]],
+        around: Callable[..., AbstractContextManager[None]],
         scaled: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> Iterator[None]:
         """Nodes recorded while the autograd engine runs belong to the backward phase."""

@@ -91,7 +91,7 @@ def _terms(gradient: fx.Node) -> list[fx.Node]:
     """What each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
     terms: list[fx.Node] = []
     while _accumulates(gradient):
-        gradient, term = gradient.args  # type: ignore[assignment]  # two nodes
+        gradient, term = gradient.all_input_nodes
         terms.append(term)
     return [gradient, *reversed(terms)]
 
