@@ -282,23 +282,26 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
 def engine_watch(
     enter: Callable[[tuple[Any, ...]], None],
     leave: Callable[[], None],
-    around: Callable[[], contextlib.AbstractContextManager[None]],
+    around: Callable[..., contextlib.AbstractContextManager[None]],
     scaled: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Iterator[None]:
-    """Each run of the autograd engine inside of ``around()``, ``enter(roots)`` and ``leave()``.
+    """Runs of the autograd engine in ``around(accumulates=)``, ``enter(roots)`` and ``leave()``.
 
-    ``scaled`` replaces the initial gradients of runs that accumulate into ``.grad``.
+    ``scaled`` replaces the initial gradients of outermost runs that accumulate into ``.grad``.
     """
     original = torch.autograd.graph._engine_run_backward
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal scaled
+        first, scaled = scaled, None  # a reentrant checkpoint goes on from scaled gradients
         enter(tuple(t_outputs))
         try:
-            if scaled is not None and kwargs.get("accumulate_grad"):
-                args = (tuple(g if g is None else scaled(g) for g in args[0]), *args[1:])
-            with around():
+            if first is not None and kwargs.get("accumulate_grad"):
+                args = (tuple(g if g is None else first(g) for g in args[0]), *args[1:])
+            with around(accumulates=bool(kwargs.get("accumulate_grad"))):
                 return original(t_outputs, *args, **kwargs)
         finally:
+            scaled = first
             leave()
 
     with contextlib.ExitStack() as stack:

@@ -47,6 +47,11 @@ def clip(graph, error_if_nonfinite=False):
     nn.utils.clip_grad_norm_(graph.model.parameters(), 1.0, error_if_nonfinite=error_if_nonfinite)
 
 
+def assign(graph):
+    weight = graph.model.first.weight
+    weight.grad = torch.ones_like(weight)
+
+
 def no_optimizer():
     class Evaluate(tg.Graph):
         def build(self, x):
@@ -143,7 +148,9 @@ CASES = {
     ),
     ("a grad scaler", "clipping in `build` before `scaler.unscale_()`"): lambda: run(clip),
     ("a grad scaler", "a tensor that the step hooks of two optimizers write"): two_hooks_write,
+    ("a grad scaler", "`p.grad = ...` in `build` before `scaler.unscale_()`"): lambda: run(assign),
     ("accumulation", "clipping in `build`"): lambda: run(clip, scaled=False, k=2),
+    ("accumulation", "`p.grad = ...` in `build`"): lambda: run(assign, scaled=False, k=2),
     ("accumulation", "`scaler.unscale_()` in `build`"): lambda: run(
         lambda graph: graph.held[0].unscale_(graph.held[1]), k=2
     ),

@@ -13,26 +13,43 @@ from .._torch import engine_watch
 
 
 class Autocast:
-    """``torch.autocast`` of one dtype on the device types of a step; nothing without a dtype."""
+    """``torch.autocast`` of one dtype on the device types of a step; nothing without a dtype.
+
+    As in eager, a weight has one cast in a forward part, in which the gradients of all that reads
+    it come together in half precision. make_fx keeps no casts, unless it is told to.
+    """
 
     def __init__(self, dtype: torch.dtype | None, tensors: Iterable[object]) -> None:
         self._dtype = dtype
         devices = {value.device.type for value in tensors if isinstance(value, torch.Tensor)}
         self._devices = sorted(filter(torch.amp.is_autocast_available, devices)) if dtype else []
+        self._keeps_casts = torch.is_autocast_cache_enabled()
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
         """On."""
-        with contextlib.ExitStack() as stack:
-            for device in self._devices:
-                stack.enter_context(torch.autocast(device, self._dtype))
-            yield
+        outer = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(self._keeps_casts)
+        try:
+            with contextlib.ExitStack() as stack:
+                for device in self._devices:
+                    stack.enter_context(torch.autocast(device, self._dtype))
+                yield
+        finally:
+            torch.set_autocast_cache_enabled(outer)
+            torch.clear_autocast_cache()  # a user's autocast around the call would keep stand-ins
 
     @contextlib.contextmanager
-    def backward(self) -> Iterator[None]:
-        """Off again, as in a training loop that leaves autocast before it calls backward."""
+    def backward(self, *, accumulates: bool) -> Iterator[None]:
+        """Off again, as in a training loop that leaves autocast before it calls backward.
+
+        Who leaves it casts anew afterwards; `torch.autograd.grad` is called in the midst of it.
+        """
         with contextlib.ExitStack() as stack:
             for device in self._devices:
+                if accumulates:
+                    torch.clear_autocast_cache()
+                    stack.callback(torch.clear_autocast_cache)
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
 

@@ -92,13 +92,14 @@ class _Replayer:
     def run(self, *inputs: Any) -> list[Any]:
         stamp = Stamp(active_tracer().graph)
         values: dict[fx.Node, Any] = {}
-        following = iter(inputs)
+        # A tensor found in mid-trace is an input like any other; a slot stands behind it.
+        values.update(zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True))
         for node in self._graph.nodes:
             if node.op == "output":
                 return list(fx.map_arg(node.args[0], values.__getitem__))
             if node.op == "placeholder":
-                values[node] = next(following)
-            elif node.op == "get_attr":
+                continue
+            if node.op == "get_attr":
                 values[node] = getattr(self._root, node.target)
             else:
                 values[node] = self._call(node, values, stamp)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
-from .._torch import pytree, storage_id
+from .._torch import active_tracer, node_of, pytree, storage_id
 from ..errors import GradientNotFinal
 from ..options import Options
-from ..program import Phase, Role
+from ..program import Phase, Role, provenance
 from .scaler import Scaling
 from .step import Step
 from .trail import Trail
@@ -35,6 +36,48 @@ class Gradients:
             for parameter in group["params"]
         )
         self._owners = {id(standins[step.index[id(p)]]): number for number, p in owned}
+        self._from_backward: set[int] = set()
+        """The memories of gradients that ``backward()`` has put into ``.grad``."""
+
+    def around(
+        self, outer: Callable[..., AbstractContextManager[None]]
+    ) -> Callable[..., AbstractContextManager[None]]:
+        """``outer``, around a run of the engine, which then is known for what it left in .grad."""
+
+        @contextmanager
+        def run(*, accumulates: bool) -> Iterator[None]:
+            with outer(accumulates=accumulates):
+                yield
+            if accumulates and self._not_final:
+                found = (p.grad for p in self._parameters if p.grad is not None)
+                self._from_backward.update(map(storage_id, found))
+
+        return run
+
+    def check_assigned(self) -> None:
+        """Refuse a ``p.grad = ...`` of `build`, where the Graph takes it for one of ``backward()``.
+
+        Raises:
+            GradientNotFinal: it would be unscaled, or not divided by the number of micro-batches.
+        """
+        for parameter in self._parameters if self._not_final else ():
+            owner, gradient = self._owners.get(id(parameter)), parameter.grad
+            if owner is None or gradient is None or storage_id(gradient) in self._from_backward:
+                continue
+            if self._micro_batches > 1 or not self._scaling.is_unscaled(owner):
+                node = node_of(gradient, active_tracer())
+                divided = "divided by the number of micro-batches"
+                what = divided if self._micro_batches > 1 else "scaled"
+                raise GradientNotFinal(
+                    f"build assigns the gradient of {self._names[id(parameter)]}, which is not "
+                    f"{what} as those of backward() are.",
+                    where=None if node is None else provenance(node).line,
+                    fix="let loss.backward() compute it, and change it in a hook of the parameter.",
+                )
+
+    @property
+    def _not_final(self) -> bool:
+        return self._scaling.active or self._micro_batches > 1
 
     def check(self, arguments: Any) -> None:
         """Refuse an op of `build` that reads a gradient which eager would not have yet.
@@ -43,7 +86,7 @@ class Gradients:
             GradientNotFinal: it is scaled, or that of one micro-batch.
         """
         running = self._trail.backward_runs and self._trail.phase is Phase.FORWARD
-        if not running or not (self._scaling.active or self._micro_batches > 1):
+        if not running or not self._not_final:
             return
         found = {storage_id(p.grad): p for p in self._parameters if p.grad is not None}
         for value in pytree.tree_leaves(arguments):

@@ -38,6 +38,8 @@ class Trail:
         self._phase = Phase.FORWARD
         self._forward: dict[int, Provenance] = {}
         self._running = _Running()
+        self._around: list[tuple[Phase, Provenance | None]] = []
+        """What each running engine interrupted: a node's backward may run another engine."""
         self.backward_runs = 0
 
     @property
@@ -78,7 +80,7 @@ class Trail:
     @contextmanager
     def watching_engine(
         self,
-        around: Callable[[], AbstractContextManager[None]],
+        around: Callable[..., AbstractContextManager[None]],
         scaled: Callable[[torch.Tensor], torch.Tensor] | None,
     ) -> Iterator[None]:
         """Nodes recorded while the autograd engine runs belong to the backward phase."""
@@ -98,6 +100,7 @@ class Trail:
 
     def _enter_engine(self, roots: tuple[Any, ...]) -> None:
         self.backward_runs += 1
+        self._around.append((self._phase, self._running.node))
         self._phase = Phase.BACKWARD
         pending = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
         seen = set(pending)
@@ -110,8 +113,7 @@ class Trail:
                     pending.append(following)
 
     def _leave_engine(self) -> None:
-        self._phase = Phase.FORWARD
-        self._running.node = None
+        self._phase, self._running.node = self._around.pop()
 
     def _entering(self, function: Any) -> Callable[[Any], None]:
         variable = getattr(function, "variable", None)

@@ -142,7 +142,7 @@ class Eager:
 def _first_gradients(
     scaled: Callable[[torch.Tensor], torch.Tensor],
 ) -> AbstractContextManager[None]:
-    return engine_watch(lambda roots: None, lambda: None, nullcontext, scaled)
+    return engine_watch(lambda roots: None, lambda: None, lambda accumulates: nullcontext(), scaled)
 
 
 def _outputs(returned: Any) -> dict[str, Any]:

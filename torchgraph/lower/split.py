@@ -15,9 +15,10 @@ import torch
 from torch import fx
 
 from .. import ops
-from .._torch import graph_module, storage_id
+from .._torch import OpOverload, graph_module, storage_id
 from ..errors import NotSupported
 from ..program import (
+    IN_PLACE,
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -86,6 +87,28 @@ class _Cast:
 _Given = _Gradient | _Cast
 
 
+def _terms(gradient: fx.Node) -> list[fx.Node]:
+    """What each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
+    terms: list[fx.Node] = []
+    while _accumulates(gradient):
+        gradient, term = gradient.all_input_nodes
+        terms.append(term)
+    return [gradient, *reversed(terms)]
+
+
+def _accumulates(node: fx.Node) -> bool:
+    """True for autograd's own ``p.grad += ...``, which is no line of the user's."""
+    made = provenance(node)
+    return (
+        node.target is aten.add.Tensor
+        and IN_PLACE in node.meta
+        and made.phase is Phase.BACKWARD
+        and not made.frames
+        and not node.kwargs
+        and len(node.all_input_nodes) == 2
+    )
+
+
 class _Parts:
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -145,17 +168,27 @@ class _Parts:
         specs = list(program.signature.outputs)
         mode = mode_of(self._program)
         output = program.output
+
+        def call(op: OpOverload, *args: fx.Node) -> fx.Node:
+            with graph.inserting_before(output), neutral():
+                new = graph.call_function(op, args)
+                fake = evaluate(mode, op, with_values(args), {})
+            new.meta.update(val=fake, provenance=provenance(gradient.value))
+            return new
+
         for gradient in self._gradients:
             value = copies[gradient.value]
-            with graph.inserting_before(output), neutral():
-                if gradient in sums:
-                    value = graph.call_function(aten.add.Tensor, (sums[gradient], value))
-                elif not gradient.owned:
-                    value = graph.call_function(aten.clone.default, (value,))
-                if "val" not in value.meta:
-                    args = with_values(value.args)
-                    fake = evaluate(mode, value.target, args, {})
-                    value.meta.update(val=fake, provenance=provenance(gradient.value))
+            if gradient in sums:
+                total = sums[gradient]
+                for term in _terms(gradient.value):
+                    total = call(aten.add.Tensor, total, copies[term])
+                dead = gradient.value
+                while _accumulates(dead) and not copies[dead].users:
+                    graph.erase_node(copies[dead])
+                    dead = dead.all_input_nodes[0]
+                value = total
+            elif not gradient.owned:
+                value = call(aten.clone.default, value)
             kind = OutputKind.UPDATE if gradient in sums else OutputKind.GRADIENT
             specs.append(OutputSpec(kind, gradient.name))
             results.append(value)
