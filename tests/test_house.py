@@ -27,6 +27,7 @@ LAYERS = {
     "_extension": 0,
     "_functorch": 0,
     "_inductor": 0,
+    "_symbolic": 0,
     "_torch": 0,
     "amp": 0,
     "collection": 0,
@@ -199,7 +200,7 @@ def torch_names(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_private_names_of_torch_live_in_one_file(path):
     found = sorted(filter(is_private, torch_names(path)))
-    rooms = ("_torch.py", "_inductor.py", "_functorch.py", "_cuda.py")
+    rooms = ("_torch.py", "_inductor.py", "_functorch.py", "_cuda.py", "_symbolic.py")
     assert found == [] or path.name in rooms
 
 

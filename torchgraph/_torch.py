@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dataclasses
 import functools
 import inspect
-import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +31,6 @@ from torch.fx.experimental.proxy_tensor import (
     make_fx as make_fx,
     track_tensor_tree,
 )
-from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     GuardOnDataDependentSymNode as GuardOnDataDependentSymNode,
@@ -189,93 +186,6 @@ def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
 def storage_id(tensor: torch.Tensor) -> int:
     """Equal for two tensors exactly when they share memory. Works on fake tensors."""
     return int(tensor.untyped_storage()._cdata)
-
-
-@contextlib.contextmanager
-def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Report each time Python takes the concrete value of a symbolic number with a known value.
-
-    ``record(number, value)`` is called for branches and conversions, not for ``torch._check``.
-    """
-
-    def branch(name: str, wrap: Callable[[SymNode], Any]) -> Callable[..., Any]:
-        original = getattr(SymNode, name)
-
-        def guarded(self: SymNode, file: str, line: int) -> Any:
-            hint = self.hint if self.has_hint() else None
-            if hint is None:
-                return original(self, file, line)
-            record(wrap(self), hint)
-            return hint
-
-        return guarded
-
-    def expect_true(self: SymNode, file: str, line: int) -> Any:
-        return self.hint if self.has_hint() else original_expect_true(self, file, line)
-
-    original_expect_true: Callable[..., Any] = SymNode.expect_true
-    patches: dict[str, Any] = {
-        "guard_bool": branch("guard_bool", torch.SymBool),
-        "guard_int": branch("guard_int", torch.SymInt),
-        "guard_float": branch("guard_float", torch.SymFloat),
-        "expect_true": expect_true,
-    }
-    with mock.patch.multiple(SymNode, **patches):
-        yield
-
-
-def _is_symbolic(value: Any) -> bool:
-    return isinstance(value, (torch.SymInt, torch.SymFloat))
-
-
-def _symbolic_extreme(
-    plain: Callable[..., Any], symbolic: Callable[..., Any]
-) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def extreme(*values: Any, **options: Any) -> Any:
-        if len(values) > 1 and not options and any(map(_is_symbolic, values)):
-            return functools.reduce(symbolic, values)
-        return plain(*values, **options)
-
-    return extreme
-
-
-def _symbolic_function(
-    plain: Callable[..., Any], symbolic: Callable[..., Any]
-) -> Callable[..., Any]:
-    @functools.wraps(plain)
-    def function(value: Any) -> Any:
-        return symbolic(value) if _is_symbolic(value) else plain(value)
-
-    return function
-
-
-def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Tensor:
-    """`torch.nn.utils.clip_grad_norm_`, which first makes a symbolic ``max_norm`` a constant."""
-    space = vars(torch.nn.utils.clip_grad)
-    keep = {"float": lambda number: number if _is_symbolic(number) else float(number)}
-    with mock.patch.dict(space, keep):
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
-
-
-@contextlib.contextmanager
-def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
-    """Let ``max``, ``min`` in the given namespaces, and ``math.sqrt`` and kin, accept symbols."""
-    with contextlib.ExitStack() as stack:
-        for namespace in namespaces:
-            names = {
-                "max": _symbolic_extreme(builtins.max, torch.sym_max),
-                "min": _symbolic_extreme(builtins.min, torch.sym_min),
-            }
-            stack.enter_context(mock.patch.dict(namespace, names))
-        for name in ("sqrt", "exp", "cos", "sin", "tanh", "log2"):
-            symbolic = getattr(torch, f"_sym_{name}", None)
-            if symbolic is not None:
-                plain = getattr(math, name)
-                stack.enter_context(
-                    mock.patch.object(math, name, _symbolic_function(plain, symbolic))
-                )
-        yield
 
 
 @contextlib.contextmanager

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from .._symbolic import symbolic_branches, symbolic_python_math
 from .._torch import (
     FakeTensor,
     FakeTensorMode,
     active_tracer,
     fake_mode,
     storage_id,
-    symbolic_branches,
-    symbolic_python_math,
     trace_ops,
     track,
 )

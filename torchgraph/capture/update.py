@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from .. import ops
-from .._torch import OpOverload, clip_grad_norm, storage_id
+from .._symbolic import clip_grad_norm
+from .._torch import OpOverload, storage_id
 from ..errors import UnsupportedOptimizer
 from ..optim.rules import check, eager_branches
 from ..options import Options
