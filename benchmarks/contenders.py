@@ -104,8 +104,8 @@ def _compiled(work: Work) -> tuple[Step, None]:
 
 def _reduced_overhead(work: Work) -> tuple[Step, None]:
     # As torch's recipe for a compiled optimizer has it: lr as a tensor, foreach.
-    lr = torch.tensor(LR, device=work.x.device)
-    optimizer = AdamW(work.model.parameters(), lr=lr, foreach=True, capturable=True)
+    parameters = work.model.parameters()
+    optimizer = AdamW(parameters, lr=torch.tensor(LR), foreach=True, capturable=True)
     compiled = torch.compile(_loss_of(work), mode="reduce-overhead")
     update = torch.compile(optimizer.step, fullgraph=False)
     step = _training(compiled, work, optimizer, update)
