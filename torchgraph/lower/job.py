@@ -22,7 +22,7 @@ from typing import Any, cast
 import torch
 
 from .. import _extension, _inductor
-from .._torch import make_fx
+from .._torch import fake_mode, make_fx
 from ..config import inductor_environment
 from ..program import TensorMeta
 from .bias import DECOMPOSITIONS
@@ -101,10 +101,11 @@ class Job:
         namespace = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
         exec(self.code, namespace)
         forward = functools.partial(cast("Any", namespace["forward"]), None)
-        inputs = [
-            torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
-            for shape, stride, dtype, device in self.inputs
-        ]
+        with fake_mode():  # real ones would take the step's memory a second time
+            inputs = [
+                torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
+                for shape, stride, dtype, device in self.inputs
+            ]
         # Not fx.symbolic_trace: it runs what takes no tensor, and keeps the result as a constant.
         with torch.no_grad():
             gm = make_fx(forward, DECOMPOSITIONS, tracing_mode="fake")(*inputs)
