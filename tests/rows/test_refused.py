@@ -257,6 +257,20 @@ BOTH_WAYS: dict[str, Any] = {
         F.smooth_l1_loss(out, out.detach() * 2, reduction="none") * mask[:, None]
     ).sum(),
     "picked": lambda out, mask: (out[torch.arange(len(out)), 1] * mask).sum(),
+    "differences of neighbours": lambda out, mask: (
+        (out[1:] - out[:-1]).square().sum(1) * mask[1:]
+    ).sum() / mask[1:].sum(),
+    "the first rows": lambda out, mask: out[:3].square().sum() + (out.sum(1) * mask).sum(),
+    "shifted scores": lambda out, mask: (
+        F.cross_entropy(out[:-1], out[1:].argmax(1), reduction="none") * mask[1:]
+    ).sum() / mask[1:].sum(),
+    "binary cross entropy": lambda out, mask: (
+        F.binary_cross_entropy_with_logits(out, (out > 0).float(), reduction="none").sum(1) * mask
+    ).sum(),
+    "binary cross entropy by weight": lambda out, mask: F.binary_cross_entropy_with_logits(
+        out[:, 0], (out[:, 1] > 0).float(), weight=mask.float(), reduction="none"
+    ).sum(),
+    "log of a sigmoid": lambda out, mask: (F.logsigmoid(out).sum(1) * mask).sum(),
     "entropy": lambda out, mask: (
         -(out.softmax(1) * out.log_softmax(1)).sum(1) * mask
     ).sum() / mask.sum(),

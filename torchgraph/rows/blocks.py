@@ -97,6 +97,10 @@ def _first(count: int) -> Places:
     return lambda op, rank: frozenset(range(count))
 
 
+def _all(op: Op, rank: int) -> frozenset[int]:
+    return frozenset(range(rank))
+
+
 def _all_but_last(count: int) -> Places:
     return lambda op, rank: frozenset(range(rank - count))
 
@@ -214,6 +218,28 @@ def _select_backward(op: Op) -> Any:
     return replace(value, padding=joined([gradient]) if real == padded else gradient.unlike)
 
 
+def _log_sigmoid_backward(op: Op) -> Any:
+    """The buffer is empty on a GPU."""
+    buffer = () if op.value(op.arg("buffer")).whole else ("buffer",)
+    return RowWise(("grad_output", "self", *buffer), _all, gradient=True)(op)
+
+
+def _slice_backward(op: Op) -> Any:
+    """Zeros where nothing was sliced. Rows of zeros are put back where padded rows were."""
+    place = op.arg("dim") % len(op.shape())
+    real, padded = op.shape()[place]
+    if real == padded:
+        return RowWise(("grad_output",), _but_dim, ("input_sizes",), gradient=True)(op)
+    op.literals("input_sizes", "end")
+    gradient = op.value(op.arg("grad_output"))
+    zero = gradient.whole or gradient.padding in (Padding.ZERO, Padding.NULL)
+    if op.arg("start") < 0 or len(gradient.dims[place]) > 1 or not zero:
+        raise Refused("it works across a padded dimension")
+    found = list(gradient.dims)
+    found[place] = dims.single((real, padded))
+    return Value(checked(found, op.shape()), Padding.ZERO)
+
+
 def _nll_loss(op: Op) -> Any:
     """Of each row its own loss; the total weight, the second result, is 0 then."""
     if op.arg("reduction") != 0:
@@ -257,7 +283,7 @@ def _embedding_backward(op: Op) -> Any:
     if op.arg("scale_grad_by_freq"):
         raise Refused("it counts how often each entry was looked up, padded rows too")
     rows = ("grad_output", "indices")
-    return RowWise(rows, lambda op, rank: frozenset(range(rank)), gradient=True)(op)
+    return RowWise(rows, _all, gradient=True)(op)
 
 
 RULES: dict[str, Callable[[Op], Any]] = {
@@ -291,7 +317,9 @@ RULES: dict[str, Callable[[Op], Any]] = {
     "glu": RowWise(("self",), _but_dim),
     "glu_backward": RowWise(("grad_output", "self"), _but_dim, gradient=True),
     "select_backward": _select_backward,
-    "slice_backward": RowWise(("grad_output",), _but_dim, ("input_sizes",), gradient=True),
+    "slice_backward": _slice_backward,
+    "log_sigmoid_forward": RowWise(("self",), _all),
+    "log_sigmoid_backward": _log_sigmoid_backward,
     "nll_loss_forward": _nll_loss,
     "nll_loss2d_forward": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
