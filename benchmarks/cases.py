@@ -133,5 +133,7 @@ CASES: dict[str, Case] = {
     )
 }
 SMALL = ("mlp", "conv6", "mobilenet_v2", "gpt")
-DEFAULT = (*SMALL, "bert", "resnet18", "mlp_batch_1", "conv6_batch_1", "gpt_batch_1", "gpt_batch_4")
+SIX = (*SMALL, "bert", "resnet18")
+BATCH_1_TO_4 = ("mlp_batch_1", "conv6_batch_1", "gpt_batch_1", "gpt_batch_4")
+DEFAULT = (*SIX, *BATCH_1_TO_4)
 GPU_DEFAULT = ("mlp", *(case.name for case in GPU_CASES))

@@ -167,6 +167,7 @@ def _on(backend: str, *, fused: bool) -> Callable[[Work], tuple[Step, TrainGraph
 
 
 EAGER, TORCHGRAPH = "eager", "torchgraph aten"
+DEFAULT_BACKEND = "torchgraph auto"
 CONTENDERS: dict[str, Contender] = {
     one.name: one
     for one in (
@@ -178,6 +179,6 @@ CONTENDERS: dict[str, Contender] = {
         Contender(TORCHGRAPH, _torchgraph),
         Contender("torchgraph aten fused", _torchgraph_fused),
         Contender("torchgraph inductor", _on("inductor", fused=False), compiles=True),
-        Contender("torchgraph auto", _on("auto", fused=False), compiles=True, settles=16),
+        Contender(DEFAULT_BACKEND, _on("auto", fused=False), compiles=True, settles=16),
     )
 }

@@ -28,12 +28,12 @@ from rich.table import Table
 
 from . import record
 from .cases import CASES
-from .contenders import CONTENDERS, EAGER, TORCHGRAPH
+from .contenders import CONTENDERS, DEFAULT_BACKEND, EAGER, TORCHGRAPH
 from .timing import Clock, Spread
 
 STEPS = 16
 """What `auto` runs on aten before it switches."""
-AUTO = "torchgraph auto"
+AUTO = DEFAULT_BACKEND
 INDUCTOR = "torchgraph inductor"
 WARM_SECONDS = {"gpt": 5.0}
 """Most seconds that the first step of a warm inductor may take."""

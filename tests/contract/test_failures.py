@@ -118,13 +118,20 @@ def test_a_bad_input_between_good_calls():
     graph(*data())
 
 
-def test_an_op_that_fails_before_the_first_write_changes_nothing():
-    class Plain(nn.Linear):
-        def forward(self, x):
-            return act(super().forward(x))
+class Plain(nn.Linear):
+    def forward(self, x):
+        return act(super().forward(x))
 
+
+class ReadsStateInPlace(nn.Linear):
+    def forward(self, x):
+        return act(super().forward(x).add_(self.bias))
+
+
+@pytest.mark.parametrize("kind", [Plain, ReadsStateInPlace])
+def test_an_op_that_fails_before_the_first_write_changes_nothing(kind):
     torch.manual_seed(0)
-    model = Plain(4, 2)
+    model = kind(4, 2)
     optimizer = adam(model)
 
     def function(x):

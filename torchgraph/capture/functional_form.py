@@ -8,6 +8,7 @@ is read later, the general way (`functionalize`) traces the graph again.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,12 +27,26 @@ _OTHER_NAMES = {
     aten.pow_.Scalar: aten.pow.Tensor_Scalar,
     aten.pow_.Tensor: aten.pow.Tensor_Tensor,
 }
+_VIEWS: dict[Any, OpOverload] = {
+    aten.transpose_.default: aten.transpose.int,
+    aten.t_.default: aten.t.default,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+}
+"""Ops that write no element, and return the tensor with another shape: later readers take that."""
 _BATCH_NORM = {
     aten._native_batch_norm_legit.default: (
         aten._native_batch_norm_legit_functional.default,
         {3: 3, 4: 4},
     ),
 }
+
+
+_SPLITTING = frozenset(
+    {"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "unbind"}
+)
+_SAME_IN_ANY_LAYOUT = frozenset({"add", "sub", "mul", "neg", "clone", "detach"})
+"""Element by element, without a function that vector code and its remainder compute differently."""
 
 
 class _NeedsRetrace(Exception):
@@ -60,6 +75,10 @@ class _Copy:
         """Changed tensor -> the node that holds its value now."""
         self._renewed: set[fx.Node] = set()
         """New nodes whose fake value is not the recorded one."""
+        self._dense: set[fx.Node] = set()
+        """Those among them with other strides: the new value of a part of a split tensor."""
+        self._parts: dict[_Tensor, fx.Node] = {}
+        """Part of a split tensor -> the node that split it. Different parts share no element."""
         self._last_use: dict[fx.Node, int] = {}
         self._shown: dict[int, list[fx.Node]] = {}
         """Storage -> recorded nodes that are tensors in it."""
@@ -71,6 +90,8 @@ class _Copy:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 self._shown.setdefault(storage_id(value), []).append(node)
+                if node.target is operator.getitem and _name(node.args[0]) in _SPLITTING:
+                    self._parts[_tensor(value)] = node.all_input_nodes[0]
 
     def run(self) -> fx.Graph:
         for node in self._graph.nodes:
@@ -86,14 +107,21 @@ class _Copy:
         return self._new
 
     def _copy(self, node: fx.Node) -> fx.Node:
-        new = self._made[node] = self._new.node_copy(node, self._argument)
+        new = self._made[node] = self._new.node_copy(node, self._arguments(node))
+        new.target = _VIEWS.get(node.target, node.target)
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
             new.meta["val"] = value.detach()
-        elif self._shows_renewed(node):
+        elif self._shows_renewed(node) or not self._dense.isdisjoint(new.all_input_nodes):
             new.meta["val"] = self._value(new)
             self._renewed.add(new)
+            self._note_strides(node, new)
         return new
+
+    def _note_strides(self, recorded: fx.Node, new: fx.Node) -> None:
+        old, value = recorded.meta["val"], new.meta["val"]
+        if isinstance(old, torch.Tensor) and old.stride() != value.stride():
+            self._dense.add(new)
 
     def _value(self, new: fx.Node) -> Any:
         args, kwargs = known_values(with_values((new.args, dict(new.kwargs))))
@@ -106,6 +134,39 @@ class _Copy:
             return self._current.get(_tensor(value), self._made[node])
         return self._made[node]
 
+    def _arguments(self, reader: fx.Node) -> Callable[[fx.Node], fx.Node]:
+        """`_argument`, with eager's strides where ``reader`` might compute other bits without."""
+
+        def argument(node: fx.Node) -> fx.Node:
+            new = self._argument(node)
+            indifferent = _name(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
+            if new not in self._dense or indifferent:
+                return new
+            if not self._is_view(reader, node):
+                return self._laid_out(new, node)
+            if _name(reader).startswith("as_strided"):
+                raise _NeedsRetrace
+            return new
+
+        return argument
+
+    def _is_view(self, reader: fx.Node, node: fx.Node) -> bool:
+        if _is_mutable(reader.target) and reader.target not in _VIEWS:
+            return False
+        return not set(_storages(reader)).isdisjoint(_storages(node))
+
+    def _laid_out(self, value: fx.Node, recorded: fx.Node) -> fx.Node:
+        wanted = recorded.meta["val"]
+        size = (value, list(wanted.shape), list(wanted.stride()))
+        blank = self._emit(recorded, aten.new_empty_strided.default, *size)
+        return self._emit(recorded, aten.copy.default, blank, value)
+
+    def _emit(self, recorded: fx.Node, op: OpOverload, *args: Any) -> fx.Node:
+        new = self._new.call_function(op, args)
+        new.meta["provenance"] = provenance(recorded)
+        new.meta["val"] = self._value(new)
+        return new
+
     def _shows_renewed(self, node: fx.Node) -> bool:
         """True for a view, or a part, of something that has another fake value now."""
         own = set(_storages(node))
@@ -117,7 +178,7 @@ class _Copy:
     def _call(self, node: fx.Node) -> None:
         if isinstance(node.target, HigherOrderOperator):
             raise _NeedsRetrace
-        if not isinstance(node.target, OpOverload) or not node.target._schema.is_mutable:
+        if not _is_mutable(node.target) or node.target in _VIEWS:
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]
@@ -141,8 +202,9 @@ class _Copy:
             self._write(node, written[0], new)
 
     def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
-        args = fx.map_arg((*node.args, *_defaults(node, op)), self._argument)
-        kwargs = fx.map_arg(node.kwargs, self._argument)
+        argument = self._arguments(node)
+        args = fx.map_arg((*node.args, *_defaults(node, op)), argument)
+        kwargs = fx.map_arg(node.kwargs, argument)
         new = self._new.call_function(op, args, kwargs)
         new.meta["provenance"] = provenance(node)
         new.meta["val"] = self._value(new)
@@ -162,14 +224,19 @@ class _Copy:
         if not isinstance(written, fx.Node) or written.meta.get("val") is None:
             raise _NeedsRetrace
         before = written.meta["val"]
-        if not same_layout(before, value.meta["val"]):
-            raise _NeedsRetrace
         tensor = _tensor(before)
+        split = self._parts.get(tensor)
+        if not same_layout(before, value.meta["val"]):
+            if split is None or not _same_but_for_strides(before, value.meta["val"]):
+                raise _NeedsRetrace
+            self._note_strides(written, value)
         for other in self._shown[tensor[0]]:
+            place = _tensor(other.meta["val"])
+            if place == tensor or (split is not None and self._parts.get(place) is split):
+                continue
             made_before = self._order[other] < self._order[at]
             read_later = self._last_use.get(other, -1) > self._order[at]
-            partial = _tensor(other.meta["val"]) != tensor
-            if made_before and partial and (read_later or other.op == "placeholder"):
+            if made_before and (read_later or other.op == "placeholder"):
                 raise _NeedsRetrace
         self._current[tensor] = value
 
@@ -189,6 +256,22 @@ def _tensor(value: torch.Tensor) -> _Tensor:
         raise _NeedsRetrace  # the shape depends on values, which cannot be told apart here
     place = (value.storage_offset(), tuple(value.shape), value.stride(), value.dtype)
     return storage_id(value), place
+
+
+def _is_mutable(target: Any) -> bool:
+    return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
+
+
+def _name(node: Any) -> str:
+    """``add`` for a call of aten.add.Tensor or aten.add_.Tensor; empty for all but ATen's ops."""
+    target = getattr(node, "target", None)
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return ""
+    return str(target.overloadpacket.__name__).removesuffix("_")
+
+
+def _same_but_for_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
 
 
 def _storages(node: fx.Node) -> list[int]:

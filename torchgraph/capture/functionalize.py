@@ -44,6 +44,7 @@ from ..program import (
     TensorMeta,
     provenance,
 )
+from . import unsafe_parts
 from .functional_form import functional_form
 from .standins import fake_of, number_tensor
 from .step import Leaf
@@ -174,8 +175,10 @@ def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
     graph = recording.gm.graph
     _strip_profiler(graph)
     direct = functional_form(graph, recording.mode)
-    gm = _retrace(recording) if direct is None else graph_module(recording.gm, direct)
-    return _program(gm, recording)
+    if direct is not None:
+        return _program(graph_module(recording.gm, direct), recording)
+    unsafe_parts.refuse(graph)
+    return _program(_retrace(recording), recording)
 
 
 def _retrace(recording: Recording) -> fx.GraphModule:

@@ -13,6 +13,7 @@ from torch import fx
 
 from .. import effects
 from .._torch import OpOverload
+from ..aliasing import alias_sources
 from ..counters import counters
 from ..errors import SourceLine
 from ..options import Options
@@ -345,16 +346,24 @@ class _Writer:
         }
 
     def _writes_state(self, node: fx.Node) -> bool:
-        """True for a mutating op one of whose arguments is, or was made in place from, a state."""
-        if node.op != "call_function" or not effects.of(node).mutates:
+        """True for a call that writes a state, a view of one, or what was made in place from it."""
+        if node.op != "call_function":
             return False
-        touched = any(arg in self._states for arg in _told(node) or node.all_input_nodes)
+        if not effects.of(node).mutates:
+            if any(source in self._states for source in alias_sources(node)):
+                self._states.add(node)
+            return False
+        touched = any(arg in self._states for arg in _written(node))
         if touched:
             self._states.add(node)
         return touched
 
 
-def _told(node: fx.Node) -> list[Any]:
-    """The tensors that an ``out=`` form is told to write to; none for other ops."""
-    arguments = node.target._schema.arguments if isinstance(node.target, OpOverload) else ()
-    return [node.kwargs[argument.name] for argument in arguments if argument.is_out]
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a mutating call writes; all that it is given, where nothing says which."""
+    if not isinstance(node.target, OpOverload):
+        return node.all_input_nodes
+    outs = [node.kwargs[one.name] for one in node.target._schema.arguments if one.is_out]
+    found: list[fx.Node] = []
+    fx.map_arg(outs or effects.written_values(node.target, node.args), found.append)
+    return found or node.all_input_nodes
