@@ -191,3 +191,26 @@ def test_the_next_good_call_works():
     graph.then = lambda graph: None
     graph(*batch)
     assert held.state_dict() != scale
+
+
+class AssignsFirst(tg.Graph):
+    def __init__(self, *, scaled):
+        super().__init__()
+        self.model = nn.Linear(3, 2)
+        self.add_optimizer(sgd(self.model.parameters()))
+        if scaled:
+            self.set_grad_scaler(scaler())
+        else:
+            self.config.set_gradient_accumulation_steps(2)
+
+    def build(self, x):
+        self.model.weight.grad = torch.ones_like(self.model.weight)
+        loss = self.model(x).mean()
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_gradient_that_is_there_before_backward_adds_to_it(scaled):
+    with pytest.raises(errors.GradientNotFinal, match=r"(?s)model\.weight.*test_refused"):
+        AssignsFirst(scaled=scaled)(torch.ones(4, 3))

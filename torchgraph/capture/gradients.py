@@ -36,6 +36,7 @@ class Gradients:
             for parameter in group["params"]
         )
         self._owners = {id(standins[step.index[id(p)]]): number for number, p in owned}
+        self._running = False
         self._from_backward: set[int] = set()
         """The memories of gradients that ``backward()`` has put into ``.grad``."""
 
@@ -46,8 +47,14 @@ class Gradients:
 
         @contextmanager
         def run(*, accumulates: bool) -> Iterator[None]:
-            with outer(accumulates=accumulates):
-                yield
+            if accumulates and not self._running:  # a checkpoint's backward runs inside another
+                self.check_assigned()
+            before, self._running = self._running, True
+            try:
+                with outer(accumulates=accumulates):
+                    yield
+            finally:
+                self._running = before
             if accumulates and self._not_final:
                 found = (p.grad for p in self._parameters if p.grad is not None)
                 self._from_backward.update(map(storage_id, found))
