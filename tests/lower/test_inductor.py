@@ -19,7 +19,7 @@ from torchgraph.errors import BackendWarning, InvalidOption
 from torchgraph.lower import Compilation, job
 from torchgraph.replay import switch
 from torchgraph.replay.replay import Replay
-from torchgraph.testing import assert_parity, counters
+from torchgraph.testing import Setup, assert_parity, counters
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,6 +82,36 @@ def test_ten_steps_are_eagers_within_rounding(make, cache):
     assert_parity(
         setup(Unbiased, make),
         batches(Unbiased, 10),
+        rtol=1e-5,
+        atol=1e-6,
+        configure=lambda config: config.set_backend("inductor"),
+    )
+
+
+class Upsampled(nn.Module):
+    """Its backward takes lists of integers, its LSTM asks for the grad mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 2, 3, padding=1)
+        self.cells = nn.LSTM(8, 5, batch_first=True)
+
+    def forward(self, x):
+        image = self.first(x.unsqueeze(1))
+        image = nn.functional.interpolate(image, scale_factor=2, mode="bilinear")
+        return self.cells(image.mean(1))[0]
+
+
+def test_what_compiled_code_does_not_call_well_is_called_otherwise(cache):
+    def make():
+        model = Upsampled()
+        return Setup(
+            model, optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).square().mean()
+        )
+
+    assert_parity(
+        make,
+        [(torch.randn(3, 4, 4),) for _ in range(3)],
         rtol=1e-5,
         atol=1e-6,
         configure=lambda config: config.set_backend("inductor"),

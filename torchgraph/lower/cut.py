@@ -35,6 +35,9 @@ _LIKE = frozenset(
 )
 """Draws that need nothing but the metadata of their first argument."""
 
+_MIND_GRAD_MODE = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
+"""Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward."""
+
 
 def cut(program: Program, *, eager_draws: bool) -> tuple[Program, list[Region]]:
     """A copy of a functional program whose tensor ops are calls of regions, and these.
@@ -97,6 +100,8 @@ class _Cut:
         if not found.pure or _is_one_kernel(node.target):
             return True
         if self._eager_draws and _name(node) in _BLANK:
+            return True
+        if _name(node) in _MIND_GRAD_MODE:
             return True
         return bool(numbers.moving(node)) and not numbers.takes_tensors(
             node.target, node.meta["val"]

@@ -25,11 +25,14 @@ from .. import _extension, _inductor
 from .._torch import fake_mode, make_fx
 from ..config import inductor_environment
 from ..program import TensorMeta
+from . import in_cpp
 from .bias import DECOMPOSITIONS
 from .region import Region
 
-_FORMAT = 3
+_FORMAT = 5
 _IN_CPP = "cpp_wrapper"
+_CPP, _PYTHON = "cpp", "python"
+"""Directories of an entry: one of them."""
 _USED = "options.json"
 _CACHES = {
     "TORCH_COMPILE_FORCE_DISABLE_CACHES": "1",
@@ -82,20 +85,24 @@ class Job:
     def compile_into(self, directory: Path) -> None:
         """Compile; everything that `load` needs is in ``directory`` then."""
         torch.set_num_threads(self.threads)
-        used = self.options
-        try:
-            self._compile_into(directory, used)
-        except Exception:
-            if not used.get(_IN_CPP):
-                raise
-            used = {**used, _IN_CPP: False}  # it calls every op, the C++ form not quite
-            self._compile_into(directory, used)
+        used = {**self.options, _IN_CPP: self.options[_IN_CPP] and self._in_cpp(directory)}
+        if not used[_IN_CPP]:
+            shutil.rmtree(directory / _CPP, ignore_errors=True)
+            self._compile_into(directory / _PYTHON, used)
         (directory / _USED).write_text(json.dumps(used), encoding="utf-8")
 
     def load(self, directory: Path) -> _inductor.Compiled:
         """What was compiled there."""
         used = json.loads((directory / _USED).read_text(encoding="utf-8"))
-        return _inductor.load(directory, used)
+        return _inductor.load(directory / (_CPP if used[_IN_CPP] else _PYTHON), used)
+
+    def _in_cpp(self, directory: Path) -> bool:
+        """Compile the C++ form; False when it has none, or one that is not to be trusted."""
+        try:
+            self._compile_into(directory / _CPP, self.options)
+        except Exception:  # of whatever kind: Python calls everything
+            return False
+        return in_cpp.is_known(directory / _CPP)
 
     def _compile_into(self, directory: Path, options: dict[str, Any]) -> None:
         namespace = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
@@ -143,6 +150,8 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, Any]:
         # The guards have looked at a step's inputs. What a vendor's kernel returns on a GPU may be
         # laid out otherwise than its fake value, and a replay pays nothing for looking.
         "size_asserts": on_gpu,
+        # On the CPU kernels load from any address.
+        "alignment_asserts": on_gpu,
         "nan_asserts": False,
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.
