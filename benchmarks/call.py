@@ -206,7 +206,7 @@ def _parts(graph: TrainGraph, replay: Replay, work: Work) -> list[tuple[str, Cal
     call = _call(graph, work)
 
     def patience() -> None:
-        with replay.patience:
+        with replay.around:
             pass
 
     return [
