@@ -238,6 +238,21 @@ def sequence_number() -> int:
     return torch._C._autograd._get_sequence_nr() - 1
 
 
+def current_autograd_node() -> Any:
+    """The autograd node whose backward runs in this thread; None outside of the engine."""
+    return torch._C._current_autograd_node()
+
+
+def set_conj(tensor: torch.Tensor) -> None:
+    """Let ``tensor`` stand for the conjugate of what its memory holds."""
+    torch._C._set_conj(tensor, True)
+
+
+def set_neg(tensor: torch.Tensor) -> None:
+    """Let ``tensor`` stand for the negative of what its memory holds."""
+    torch._C._set_neg(tensor, True)
+
+
 def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
     """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers

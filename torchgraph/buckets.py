@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .capture.capture import Captured
+from .capture.program_of import Captured
 from .capture.inputs import Call, Inputs, leaves, map_leaves
 from .errors import (
     InvalidOption,

@@ -53,8 +53,12 @@ class ProgramCache:
                 return replay
         return None
 
+    def holds(self, key: Key) -> bool:
+        """True when there is a program for such calls, though it may not fit as things stand."""
+        return bool(self._by_key.get(key))
+
     def run(self, replay: Replay, call: Call) -> Any:
-        """One step of a program, which leaves when it has served its only call.
+        """One step of a program.
 
         Raises:
             StepFailed: an op raised. ``broken`` says whether anything was written before.
@@ -69,8 +73,6 @@ class ProgramCache:
             replay.seconds.append(perf_counter() - start)
         else:
             replay.first_seconds = perf_counter() - start
-        if replay.serves_once and replay.is_used_up:
-            self.remove(replay)
         return returned
 
     def refit(self, key: Key, step: Step) -> Replay | None:

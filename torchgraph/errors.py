@@ -253,6 +253,21 @@ class AttributeReadAndWritten(CaptureError):
     fix = "keep the state in a buffer (register_buffer) and update it in place."
 
 
+class MovingConstant(CaptureError):
+    """``build`` computes with ``random.random()`` or with a counter of its own: it would be frozen."""
+
+    fix = (
+        "pass it in as a tensor, or keep it in a buffer; what changes seldom may be an attribute "
+        "of a module."
+    )
+
+
+class StepMoves(CaptureError):
+    """``build`` does something else at each call: no static program can be all of them."""
+
+    fix = "take what changes from call to call out of build, or pass it in."
+
+
 class OptimizerStepInBuild(CaptureError):
     """``optimizer.step()`` in ``build``."""
 
@@ -369,6 +384,14 @@ class AttributeWriteWarning(GraphWarning):
 
 class BackendWarning(GraphWarning):
     """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
+
+
+class ConfirmWarning(GraphWarning):
+    """A program came to another result than eager: it is not used, the step goes on in eager."""
+
+
+class EagerWarning(GraphWarning):
+    """Some calls of a Graph run in eager: no program fits them."""
 
 
 class PaddingWarning(GraphWarning):

@@ -17,8 +17,9 @@ from ._torch import is_tracing
 from .amp import Scaler
 from .buckets import Padder
 from .cache import ProgramCache
-from .capture.capture import Captured, capture
 from .capture.inputs import Call, Inputs, described
+from .capture.micro_batch import split_inputs
+from .capture.program_of import Captured, program_of
 from .capture.step import Step
 from .config import GraphConfig, ambient, with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
@@ -33,14 +34,18 @@ from .errors import (
     NotAnOptimizer,
     NotCompiled,
 )
-from .guards import check_gradients
 from .holder import ModuleHolder
 from .inspect import announce, peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
+from .inspect.snapshot import Snapshot
 from .lower import lower
+from .ops.expect import ValueMoved
 from .optim.rules import check as check_optimizer
 from .passes import pipeline, run
+from .record.outcome import Outcome
+from .record.take import take
+from .recordings import Recordings
 from .replay.replay import Replay
 from .replay.switch import Switch
 from .schedule import Schedulers
@@ -84,10 +89,12 @@ class Graph(ModuleHolder):
         self._schedulers = Schedulers()
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
-        self._padder = Padder(self._inputs, self.build, self._program_for, self._captured)
+        self._recordings = Recordings(self._cache, self._take, self._compile)
+        self._padder = Padder(self._inputs, self.build, self._program_aside, self._captured)
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._progress = state.Progress()
+        self._last_call: tuple[Outcome, Call] | None = None
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
         self._blocks.changed = lambda modules: self.config._set(checkpointed=modules)
@@ -141,7 +148,7 @@ class Graph(ModuleHolder):
         Raises: InvalidOption, NotSupported.
         """
         self.config._set(scaler=amp.kind(grad_scaler))
-        self._cache.clear()
+        self._forget()
         self._scaler = grad_scaler if self.config.options.scaler else None
 
     # --- running ----------------------------------------------------------------------------------
@@ -170,49 +177,77 @@ class Graph(ModuleHolder):
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call, replay = self._fit(args, kwargs)
-        replay.guards.check_gradients(replay.name_of)
+        if replay is None or not replay.guards.no_gradients():
+            return self._recorded(call)
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
             replay.before_run(self._progress.calls[replay.serves])
         with replay.around:
-            returned = self._cache.run(replay, call)
+            try:
+                returned = self._cache.run(replay, call)
+            except ValueMoved:
+                return self._recorded(call)
             self._progress.count(replay.serves)
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
                 self._schedulers.step(lambda: replay.loss(returned), stepped)
         return returned if self.config.options.buckets is None else self._padder.cut(returned)
 
-    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay]:
+    def _recorded(self, call: Call) -> Any:
+        """One step as eager runs it; the next one like it may have a program."""
+        with amp.started(self._scaler, self._optimizers):
+            step = Step.scan(self._modules, self._optimizers, self._scaler)
+            if step.has_gradients():
+                outcome = self._recordings.alone(step, call)
+            else:
+                outcome = self._recordings.call(self._key(call), step, call, self.config.options)
+        self._progress.count(outcome.serves)
+        if self._optimizers:
+            numbered = enumerate(self._optimizers)
+            stepped = [opt for number, opt in numbered if number not in outcome.skipped]
+            self._schedulers.step(lambda: outcome.loss, stepped)
+        self._last_call = (outcome.forgotten(), call.without_data())
+        return outcome.returned
+
+    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         if self.config.options.buckets is not None:
             return self._padder.fit(args, kwargs, self.config.options)
         call = self._inputs.bind(args, kwargs)
         return call, self._program_for(call)
 
-    def _program_for(self, call: Call) -> Replay:
-        key = (call.key, ambient(), self.config.options)
+    def _key(self, call: Call) -> Any:
+        return (call.key, ambient(), self.config.options)
+
+    def _program_for(self, call: Call) -> Replay | None:
+        key = self._key(call)
         found = self._cache.find(key)
-        if found is None:
+        if found is None and self._cache.holds(key):
             with amp.started(self._scaler, self._optimizers):
                 step = Step.scan(self._modules, self._optimizers, self._scaler)
-                found = self._cache.refit(key, step) or self._compile(key, step, call)
+                found = self._cache.refit(key, step)
         return found
 
-    def _compile(self, key: Any, step: Step, call: Call) -> Replay:
-        if self._optimizers:
-            leaves = (leaf.value for _, leaf in step.tensors())
-            check_gradients([tensor for tensor in leaves if tensor.is_leaf], step.parameter_fqn)
+    def _program_aside(self, call: Call) -> Replay:
+        """The program for a call, made from a step that is taken back."""
+        found = self._program_for(call)
+        if found is None:
+            found = self._compile(self._aside_outcome(call), call)
+            self._cache.add(self._key(call), found, self.config.options.cache_size)
+        return found
+
+    def _compile(self, outcome: Outcome, call: Call) -> Replay:
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)
         with stages.stage("building graph", parts=len(passes) + 2):
             with stages.part("building graph modules"):
-                captured = self._capture(step, call)
+                captured = self._program_of(outcome, call)
             announce.modules(stages, self._source(), captured, call, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)
         with stages.stage("building plan", parts=1):
-            graphing = self._cache.graphs.graphing(options, serves_once=captured.serves_once)
+            graphing = self._cache.graphs.graphing(options)
             around = graphing.around(program)
             lowered = lower(program, f"{self._name} {len(self._cache)}", options, around)
             replay = Replay(captured, program, lowered, options, graphing)
@@ -220,18 +255,32 @@ class Graph(ModuleHolder):
             replay.before_run = Switch(replay, options, self._name, stages).before_run
         self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
-        self._cache.add(key, replay, options.cache_size)
         announce.program(stages, self._name, replay, lambda: repr(self))
         return replay
 
+    def _program_of(self, outcome: Outcome, call: Call) -> Captured:
+        options = self.config.options
+        accumulates = bool(self._optimizers) and options.micro_batches > 1
+        split = split_inputs(call, self.build, options) if accumulates else frozenset()
+        return program_of(outcome, options, split)
+
     def _captured(self, call: Call) -> Captured:
         """As things stand; nothing comes of it."""
-        with amp.started(self._scaler, self._optimizers):
-            return self._capture(Step.scan(self._modules, self._optimizers, self._scaler), call)
+        return self._program_of(self._aside_outcome(call), call)
 
-    def _capture(self, step: Step, call: Call) -> Captured:
+    def _aside_outcome(self, call: Call) -> Outcome:
+        """What a step would leave: it runs, and is taken back."""
+        with amp.started(self._scaler, self._optimizers):
+            step = Step.scan(self._modules, self._optimizers, self._scaler)
+            tensors = [leaf.value for _, leaf in step.tensors()]
+            scalers = [] if self._scaler is None else [self._scaler]
+            owners = [self, *step.modules.values(), *self._optimizers, *scalers]
+            with Snapshot(owners, [*tensors, *call.tensors]).kept():
+                return self._take(step, call, True)
+
+    def _take(self, step: Step, call: Call, heard: bool) -> Outcome:
         with self._building():
-            return capture(
+            return take(
                 step,
                 self.build,
                 call,
@@ -239,6 +288,8 @@ class Graph(ModuleHolder):
                 graph_class=Graph,
                 depth=self._blocks.debug().max_py_stack_depth,
                 options=self.config.options,
+                heard=heard,
+                built=self._schedulers.check_loss,
             )
 
     @contextmanager
@@ -262,8 +313,12 @@ class Graph(ModuleHolder):
         A later call captures again, as the first one did.
         """
         with self._lock:
-            self._cache.clear()
+            self._forget()
             self._cache.graphs.release()
+
+    def _forget(self) -> None:
+        self._cache.clear()
+        self._recordings.clear()
 
     @property
     def last_lr(self) -> list[float]:
@@ -307,7 +362,7 @@ class Graph(ModuleHolder):
     @property
     def is_compiled(self) -> bool:
         """True after the first call."""
-        return self._shown is not None
+        return self._shown is not None or self._last_call is not None
 
     def report(self, *, memory: Sequence[Any] | None = None) -> Report:
         """What was captured, what the passes did, what is guarded and baked, and how long it took.
@@ -347,13 +402,16 @@ class Graph(ModuleHolder):
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
         with self._lock:
-            call, replay = self._fit(args, kwargs)
+            call = self._inputs.bind(args, kwargs)
+            replay = self._program_aside(call)
             replay.guards.check_gradients(replay.name_of)
             with self._building():
                 held = (self._modules, self._optimizers, self._scaler)
                 return replay, call, look(replay, self.build, call, *held, self)
 
     def _last(self) -> tuple[Replay, Call, Any]:
+        if self._shown is None and self._last_call is not None:
+            self._compile(*self._last_call)  # of a step that is not confirmed
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
         return self._shown
@@ -372,9 +430,9 @@ class Graph(ModuleHolder):
 
     def _tree(self, path: str = "") -> TreeSource:
         source = self._source(path)
-        if self._shown is None:
+        if not self.is_compiled:
             return source
-        replay, _, inputs = self._shown
+        replay, _, inputs = self._last()
         return replay.described(source, inputs)
 
     def __repr__(self) -> str:

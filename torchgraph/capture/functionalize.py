@@ -46,10 +46,8 @@ from ..program import (
 )
 from . import unsafe_parts
 from .functional_form import functional_form
-from .standins import fake_of, number_tensor
 from .step import Leaf
-from .trace import Recording
-from .trail import Stamp
+from ..record.trail import Stamp
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten.copy_.default
@@ -93,8 +91,10 @@ class _Replayer:
     def run(self, *inputs: Any) -> list[Any]:
         stamp = Stamp(active_tracer().graph)
         values: dict[fx.Node, Any] = {}
-        # A tensor found in mid-trace is an input like any other; a slot stands behind it.
-        values.update(zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True))
+        for node, value in zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True):
+            hint = _hint_of(node)
+            number = (node_of(value, active_tracer()),)
+            values[node] = value if hint is None else self._numbers.record(_ITEM, number, hint)
         for node in self._graph.nodes:
             if node.op == "output":
                 return list(fx.map_arg(node.args[0], values.__getitem__))
@@ -170,23 +170,32 @@ def _same_op(new: Any, recorded: OpOverload) -> bool:
     return isinstance(new, OpOverload) and new._schema.name in (name, name.removesuffix("_"))
 
 
-def functionalize(recording: Recording) -> tuple[Program, list[fx.Node]]:
-    """The functional program of a recording, and the nodes whose values it was specialised for."""
-    graph = recording.gm.graph
-    _strip_profiler(graph)
-    direct = functional_form(graph, recording.mode)
+def functionalize(
+    gm: fx.GraphModule, mode: Any, inputs: Sequence[Leaf], outputs: Sequence[OutputSpec]
+) -> tuple[Program, list[fx.Node]]:
+    """The functional program of a graph that mutates.
+
+    Args:
+        mode: of its fake values.
+        inputs: what its placeholders stand for.
+        outputs: what it returns; what follows them are values that it was specialised for.
+
+    Returns:
+        The program, and the nodes of those values.
+    """
+    direct = functional_form(gm.graph, mode)
     if direct is not None:
-        return _program(graph_module(recording.gm, direct), recording)
-    unsafe_parts.refuse(graph)
-    return _program(_retrace(recording), recording)
+        return _program(graph_module(gm, direct), inputs, outputs)
+    unsafe_parts.refuse(gm.graph)
+    return _program(_retrace(gm, inputs), inputs, outputs)
 
 
-def _retrace(recording: Recording) -> fx.GraphModule:
+def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
-        inputs = [_fake_input(mode, leaf) for leaf in recording.inputs]
+        inputs = [_fake_input(mode, leaf) for leaf in leaves]
     numbers = _Numbers(mode)
-    replayer = _Replayer(recording.gm.graph, recording.gm, numbers)
+    replayer = _Replayer(gm.graph, gm, numbers)
 
     def run(*arguments: Any) -> list[Any]:
         with numbers:
@@ -194,13 +203,18 @@ def _retrace(recording: Recording) -> fx.GraphModule:
             return functional(*arguments)  # type: ignore[no-any-return]  # torch types it as Any
 
     with mode, torch.no_grad():
-        return trace_ops(run, *inputs)
+        made = trace_ops(run, *inputs)
+    placeholders = made.graph.find_nodes(op="placeholder")
+    _numbers_as_inputs(made.graph, list(placeholders), leaves)
+    return made
 
 
 def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
     if isinstance(leaf.value, torch.Tensor):
-        return fake_of(mode, leaf.value.detach())
-    return fake_of(mode, number_tensor(leaf.value))
+        return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
+    # The 0-dim tensor that carries a Python number through a trace, without rounding it.
+    dtype = torch.int64 if isinstance(leaf.value, int) else torch.float64
+    return mode.from_tensor(torch.tensor(leaf.value, dtype=dtype), static_shapes=True)  # type: ignore[no-any-return]
 
 
 def _hint_of(node: fx.Node) -> Any:
@@ -209,22 +223,17 @@ def _hint_of(node: fx.Node) -> Any:
     return inner.hint if inner is not None and inner.has_hint() else None
 
 
-def _strip_profiler(graph: fx.Graph) -> None:
-    for node in reversed(list(graph.nodes)):
-        if getattr(node.target, "namespace", "") == "profiler":
-            graph.erase_node(node)
-
-
-def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx.Node]]:
+def _program(
+    gm: fx.GraphModule, leaves: Sequence[Leaf], wanted: Sequence[OutputSpec]
+) -> tuple[Program, list[fx.Node]]:
     graph = gm.graph
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    _numbers_as_inputs(graph, placeholders, recording.inputs)
     output = next(iter(reversed(graph.nodes)))
     results = list(output.args[0])
-    kept = len(recording.outputs)
+    kept = len(wanted)
     guards, results = results[kept:], results[:kept]
-    outputs = list(recording.outputs)
-    leaf_of = dict(zip(placeholders, recording.inputs, strict=True))
+    outputs = list(wanted)
+    leaf_of = dict(zip(placeholders, leaves, strict=True))
     for node in [n for n in graph.nodes if n.target is _COPY and n.args[0] in leaf_of]:
         if not node.users:
             results.append(node.args[1])
@@ -233,12 +242,12 @@ def _program(gm: fx.GraphModule, recording: Recording) -> tuple[Program, list[fx
     output.args = (tuple(results),)
     _drop_absent(graph)
     _stamp_regenerated(graph)
-    names = _name_placeholders(placeholders, recording.inputs)
-    _attribute_updates(graph, dict(zip(placeholders, recording.inputs, strict=True)))
+    names = _name_placeholders(placeholders, leaves)
+    _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
     specs = tuple(
         InputSpec(name, leaf.role, leaf.fqn, _meta(leaf), _alias_of(leaf, owners))
-        for name, leaf in zip(names, recording.inputs, strict=True)
+        for name, leaf in zip(names, leaves, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from ..options import Options
 from .inputs import Call, map_leaves, paths
 
 
-def micro_batch(call: Call, build: Callable[..., Any], options: Options) -> Call:
-    """``call`` with the first of its micro-batches, as OneFlow's unpack gives it.
+def micro_batch(
+    call: Call, build: Callable[..., Any], options: Options, number: int = 0
+) -> Call:
+    """``call`` with one of its micro-batches, as OneFlow's unpack gives it.
 
     Raises:
         UnsupportedInput: names the input that cannot be split, or that `build` has no parameter of
@@ -32,10 +34,10 @@ def micro_batch(call: Call, build: Callable[..., Any], options: Options) -> Call
             )
     names = iter(paths(call.args, call.kwargs))
 
-    def first(tensor: torch.Tensor) -> torch.Tensor:
-        return chunk(tensor, 0, count) if next(names) in split else tensor
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        return chunk(tensor, number, count) if next(names) in split else tensor
 
-    args, kwargs = map_leaves((call.args, call.kwargs), torch.Tensor, first)
+    args, kwargs = map_leaves((call.args, call.kwargs), torch.Tensor, part)
     tensors: list[torch.Tensor] = []
     map_leaves((args, kwargs), torch.Tensor, tensors.append)
     return Call(tensors, call.key, args, kwargs)
@@ -45,6 +47,11 @@ def chunk(tensor: torch.Tensor, number: int, count: int) -> torch.Tensor:
     """Rows of micro-batch ``number``; a view."""
     rows = tensor.shape[0] // count
     return tensor.narrow(0, number * rows, rows)
+
+
+def pack(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What OneFlow's pack gives: scalars as a vector, everything else one after the other."""
+    return torch.stack(list(values)) if values[0].ndim == 0 else torch.cat(list(values))
 
 
 def split_inputs(call: Call, build: Callable[..., Any], options: Options) -> frozenset[str]:

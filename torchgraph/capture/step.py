@@ -7,6 +7,7 @@ there now.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -169,6 +170,11 @@ class Step:
             if leaf.role is Role.SCALER:
                 yield "scaler", self.scaler, str(leaf.path[0]), leaf.value
 
+    def has_gradients(self) -> bool:
+        """True when an eager backward has left a gradient in a parameter or a buffer."""
+        leaves = (leaf.value for _, leaf in self.tensors())
+        return any(value.is_leaf and value.grad is not None for value in leaves)
+
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""
         return (
@@ -245,7 +251,7 @@ class Step:
         if isinstance(value, torch.Tensor):
             if id(value) not in self.index:
                 self._add(Leaf(fqn, Role.SLOT, root, path, value))
-        elif type(value) is float or (in_state and type(value) is int):
+        elif isinstance(value, numbers.Real) and not isinstance(value, bool):
             self._add(Leaf(fqn, Role.SCALAR, root, path, value))
         elif isinstance(value, dict):
             for key, item in value.items():
@@ -253,5 +259,5 @@ class Step:
         elif isinstance(value, (list, tuple)):
             for key, item in enumerate(value):
                 self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
-        elif isinstance(value, (*_STATIC, int)):
+        elif isinstance(value, _STATIC):
             self.statics.append(Static(fqn, root, path, value))

@@ -125,6 +125,15 @@ class Guards:
         checks.gradients(_grad.__objclass__, "grad", others)
         return checks
 
+    def no_gradients(self) -> bool:
+        """False when an eager backward left a gradient behind, in a training graph."""
+        if not self._training:
+            return True
+        if self._compiled is not None and self._compiled.no_gradients():
+            return True
+        grads = list(map(_grad.__get__, self._trainable))
+        return grads.count(None) == len(grads)
+
     def check_gradients(self, name_of: Callable[[torch.Tensor], str]) -> None:
         """Raise GradPresent when an eager backward left a gradient behind. Training graphs only."""
         if not self._training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from .checks import Members
 
 
 class OptimizerGuard:
-    """Param groups and slots of one optimizer. Floats may move; everything else must stay."""
+    """Param groups and slots of one optimizer. Numbers may move; everything else must stay."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -88,15 +89,19 @@ class OptimizerGuard:
 
 
 def _numbers_moved(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and type(new) in (int, float)
+    return type(old) is type(new) and _is_number(new)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _frozen(values: Any) -> Any:
-    """A param group's settings with the floats, which may move, replaced by their type."""
+    """A param group's settings with the numbers, which may move, replaced by their type."""
     if isinstance(values, (tuple, list)):
         return (type(values), tuple(map(_frozen, values)))
-    if type(values) is float:
-        return float
+    if _is_number(values):
+        return type(values)
     if isinstance(values, torch.Tensor):
         return (TensorMeta.of(values), id(values))
     if isinstance(values, dict):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..blocks import DebugOptions
-from ..capture.capture import Captured
+from ..capture.program_of import Captured
 from ..capture.inputs import Call, described
 from ..debug import text
 from ..debug.stages import Stages

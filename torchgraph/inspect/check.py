@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from ..amp import Scaler
-from ..capture.amp import Autocast
+from ..record.amp import Autocast
 from ..capture.inputs import Call
 from ..capture.step import Step
 from ..errors import NotSupported, SourceLine
@@ -177,20 +177,14 @@ class _GraphSide:
         ends = {
             out.target: value
             for out, value in pairs
-            if out.kind in (OutputKind.UPDATE, OutputKind.CREATE)
+            if out.kind is OutputKind.UPDATE
             and optimizer_of(out.target) not in skipped
         }
         found = {
             f"output{out.target}": value for out, value in pairs if out.kind is OutputKind.USER
         }
         found.update(self._statics)
-        made = {
-            new.fqn for new, _ in self._replay.captured.made if optimizer_of(new.fqn) in skipped
-        }
-        states = zip(leaves, values, strict=True)
-        found.update((leaf.fqn, value) for leaf, value in states if leaf.fqn not in made)
-        writes = self._replay.captured.writes
-        found.update((w.fqn, w.value) for w in writes if optimizer_of(w.fqn) not in skipped)
+        found.update((leaf.fqn, value) for leaf, value in zip(leaves, values, strict=True))
         return {**found, **ends, GENERATOR: generator}
 
 

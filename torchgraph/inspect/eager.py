@@ -14,7 +14,7 @@ from ..amp import Scaler
 from ..capture.inputs import Call, map_leaves, paths
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
-from ..capture.update import step as step_all
+from ..capture.optimizers import step as step_all
 from ..options import Options
 from ..program import Role
 from . import bits

@@ -18,7 +18,7 @@ from torch.profiler import record_function
 
 from .._torch import below_autograd
 from ..amp import Scaler
-from ..capture.amp import Autocast
+from ..record.amp import Autocast
 from ..capture.inputs import Call
 from ..lower import Executable, Lowered, Plan
 from ..lower.allocations import METHOD, recorded, taken

@@ -9,6 +9,7 @@ from . import bce as bce, library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
 from .grad_stats import clip_coefficient, grad_stats
+from .expect import expect, expect_shape
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
 from .scale import cast_scale

@@ -23,9 +23,9 @@ class CudaGraphs:
         self.calls = Calls()
         self._devices: dict[torch.device, GraphDevice] = {}
 
-    def graphing(self, options: Options, *, serves_once: bool) -> Graphing:
-        """Of one program. ``serves_once``: it creates optimizer state, and is not run again."""
-        return Graphing(self, options, serves_once=serves_once)
+    def graphing(self, options: Options) -> Graphing:
+        """Of one program."""
+        return Graphing(self, options)
 
     def on(self, device: torch.device) -> GraphDevice:
         """The one for all programs on that device."""
@@ -42,10 +42,9 @@ class CudaGraphs:
 class Graphing:
     """The decision for one program, and the reasons."""
 
-    def __init__(self, graphs: CudaGraphs, options: Options, *, serves_once: bool) -> None:
+    def __init__(self, graphs: CudaGraphs, options: Options) -> None:
         self._graphs = graphs
         self._options = options
-        self._serves_once = serves_once
         self.refusals: tuple[Refusal, ...] = ()
         """Why not; of the program that was lowered last."""
         self._why = ""
@@ -62,9 +61,6 @@ class Graphing:
             self._why = "off"
         elif device is None:
             self._why = "nothing of the program is on a GPU"
-        elif self._serves_once:
-            self._why = "the program creates optimizer state and serves one call"
-            return plain
         else:
             self.refusals = scan(program, device)
         if options.cuda_graph == "require" and (device is None or self.refusals):

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
-from ..capture.capture import Captured
+from ..capture.program_of import Captured
 from ..capture.inputs import Call, described, map_leaves
-from ..capture.standins import assign
 from ..capture.step import Leaf, Step
-from ..capture.trace import OutputSlot
+from ..record.outcome import rebuilt
+from ..record.places import assign
 from ..counters import counters
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
@@ -36,7 +36,7 @@ from ..program import (
 )
 from . import cudnn
 from .derived import Derived
-from .graphs import Graphing
+from .graphs import CudaGraphs, Graphing, op_by_op
 from .outputs import Ring
 
 _KEPT = 64
@@ -77,22 +77,14 @@ class Replay:
         self.norms: dict[str, torch.Tensor] = {}
         """Of each param group's gradients in the last run, where asked for."""
         self._leaves = list(captured.leaves)
+        self._options = options
         self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
-        self.serves_once = captured.serves_once
-        """True when the program creates optimizer state: the next step needs another program."""
         size = options.outputs_buffer_size
         self._ring = Ring(size) if size else None
         writes: bool = executable.writes
         self.around: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
         self._bind()
-
-    @property
-    def is_used_up(self) -> bool:
-        """True when a run has created optimizer state, or would have to."""
-        optimizers = {optimizer_of(o.target) for o in self._outputs if o.kind is OutputKind.CREATE}
-        optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
-        return not optimizers <= self.skipped
 
     def adopt(self, program: Program, executable: Lowered) -> None:
         """Run ``executable``, of Inductor's code, from now on."""
@@ -151,10 +143,16 @@ class Replay:
         if live or step.structure() != self.captured.structure:
             return False
         self.guards = Guards(step, reads, self.guards.outside)
-        self.captured.made.clear()  # what an optimizer skipped so far, it has by now
         self._leaves = leaves
         self._bind()
         return True
+
+    def over(self, captured: Captured) -> Replay:
+        """The same program bound to other objects, run without a CUDA Graph."""
+        options = replace(self._options, cuda_graph="off")
+        graphing = CudaGraphs().graphing(options)
+        executable = op_by_op(self.executable, self.program)
+        return Replay(captured, self.program, executable, options, graphing)
 
     def run(self, call: Call) -> Any:
         """One step over the live state.
@@ -179,12 +177,11 @@ class Replay:
             hit = (out.target for i, out in self._flags if results[i].item())
             self.skipped = frozenset(hit)
         returned = results if self._returns_all else self._store(results)
-        self._write_back()
         if self._order is not None:
             returned = [returned[i] for i in self._order]
         if self._ring is not None:
             returned = self._ring.filled(returned)
-        return _rebuild(self.captured.out_tree, returned)
+        return rebuilt(self.captured.out_tree, returned)
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
@@ -304,47 +301,12 @@ class Replay:
                 self.norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
                 continue
-            elif out.kind is OutputKind.UPDATE:
+            else:
                 assign(self._live[out.target].root, self._live[out.target].path, value)
-            else:
-                self._create(out.target, value)
         return returned
-
-    def _create(self, fqn: str, value: torch.Tensor) -> None:
-        new = self.captured.creates[fqn]
-        self._slots(new.optimizer, new.owner)[new.key] = value
-
-    def _write_back(self) -> None:
-        captured = self.captured
-        if not (captured.made or captured.writes or captured.slot_orders):
-            return
-        for new, value in captured.made:
-            if self._stepped(new.optimizer):
-                self._slots(new.optimizer, new.owner)[new.key] = value
-        for write in captured.writes:
-            if not self._stepped(write.optimizer):
-                continue
-            if write.owner is None:
-                optimizer = self.guards.optimizers[write.optimizer].optimizer
-                optimizer.param_groups[write.group][write.key] = write.value
-            else:
-                self._slots(write.optimizer, write.owner)[write.key] = write.value
-        for number, owner, keys in captured.slot_orders:
-            if self._stepped(number):
-                slots = self._slots(number, owner)
-                slots.update([(key, slots.pop(key)) for key in keys if key in slots])
-        made, orders = captured.made, captured.slot_orders
-        captured.made = [pair for pair in made if not self._stepped(pair[0].optimizer)]
-        captured.slot_orders = [order for order in orders if not self._stepped(order[0])]
 
     def _stepped(self, number: int) -> bool:
         return f"optimizer.{number}" not in self.skipped
-
-    def _slots(self, number: int, owner: Any) -> dict[Any, Any]:
-        """The state of a parameter, or what the optimizer keeps under a key of its own."""
-        leaf = self._live.get(owner)
-        state = self.guards.optimizers[number].optimizer.state
-        return state[owner if leaf is None else leaf.value]  # type: ignore[no-any-return]  # its slots
 
 
 def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
@@ -360,12 +322,6 @@ def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
     return [out.target for out in outputs if out.kind is OutputKind.USER]
 
 
-def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    if type(tree) is OutputSlot:
-        return tensors[tree.position]
-    return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])
-
-
 def fake_outputs(program: Program, out_tree: Any) -> Any:
     """What `build` returned, with the fake tensors of the program in it."""
     users = [
@@ -373,7 +329,7 @@ def fake_outputs(program: Program, out_tree: Any) -> Any:
         for out, value in zip(program.signature.outputs, program.results, strict=True)
         if out.kind is OutputKind.USER
     ]
-    return _rebuild(out_tree, users)
+    return rebuilt(out_tree, users)
 
 
 class _InterruptsWait:

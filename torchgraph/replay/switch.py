@@ -46,7 +46,7 @@ class Switch:
             careful = (
                 self._options.backend == "auto" and torch.are_deterministic_algorithms_enabled()
             )
-            if self._replay.serves_once or careful:
+            if careful:
                 self._end()
             elif calls >= self._at:
                 self._switch()

@@ -8,24 +8,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 from torch import nn
 
-from .._torch import FakeTensor
 from ..errors import (
-    AttributeReadAndWritten,
     AttributeWriteWarning,
-    CaptureError,
     SourceLine,
     UnregisteredModuleWarning,
     warn,
 )
 from ..guards import ABSENT
 from ..program import CallRecord
-from .inputs import described
+from ..capture.inputs import described
 from .trail import Trail
 
 _PLAIN = frozenset(
@@ -57,8 +54,6 @@ def is_plain(value: Any) -> bool:
 
 def is_guarded(value: Any) -> bool:
     """True for what a later call compares: plain values, and by identity tensors and callables."""
-    if isinstance(value, FakeTensor):
-        return False  # made by build itself
     return is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value)
 
 
@@ -141,36 +136,43 @@ class AttributeWatch:
 
         return __setattr__
 
-    def put_back(self, *, check: bool) -> None:
-        """Restore every watched object's attributes; with ``check``, judge what was written."""
-        changed = []
+    def put_back(self) -> None:
+        """Restore every watched object's attributes."""
+        for key, (_, owner) in self._owners.items():
+            self._before[key].restore(vars(owner))
+
+    def changes(self) -> list[Change]:
+        """The attributes that are not what they were."""
+        found = []
         for key, (path, owner) in self._owners.items():
-            names = self._before[key].restore(vars(owner))
-            changed += [(key, path, name) for name in names if name not in _OWN]
-        if check and changed:
-            for key, path, name in changed:
-                self._refuse_read(key, path, name)
-            self._warn_written(changed)
+            for name in self._before[key].changes(vars(owner)):
+                if name not in _OWN:
+                    read = (key, name) in self.reads
+                    found.append(Change(path, name, read, self._writes.get((key, name))))
+        return found
 
-    def _refuse_read(self, key: int, path: str, name: str) -> None:
-        before = self._before[key].values.get(name)
-        if (key, name) in self.reads and self.reads[key, name] is before:
-            where = self._writes.get((key, name))
-            raise AttributeReadAndWritten(
-                f"build reads {path}.{name} and then writes it.", where=where
-            )
 
-    def _warn_written(self, changed: Sequence[tuple[int, str, str]]) -> None:
-        key, path, name = changed[0]
-        where = self._writes.get((key, name))
-        at = f" (at {where})" if where else ""
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        warn(
-            f"build writes the attribute {path}.{name}{at}{more}. What it wrote was put back after "
-            "the capture, and calls of the Graph do not write it: return the value from build "
-            "instead.",
-            AttributeWriteWarning,
-        )
+class Change(NamedTuple):
+    """An attribute that a step changed."""
+
+    path: str
+    name: str
+    read: bool
+    """True when the step read it before."""
+    where: SourceLine | None
+
+
+def warn_written(changes: Sequence[Change]) -> None:
+    """Warn of attributes that only recorded calls write."""
+    first = changes[0]
+    at = f" (at {first.where})" if first.where else ""
+    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    warn(
+        f"build writes the attribute {first.path}.{first.name}{at}{more}. The calls that record and "
+        "confirm the step write it, later calls of the Graph do not: return the value from build "
+        "instead.",
+        AttributeWriteWarning,
+    )
 
 
 class _Snapshot:
@@ -186,30 +188,34 @@ class _Snapshot:
             if type(value) in _CONTAINERS and name not in self._HELD
         }
 
-    def restore(self, now: dict[str, Any]) -> list[str]:
-        """Put everything back; the names whose value had really changed."""
-        changed = []
-        for name in [*now, *(name for name in self.values if name not in now)]:
-            old, new = self.values.get(name), now.get(name)
-            if name in self.values and name in now and old is new:
-                continue
-            if not (name in self.values and name in now and _equal(old, new)):
-                changed.append(name)
-            if name in self.values:
-                now[name] = old
-            else:
-                del now[name]
-        return changed + [name for name in self._contents if self._restore_contents(name)]
+    def changes(self, now: dict[str, Any]) -> list[str]:
+        """The names whose value is another one."""
+        names = [*now, *(name for name in self.values if name not in now)]
+        changed = [
+            name
+            for name in names
+            if not (name in self.values and name in now)
+            or not (self.values[name] is now[name] or _equal(self.values[name], now[name]))
+        ]
+        return changed + [n for n in self._contents if n not in changed and self._moved(n)]
 
-    def _restore_contents(self, name: str) -> bool:
+    def restore(self, now: dict[str, Any]) -> None:
+        """Put everything back."""
+        for name in [*now, *(name for name in self.values if name not in now)]:
+            if name not in self.values:
+                del now[name]
+            elif name not in now or now[name] is not self.values[name]:
+                now[name] = self.values[name]
+        for name, saved in self._contents.items():
+            if self._moved(name):
+                live = self.values[name]
+                live.clear()
+                live.extend(saved) if isinstance(live, list) else live.update(saved)
+
+    def _moved(self, name: str) -> bool:
         live, saved = self.values[name], self._contents[name]
-        if len(live) == len(saved) and all(
-            a is b for a, b in zip(_items(live), _items(saved), strict=True)
-        ):
-            return False
-        live.clear()
-        live.extend(saved) if isinstance(live, list) else live.update(saved)
-        return True
+        pairs = zip(_items(live), _items(saved), strict=False)
+        return len(live) != len(saved) or any(a is not b for a, b in pairs)
 
 
 def _items(container: Any) -> list[Any]:
@@ -229,11 +235,12 @@ class CallWatch:
         self,
         paths: Mapping[int, str],
         trail: Trail,
-        adopt: Callable[[nn.Module], None],
+        met: Callable[[nn.Module], None],
     ) -> None:
+        """``met`` is told a module that no attribute of the Graph holds."""
         self._paths = dict(paths)
         self._trail = trail
-        self._adopt = adopt
+        self._met = met
         self.calls: list[CallRecord] = []
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
@@ -262,35 +269,12 @@ class CallWatch:
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
-        patches: dict[str, Any] = {
-            "__call__": __call__,
-            "__init__": __init__,
-            "_apply": self._converter(),
-        }
+        patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}
         with mock.patch.multiple(nn.Module, **patches):
             yield
 
-    def _converter(self) -> Callable[..., nn.Module]:
-        """``module.to(dtype)`` in `build`: nothing to do is done, a real conversion is refused."""
-        convert: Callable[..., nn.Module] = nn.Module._apply
-
-        def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-            if id(module) not in self._paths:
-                return convert(module, fn, recurse)
-            tensors = chain(module.parameters(recurse), module.buffers(recurse))
-            with torch.no_grad():
-                if all(fn(tensor) is tensor for tensor in tensors):
-                    return module
-            raise CaptureError(
-                f"build converts the module {self._paths[id(module)]} to another dtype or device.",
-                where=self._trail.line,
-                fix="convert the module before the Graph is called, or convert inputs and outputs.",
-            )
-
-        return _apply
-
     def _meet(self, module: nn.Module) -> str:
-        """A module that no attribute of the Graph holds: take its tensors by reference."""
+        """A module that no attribute of the Graph holds: its tensors are inputs by reference."""
         if any(True for _ in chain(module.parameters(), module.buffers())):
             warn(
                 f"{type(module).__name__} is called in build, but no attribute of the Graph holds "
@@ -298,7 +282,7 @@ class CallWatch:
                 "them.",
                 UnregisteredModuleWarning,
             )
-        self._adopt(module)
+        self._met(module)
         for child in module.modules():
             self._paths.setdefault(id(child), "")
         return ""

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
-from .._torch import active_tracer, node_of, pytree, storage_id
-from ..errors import GradientNotFinal
+from .._torch import pytree, storage_id
+from ..errors import GradientNotFinal, SourceLine
 from ..options import Options
-from ..program import Phase, Role, provenance
-from .scaler import Scaling
-from .step import Step
+from ..program import Phase, Role
+from ..capture.scaler import Scaling
+from ..capture.step import Step
 from .trail import Trail
 
 
 class Gradients:
-    """The gradients of the stand-ins of one step, between ``backward()`` and the update."""
+    """The gradients of one step, between ``backward()`` and the update."""
 
     def __init__(
-        self, step: Step, standins: Sequence[Any], scaling: Scaling, options: Options, trail: Trail
+        self,
+        step: Step,
+        scaling: Scaling,
+        options: Options,
+        trail: Trail,
+        line_of: Callable[[torch.Tensor], SourceLine | None],
     ) -> None:
+        """``line_of`` says which line of the user made a tensor."""
         self._scaling = scaling
         self._micro_batches = options.micro_batches if step.optimizers else 1
         self._trail = trail
-        leaves = [(i, leaf) for i, leaf in step.tensors() if leaf.role is Role.PARAMETER]
-        self._names = {id(standins[i]): leaf.fqn for i, leaf in leaves}
-        self._parameters: list[torch.Tensor] = [standins[i] for i, _ in leaves]
+        self._line_of = line_of
+        leaves = [leaf for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
+        self._names = {id(leaf.value): leaf.fqn for leaf in leaves}
+        self._parameters: list[torch.Tensor] = [leaf.value for leaf in leaves]
         owned = (
             (number, parameter)
             for number, optimizer in enumerate(step.optimizers)
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
-        self._owners = {id(standins[step.index[id(p)]]): number for number, p in owned}
+        self._owners = {id(p): number for number, p in owned}
         self._running = False
         self._from_backward: set[int] = set()
         """The memories of gradients that ``backward()`` has put into ``.grad``."""
@@ -72,13 +79,12 @@ class Gradients:
             if owner is None or gradient is None or storage_id(gradient) in self._from_backward:
                 continue
             if self._micro_batches > 1 or not self._scaling.is_unscaled(owner):
-                node = node_of(gradient, active_tracer())
                 divided = "divided by the number of micro-batches"
                 what = divided if self._micro_batches > 1 else "scaled"
                 raise GradientNotFinal(
                     f"build assigns the gradient of {self._names[id(parameter)]}, which is not "
                     f"{what} as those of backward() are.",
-                    where=None if node is None else provenance(node).line,
+                    where=self._line_of(gradient),
                     fix="let loss.backward() compute it, and change it in a hook of the parameter.",
                 )
 

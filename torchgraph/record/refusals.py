@@ -17,13 +17,14 @@ from .._torch import (
     GuardOnDataDependentSymNode,
 )
 from ..errors import (
+    CaptureError,
     DataDependent,
     DeviceMismatch,
     OptimizerStepInBuild,
     ScalerInBuild,
+    SourceLine,
     user_frames,
 )
-from .recorder import higher_order
 from .trail import Trail
 
 
@@ -68,6 +69,15 @@ def scaler_calls(
     methods["unscale_"] = calls("unscale_", unscale)
     with mock.patch.multiple(torch.amp.GradScaler, **methods):
         yield
+
+
+def higher_order(name: str, line: SourceLine | None) -> CaptureError:
+    """The refusal of an op that takes functions."""
+    return CaptureError(
+        f"build calls torch's {name}, which a Graph cannot hold yet.",
+        where=line,
+        fix="compute both sides and choose with torch.where, or branch outside of build.",
+    )
 
 
 def no_cond(trail: Trail) -> AbstractContextManager[Any]:

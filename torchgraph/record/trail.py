@@ -9,18 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import engine_watch, sequence_number
+from .._torch import current_autograd_node, engine_watch, sequence_number
 from ..errors import SourceLine, user_frames
 from ..program import Phase, Provenance
-
-
-class _Running:
-    """The backward node that runs now.
-
-    Hooks of autograd hold it, and it alone: they live in C++, where no cycle would be collected.
-    """
-
-    node: Provenance | None = None
 
 
 class Trail:
@@ -37,8 +28,7 @@ class Trail:
         self._calls = 0
         self._phase = Phase.FORWARD
         self._forward: dict[int, Provenance] = {}
-        self._running = _Running()
-        self._around: list[tuple[Phase, Provenance | None]] = []
+        self._around: list[Phase] = []
         """What each running engine interrupted: a node's backward may run another engine."""
         self.backward_runs = 0
 
@@ -89,8 +79,8 @@ class Trail:
 
     def here(self) -> Provenance:
         """The provenance of a node that is recorded now."""
-        if self._phase is Phase.BACKWARD and self._running.node is not None:
-            return self._running.node
+        if self._phase is Phase.BACKWARD:
+            return self._of_backward()
         module = self._modules[-1][0] if self._modules else ""
         calls = tuple(self._modules)
         found = Provenance(module, self._phase, user_frames(self._depth), calls=calls)
@@ -100,36 +90,22 @@ class Trail:
 
     def _enter_engine(self, roots: tuple[Any, ...]) -> None:
         self.backward_runs += 1
-        self._around.append((self._phase, self._running.node))
+        self._around.append(self._phase)
         self._phase = Phase.BACKWARD
-        pending = [root.grad_fn for root in roots if getattr(root, "grad_fn", None) is not None]
-        seen = set(pending)
-        while pending:
-            function = pending.pop()
-            function.register_prehook(self._entering(function))
-            for following, _ in function.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    pending.append(following)
 
     def _leave_engine(self) -> None:
-        self._phase, self._running.node = self._around.pop()
+        self._phase = self._around.pop()
 
-    def _entering(self, function: Any) -> Callable[[Any], None]:
-        variable = getattr(function, "variable", None)
+    def _of_backward(self) -> Provenance:
+        """Of the autograd node that runs now."""
+        node = current_autograd_node()
+        variable = getattr(node, "variable", None)
         if variable is not None:
-            owner = self._accumulates(variable).rpartition(".")[0]
-            found = Provenance(owner, Phase.BACKWARD)
-        else:
-            forward = self._forward.get(function._sequence_nr(), Provenance())
-            found = Provenance(forward.module, Phase.BACKWARD, forward.frames)
-
-        running = self._running
-
-        def enter(gradients: Any) -> None:
-            running.node = found
-
-        return enter
+            return Provenance(self._accumulates(variable).rpartition(".")[0], Phase.BACKWARD)
+        forward = None if node is None else self._forward.get(node._sequence_nr())
+        if forward is None:
+            return Provenance(phase=Phase.BACKWARD)
+        return Provenance(forward.module, Phase.BACKWARD, forward.frames)
 
 
 class Stamp:

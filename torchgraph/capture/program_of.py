@@ -1,8 +1,8 @@
-"""Capture: from a Step and one call to a functional Program with its Guards."""
+"""From what a recorded call left to a functional Program with its Guards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -12,19 +12,16 @@ from torch import fx
 
 from .._torch import storage_id
 from ..collection import paused
-from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
 from ..options import Options
 from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
 from .functionalize import functionalize
-from .inputs import Call, hollow
-from .micro_batch import micro_batch, split_inputs
+from .graph_of import graph_of
+from .inputs import hollow
+from ..record.outcome import Outcome
 from .skip import keep_skipped
-from .slots import make_slots
-from .step import Leaf, Step
-from .trace import Recording, Tracer
-from .update import Created, Write
+from .step import Leaf
 
 
 @dataclass
@@ -37,98 +34,61 @@ class Captured:
     guards: Guards
     value_guard: ValueGuard | None
     out_tree: Any
-    made: list[tuple[Created, torch.Tensor]]
-    """Slots with their first values, to be put into the optimizers when the first run succeeds."""
-    writes: list[Write]
-    creates: dict[str, Created]
-    """By the fqn that a CREATE output names."""
-    slot_orders: list[tuple[int, Any, tuple[Any, ...]]]
-    """(optimizer, owner, keys) of the slots that ``made``, ``writes`` and CREATE outputs fill."""
     calls: list[CallRecord]
     loss_path: str | None
     structure: tuple[Any, ...]
     """``Step.structure()`` at capture."""
 
-    @property
-    def serves_once(self) -> bool:
-        """True when the program creates optimizer state: the next step needs another."""
-        kinds = [out.kind for out in self.program.signature.outputs]
-        return OutputKind.CREATE in kinds or bool(self.writes)
 
+def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Captured:
+    """The functional program of a recorded step.
 
-def capture(
-    step: Step,
-    build: Callable[..., Any],
-    call: Call,
-    *,
-    watched: Sequence[tuple[str, Any]],
-    graph_class: type,
-    depth: int,
-    options: Options,
-) -> Captured:
-    """Trace one call of ``build`` and the optimizer step that it implies.
-
-    Nothing of the user's changes: parameters, buffers, optimizers, random generators, attributes.
+    Args:
+        split: the paths of the tensors that are split into micro-batches.
 
     Raises:
-        CaptureError and its kin; whatever ``build`` raises.
+        CaptureError and its kin: the step cannot be a static program.
     """
-    counters.captures += 1
-    split: frozenset[str] = frozenset()
-    if step.optimizers and options.micro_batches > 1:
-        split = split_inputs(call, build, options)
-        call = micro_batch(call, build, options)
-    tracer = Tracer(
-        step,
-        build,
-        call,
-        watched=watched,
-        graph_class=graph_class,
-        depth=depth,
-        options=options,
-    )
-    with paused():  # a trace makes many objects and no garbage: a quarter of its time
-        recording = tracer.run()
-        made = make_slots(recording, step.optimizers)
-        program, guard_nodes = functionalize(recording)
+    step = outcome.step
+    with paused():  # many objects and no garbage: a quarter of the time
+        specs = [spec for spec, _ in outcome.outputs]
+        written = graph_of(outcome.tape, outcome.leaves, outcome.outputs)
+        inputs = [leaf for leaf, _ in outcome.leaves]
+        program, guard_nodes = functionalize(written.gm, written.mode, inputs, specs)
     program.signature = replace(
         program.signature,
         inputs=tuple(replace(s, split=s.fqn in split) for s in program.signature.inputs),
         groups=tuple(step.parameter_groups()),
         micro_batches=options.micro_batches if step.optimizers else 1,
     )
-    keep_skipped(program, recording.written)
-    leaves = [_without_batch(leaf) for leaf in recording.inputs]
-    _check_memory(program, recording.inputs)
-    values = _value_guard(program, leaves, guard_nodes, recording)
+    keep_skipped(program, outcome.written)
+    leaves = [_without_batch(leaf) for leaf in inputs]
+    _check_memory(program, inputs)
+    values = _value_guard(program, leaves, guard_nodes, written.guard_values)
     if values is not None and program.signature.micro_batches > 1:
         _check_branches(program, values)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
-    reads = [*recording.reads, *step.scaler_reads()]
-    guards = Guards(step, reads, Modules(recording.outside, free))
+    reads = [*outcome.reads, *step.scaler_reads()]
+    guards = Guards(step, reads, Modules(outcome.outside, free))
     return Captured(
         program,
         leaves,
         guards,
         values,
-        recording.out_tree,
-        made,
-        recording.writes,
-        {new.fqn: new for new in recording.creates},
-        recording.slot_orders,
-        recording.calls,
-        recording.loss_path,
+        outcome.out_tree,
+        outcome.calls,
+        outcome.loss_path,
         step.structure(),
     )
 
 
 def _value_guard(
-    program: Program, leaves: Sequence[Leaf], nodes: Sequence[Any], recording: Recording
+    program: Program, leaves: Sequence[Leaf], nodes: Sequence[Any], expected: Sequence[Any]
 ) -> ValueGuard | None:
-    """The Python branches that the trace took: a small program over numbers and step counters."""
+    """The branches that Python took on numbers: a small program over them and step counters."""
     wanted = [
         (node, value)
-        for node, value in zip(nodes, recording.guard_values, strict=True)
+        for node, value in zip(nodes, expected, strict=True)
         if isinstance(node, fx.Node)
     ]
     if not wanted:

@@ -1,0 +1,48 @@
+"""Fake tensors for the values of a tape: made from what was met, no kernel is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .._torch import FakeTensor, FakeTensorMode, set_conj, set_neg
+from ..record.tape import Layout
+
+
+class Fakes:
+    """Of one tape: values that shared memory share the memory of their fakes."""
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        self.mode = mode
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._made: dict[Layout, torch.Tensor] = {}
+
+    def of(self, layout: Layout) -> torch.Tensor:
+        """The fake for a tensor that lies so."""
+        found = self._made.get(layout)
+        if found is None:
+            found = self._made[layout] = self._fake(layout, self._storage(layout))
+        return found
+
+    def apart(self, layout: Layout) -> torch.Tensor:
+        """The same in memory of its own."""
+        return self._fake(layout, torch.UntypedStorage(layout.nbytes, device="meta"))
+
+    def _storage(self, layout: Layout) -> torch.UntypedStorage:
+        found = self._storages.get(layout.storage)
+        if found is None:
+            found = torch.UntypedStorage(layout.nbytes, device="meta")
+            self._storages[layout.storage] = found
+        if found.nbytes() < layout.nbytes:
+            found.resize_(layout.nbytes)
+        return found
+
+    def _fake(self, layout: Layout, storage: Any) -> torch.Tensor:
+        blank = torch.empty(0, dtype=layout.dtype, device="meta")
+        blank.set_(storage, layout.offset, layout.shape, layout.stride)
+        if layout.conj:
+            set_conj(blank)
+        if layout.neg:
+            set_neg(blank)
+        return FakeTensor(self.mode, blank, layout.device)

@@ -1,0 +1,287 @@
+"""From a tape to an fx graph that still mutates, with fake values as the step met them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import effects, ops
+from .._torch import OpOverload, fake_mode, graph_module, host_symbol
+from ..errors import CaptureError
+from ..program import OutputSpec, Provenance, Role
+from .step import Leaf
+from .fakes import Fakes
+from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
+
+aten = torch.ops.aten
+_ITEM = aten._local_scalar_dense.default
+_LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
+
+
+@dataclass
+class Written:
+    """A tape as a graph: it still mutates."""
+
+    gm: fx.GraphModule
+    mode: Any
+    guard_values: list[Any]
+    """Expected values of the graph's last outputs: branches on numbers that are known before."""
+
+
+def graph_of(
+    tape: Tape,
+    leaves: Sequence[tuple[Leaf, int]],
+    outputs: Sequence[tuple[OutputSpec, Any]],
+) -> Written:
+    """``leaves``: the inputs with their values; ``outputs``: with a `Ref` or a constant each."""
+    return _Writer(tape, leaves).run(outputs)
+
+
+class _Writer:
+    def __init__(self, tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> None:
+        self._tape = tape
+        self._leaves = leaves
+        self._mode = fake_mode()
+        self._fakes = Fakes(self._mode)
+        self._graph = fx.Graph()
+        self._root = fx.GraphModule({}, fx.Graph())
+        self._nodes: dict[int, fx.Node] = {}
+        self._symbols = 0
+        self._known = _KnownBefore(tape, leaves)
+
+    def run(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> Written:
+        for leaf, index in self._leaves:
+            self._placeholder(leaf, index)
+        for index, held in self._tape.constants.items():
+            self._constant(index, held)
+        waiting = iter([*self._tape.expectations, None])
+        expectation = next(waiting)
+        guards: list[tuple[Any, Any]] = []
+        for place, entry in enumerate([*self._tape.entries, None]):
+            while expectation is not None and expectation.place == place:
+                guards += self._expect(expectation)
+                expectation = next(waiting)
+            if entry is not None:
+                self._entry(entry)
+        results = [self._argument(value) for _, value in outputs]
+        self._graph.output([*results, *(node for node, _ in guards)])
+        gm = graph_module(self._root, self._graph)
+        return Written(gm, self._mode, [value for _, value in guards])
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def _placeholder(self, leaf: Leaf, index: int) -> None:
+        node = self._graph.placeholder(f"input_{len(self._nodes)}")
+        layout = self._tape.layouts[index]
+        if layout is not None:
+            self._check_layout(layout, None)
+            node.meta["val"] = self._fakes.of(layout)
+        else:
+            node.meta["val"] = self._symbol(leaf.value)
+        self._nodes[index] = node
+
+    def _constant(self, index: int, held: torch.Tensor) -> None:
+        name = f"_tensor_constant{index}"
+        setattr(self._root, name, held)
+        node = self._graph.get_attr(name)
+        layout = self._tape.layouts[index]
+        assert layout is not None
+        node.meta["val"] = self._fakes.apart(layout)
+        node.meta["provenance"] = Provenance()
+        self._nodes[index] = node
+
+    def _symbol(self, value: Any) -> Any:
+        self._symbols += 1
+        plain = int(value) if isinstance(value, int) else float(value)
+        return host_symbol(self._mode, self._symbols, plain)
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    def _entry(self, entry: Entry) -> None:
+        if entry.target in _LIFTS:
+            self._lift(entry)
+            return
+        args, kwargs = self._argument(entry.args), self._argument(entry.kwargs)
+        node = self._graph.call_function(entry.target, args, kwargs)
+        node.meta["provenance"] = entry.provenance
+        if entry.number is not None:
+            node.meta["val"] = self._value_of(entry)
+            self._nodes[entry.outs] = node
+            return
+        if entry.outs is None:
+            return
+        node.meta["val"] = self._value(entry.outs, entry)
+        self._name(entry.outs, node, entry)
+
+    def _lift(self, entry: Entry) -> None:
+        """A tensor made from Python data: fresh memory in each step."""
+        source = self._argument(entry.args[0])
+        node = self._graph.call_function(aten.lift_fresh_copy.default, (source,))
+        node.meta["provenance"] = entry.provenance
+        layout = self._tape.layouts[entry.outs]
+        assert layout is not None
+        node.meta["val"] = self._fakes.of(layout)
+        self._nodes[entry.outs] = node
+
+    def _value_of(self, entry: Entry) -> Any:
+        number = entry.number
+        if entry.target is _ITEM or not isinstance(number, bool):
+            return number if isinstance(number, (bool, complex)) else self._symbol(number)
+        return number
+
+    def _value(self, outs: Any, entry: Entry) -> Any:
+        if isinstance(outs, list):
+            return type_of_results(entry)([self._value(one, entry) for one in outs])
+        if outs is None:
+            return None
+        layout = self._tape.layouts[outs]
+        assert layout is not None
+        self._check_layout(layout, entry)
+        return self._fakes.of(layout)
+
+    def _name(self, outs: Any, node: fx.Node, entry: Entry) -> None:
+        if not isinstance(outs, list):
+            self._nodes.setdefault(outs, node)
+            return
+        for position, one in enumerate(outs):
+            if one is None:
+                continue
+            part = self._graph.call_function(operator.getitem, (node, position))
+            part.meta.update(val=node.meta["val"][position], provenance=entry.provenance)
+            self._name(one, part, entry)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            return self._nodes[value.index]
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._argument(item) for item in value])
+        if isinstance(value, dict):
+            return {key: self._argument(item) for key, item in value.items()}
+        return value
+
+    def _check_layout(self, layout: Layout, entry: Entry | None) -> None:
+        if layout.storage < 0:
+            raise CaptureError(
+                "the step makes or reads a tensor that is not dense (sparse, nested or of a "
+                "library); a program holds dense ones only.",
+                where=None if entry is None else entry.provenance.line,
+                fix="use nn.Embedding(sparse=False), or to_dense().",
+            )
+
+    # --- expectations -----------------------------------------------------------------------------
+
+    def _expect(self, found: Expectation) -> Iterator[tuple[Any, Any]]:
+        """A call that looks again; or, for a number that is known before the run, a guard."""
+        if self._known.always(found.index):
+            return
+        node = self._nodes[found.index]
+        if self._tape.layouts[found.index] is None:
+            if self._known.before(found.index):
+                yield node, found.value
+                return
+            self._expect_number(node, found)
+        elif isinstance(found.value, torch.Size):
+            self._call(ops.expect_shape, (node, list(found.value)), found)
+        else:
+            self._call(ops.expect, (node, self._held(found.value)), found)
+
+    def _expect_number(self, node: fx.Node, found: Expectation) -> None:
+        value = node.args[0] if node.target is _ITEM else None
+        fake = value.meta["val"] if isinstance(value, fx.Node) else None
+        if isinstance(fake, torch.Tensor):
+            wanted = torch.full(tuple(fake.shape), found.value, dtype=fake.dtype)
+            self._call(ops.expect, (value, self._held(wanted)), found)
+            return
+        wanted = torch.tensor(found.value)
+        if wanted.dtype is torch.get_default_dtype():
+            wanted = torch.tensor(found.value, dtype=torch.float64)
+        made = self._graph.call_function(
+            aten.scalar_tensor.default, (node,), {"dtype": wanted.dtype}
+        )
+        made.meta["provenance"] = found.provenance
+        with self._mode:
+            made.meta["val"] = torch.empty((), dtype=wanted.dtype)
+        self._call(ops.expect, (made, self._held(wanted)), found)
+
+    def _held(self, value: torch.Tensor) -> fx.Node:
+        name = f"_expected{self._symbols}"
+        self._symbols += 1
+        setattr(self._root, name, value)
+        node = self._graph.get_attr(name)
+        with self._mode:
+            node.meta["val"] = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            )
+        node.meta["provenance"] = Provenance()
+        return node
+
+    def _call(self, op: Any, args: tuple[Any, ...], found: Expectation) -> None:
+        node = self._graph.call_function(op, args)
+        node.meta["provenance"] = found.provenance
+
+
+class _KnownBefore:
+    """Which values depend on nothing but constants, or on numbers that are known before a run."""
+
+    _KNOWN = (Role.SCALAR, Role.SLOT, Role.BUFFER, Role.SCALER)
+
+    def __init__(self, tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> None:
+        self._always: set[int] = set(tape.constants)
+        self._before: set[int] = set(tape.constants)
+        for leaf, index in leaves:
+            value = leaf.value
+            small = not isinstance(value, torch.Tensor) or (
+                value.ndim == 0 and value.device.type == "cpu"
+            )
+            if small and leaf.role in self._KNOWN:
+                self._before.add(index)
+        for entry in tape.entries:
+            self._follow(entry)
+
+    def always(self, index: int) -> bool:
+        """True for what is the same in every step."""
+        return index in self._always
+
+    def before(self, index: int) -> bool:
+        """True for what can be computed before the step, from small states."""
+        return index in self._before
+
+    def _follow(self, entry: Entry) -> None:
+        read = {ref.index for ref in refs((entry.args, entry.kwargs))}
+        results = set(_flat(entry.outs)) | _written(entry)
+        pure = not effects.of_target(entry.target).ordered and not _is_unset(entry.target)
+        for known in (self._always, self._before):
+            if pure and read <= known:
+                known |= results
+            else:
+                known -= results
+
+
+def _written(entry: Entry) -> set[int]:
+    """The values that a call writes."""
+    if not isinstance(entry.target, OpOverload) or not entry.target._schema.is_mutable:
+        return set()
+    outs = [entry.kwargs.get(a.name) for a in entry.target._schema.arguments if a.is_out]
+    return {r.index for r in refs([*effects.written_values(entry.target, entry.args), *outs])}
+
+
+def _is_unset(target: Any) -> bool:
+    name = getattr(getattr(target, "_schema", None), "name", "")
+    return name.startswith(("aten::empty", "aten::new_empty"))
+
+
+def _flat(outs: Any) -> Iterable[int]:
+    if isinstance(outs, list):
+        return [index for one in outs for index in _flat(one)]
+    return [] if outs is None else [outs]
+
+
+def type_of_results(entry: Entry) -> type:
+    """``tuple`` for an op with several results, ``list`` for one that returns a list."""
+    schema = getattr(entry.target, "_schema", None)
+    return list if schema is not None and len(schema.returns) == 1 else tuple

@@ -1,0 +1,193 @@
+"""Confirm: a program runs on copies of what a call started from, and must come to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .capture.inputs import Call, map_leaves
+from .capture.step import Leaf, Step
+from .program import OutputKind, Role
+from .record.compare import same_bits
+from .record.outcome import Outcome
+from .replay.replay import Replay
+
+
+@dataclass
+class Start:
+    """What a call starts from: copies of all that a program may write, and the generators."""
+
+    tensors: dict[str, torch.Tensor]
+    """By fqn; the paths of arguments too."""
+    numbers: dict[str, Any]
+    random: torch.Tensor
+    digest: tuple[float, ...]
+    """Of the call's tensors: equal for the very same batch."""
+
+    @classmethod
+    def of(cls, step: Step, call: Call, replays: list[Replay]) -> Start:
+        """Before a call that one of ``replays`` may have to repeat."""
+        wanted = {
+            out.target
+            for one in replays
+            for out in one.captured.program.signature.outputs
+            if out.kind is OutputKind.UPDATE
+        }
+        names = (leaf.fqn for one in replays for leaf in one.leaves if leaf.role is Role.FREE)
+        free = {name for name in names if name in wanted}
+        tensors = {
+            leaf.fqn: _copied(leaf.value) for _, leaf in step.tensors() if leaf.fqn in wanted
+        }
+        for one in replays:
+            tensors.update(
+                (leaf.fqn, _copied(leaf.value)) for leaf in one.leaves if leaf.fqn in free
+            )
+            arguments = [leaf.fqn for leaf in one.leaves if leaf.role is Role.INPUT]
+            for fqn, tensor in zip(arguments, call.tensors, strict=False):
+                if fqn in wanted:
+                    tensors[fqn] = _copied(tensor)
+        numbers = {
+            leaf.fqn: leaf.value for leaf in step.leaves if not isinstance(leaf.value, torch.Tensor)
+        }
+        return cls(tensors, numbers, torch.get_rng_state(), digest(call))
+
+
+def digest(call: Call) -> tuple[float, ...]:
+    """Numbers that differ for another batch."""
+    found: list[float] = []
+    with torch.no_grad():
+        for tensor in call.tensors:
+            if tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex():
+                values = tensor.detach().double().flatten()
+                weights = torch.arange(1, 8, dtype=torch.float64, device=values.device)
+                found += [values.sum().item(), (values * weights[torch.arange(len(values), device=values.device) % 7]).sum().item()]
+            else:
+                found.append(float(tensor.detach().abs().sum().item()) if tensor.numel() else 0.0)
+    return tuple(found)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of its own with the same strides."""
+    with torch.no_grad():
+        made = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        return made.copy_(tensor)
+
+
+def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
+    """What comes out otherwise when the program in ``replay`` runs from ``start``; empty if nothing.
+
+    ``outcome``: what eager has made of the same call; the live states are as it left them.
+    """
+    shadow, leaves = _shadow(replay, start)
+    arguments = iter(call.tensors)
+    names = iter([leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT])
+    own: dict[str, torch.Tensor] = {}
+
+    def argument(tensor: torch.Tensor) -> torch.Tensor:
+        name = next(names)
+        own[name] = start.tensors.get(name, next(arguments))
+        return own[name]
+
+    args, kwargs = map_leaves((call.args, call.kwargs), torch.Tensor, argument)
+    tensors: list[torch.Tensor] = []
+    map_leaves((args, kwargs), torch.Tensor, tensors.append)
+    after = torch.get_rng_state()
+    torch.set_rng_state(start.random)
+    try:
+        with torch.no_grad():
+            returned = shadow.run(replace_tensors(call, tensors, args, kwargs))
+        drawn = torch.get_rng_state()
+    finally:
+        torch.set_rng_state(after)
+    exact = all(record.exact for record in replay.program.history)
+    for name, expected, got in _pairs(replay, outcome, returned, leaves, own, call):
+        if not _agree(expected, got, start.tensors.get(name), exact=exact):
+            return f"{name} differs from eager's{_gap(expected, got)}"
+    if not torch.equal(drawn, after):
+        return "it draws other random numbers than eager"
+    return ""
+
+
+def replace_tensors(call: Call, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Call:
+    """``call`` with other tensors of the same kinds."""
+    return Call(tensors, call.key, args, kwargs)
+
+
+def _shadow(replay: Replay, start: Start) -> tuple[Replay, dict[str, Leaf]]:
+    """The program over copies: nothing of the user's is written."""
+    leaves = []
+    for leaf in replay.leaves:
+        if leaf.fqn in start.numbers:
+            leaves.append(_alone(leaf, start.numbers[leaf.fqn]))
+        else:
+            leaves.append(_alone(leaf, start.tensors.get(leaf.fqn, leaf.value)))
+    captured = replace(replay.captured, leaves=leaves)
+    shadow = replay.over(captured)
+    return shadow, {leaf.fqn: leaf for leaf in leaves}
+
+
+def _alone(leaf: Leaf, value: Any) -> Leaf:
+    return Leaf(leaf.fqn, leaf.role, {"value": value}, ("value",), value)
+
+
+def _pairs(
+    replay: Replay,
+    outcome: Outcome,
+    returned: Any,
+    leaves: Mapping[str, Leaf],
+    own: Mapping[str, torch.Tensor],
+    call: Call,
+) -> Any:
+    """(name, eager's, the program's) of all that a step returns and leaves."""
+    expected: list[torch.Tensor] = []
+    got: list[torch.Tensor] = []
+    map_leaves(outcome.returned, torch.Tensor, expected.append)
+    map_leaves(returned, torch.Tensor, got.append)
+    for number, (one, other) in enumerate(zip(expected, got, strict=True)):
+        yield f"output {number}", one, other
+    live = {leaf.fqn: leaf for leaf in replay.leaves}
+    written = {
+        out.target
+        for out in replay.captured.program.signature.outputs
+        if out.kind is OutputKind.UPDATE
+    }
+    paths = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
+    given = dict(zip(paths, call.tensors, strict=True))
+    for fqn in written:
+        if fqn in given:
+            yield fqn, given[fqn], own[fqn]
+        elif fqn in live:
+            yield fqn, live[fqn].read(), leaves[fqn].read()
+
+
+def _agree(expected: Any, got: Any, start: torch.Tensor | None, *, exact: bool) -> bool:
+    if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
+        return type(expected) is type(got) and repr(expected) == repr(got)
+    if (expected.shape, expected.dtype) != (got.shape, got.dtype):
+        return False
+    with torch.no_grad():
+        expected, got = expected.detach(), got.detach()
+        if same_bits(expected, got):
+            return True
+        if exact or not (expected.is_floating_point() or expected.is_complex()):
+            return False
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        one, other = expected.to(wide), got.to(wide)
+        if not torch.equal(one.isfinite(), other.isfinite()):
+            return False
+        apart = (one - other).nan_to_num(0, 0, 0).norm()
+        moved = 0.0 if start is None else (one - start.to(wide)).nan_to_num(0, 0, 0).norm()
+        rounding = 64 * torch.finfo(expected.dtype).eps * one.nan_to_num(0, 0, 0).norm()
+        return bool(apart <= rounding + 0.05 * moved)
+
+
+def _gap(expected: Any, got: Any) -> str:
+    if not isinstance(expected, torch.Tensor) or expected.shape != got.shape:
+        return ""
+    gap = (expected.detach().to(torch.complex128) - got.detach().to(torch.complex128)).abs()
+    return f" by up to {gap.max().item():.3g}" if gap.numel() else ""

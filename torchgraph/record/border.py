@@ -1,0 +1,156 @@
+"""The functions through which values leave the ops that are heard.
+
+No mode may watch them (see `_listening`), so they are patched for the length of a recording, for
+its thread alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from .._listening import is_listening, not_listening
+from .trail import Trail
+from ..errors import DataDependent, NonScalarBackward
+from ..program import Phase
+from . import number
+from .recorder import Recorder
+
+_ESCAPES = ("numpy", "__array__", "__dlpack__")
+_SHOWN = ("__repr__", "__format__")
+_ABSENT = object()
+
+
+class Border:
+    """Of one recording."""
+
+    def __init__(self, recorder: Recorder, trail: Trail) -> None:
+        self._recorder = recorder
+        self._trail = trail
+        self._thread = threading.get_ident()
+        self.losses: list[torch.Tensor] = []
+        """The tensors that ``backward()`` was called on."""
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Watch the block."""
+        vf: Any = torch._VF
+        with ExitStack() as stack:
+            patches: list[tuple[Any, str, Callable[..., Any]]] = [
+                (torch.Tensor, "backward", self._backward),
+                (torch.Tensor, "tolist", self._whole),
+                (torch.Tensor, "item", self._item),
+                (torch.Tensor, "__bool__", self._truth),
+                *((torch.Tensor, name, self._escape) for name in _ESCAPES),
+                *((torch.Tensor, name, self._shown) for name in _SHOWN),
+                *((torch, name, self._number) for name in ("tensor", "as_tensor")),
+                (torch, "ctc_loss", self._lengths),
+                (torch, "tensor_split", self._lengths),
+                (torch.Tensor, "tensor_split", self._lengths),
+                *((vf, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+                (vf, "_pad_packed_sequence", self._lengths),
+            ]
+            for holder, name, ours in patches:
+                stack.enter_context(_patched(holder, name, self._own(ours, getattr(holder, name))))
+            yield
+
+    @contextmanager
+    def losses_only(self) -> Iterator[None]:
+        """Look for calls of ``backward()`` alone."""
+        original = torch.Tensor.backward
+
+        def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return self._backward(original, loss, *args, **kwargs)
+
+        with _patched(torch.Tensor, "backward", backward):
+            yield
+
+    def _own(self, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread or not is_listening():
+                return theirs(*args, **kwargs)
+            return ours(theirs, *args, **kwargs)
+
+        call.__name__ = getattr(theirs, "__name__", "call")
+        return call
+
+    def _backward(self, theirs: Any, loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        gradient = args[0] if args else kwargs.get("gradient")
+        if gradient is None and loss.numel() != 1:
+            raise NonScalarBackward(
+                f"backward() was called on a tensor of shape {tuple(loss.shape)}.",
+                where=self._trail.line,
+            )
+        self.losses.append(loss)
+        return theirs(loss, *args, **kwargs)
+
+    def _whole(self, theirs: Any, tensor: torch.Tensor) -> Any:
+        """Python reads all of it."""
+        if self._known(tensor):
+            self._recorder.expect_content(tensor)
+        with not_listening():
+            return theirs(tensor)
+
+    def _item(self, theirs: Any, tensor: torch.Tensor) -> Any:
+        if self._trail.phase is Phase.UPDATE:
+            return self._recorder.item(tensor)
+        return theirs(tensor)
+
+    def _truth(self, theirs: Any, tensor: torch.Tensor) -> bool:
+        """Of a number, whether it is zero; not which number it is."""
+        if tensor.numel() == 1 and tensor.dtype is not torch.bool:
+            tensor = tensor.detach() != 0
+        return bool(theirs(tensor))
+
+    def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._known(tensor):
+            raise DataDependent(
+                f"build calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
+                "what happens to its values then, no program can repeat.",
+                where=self._trail.line,
+            )
+        with not_listening():
+            return theirs(tensor, *args, **kwargs)
+
+    def _shown(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with not_listening():
+            return theirs(tensor, *args, **kwargs)
+
+    def _number(self, theirs: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        node = number.node_of(data)
+        if node is None:
+            return theirs(data, *args, **kwargs)
+        dtype = args[0] if args else kwargs.pop("dtype", None)
+        if dtype is None:
+            dtype = torch.get_default_dtype() if node.is_float() else torch.int64
+        return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
+
+    def _lengths(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+        """torch's C++ reads sizes from integer tensors on the CPU, and tells nobody."""
+        for value in (*args, *kwargs.values()):
+            whole = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+            if whole and value.dtype in (torch.int64, torch.int32) and value.ndim <= 1:
+                self._recorder.expect_content(value)
+        return theirs(*args, **kwargs)
+
+    def _known(self, tensor: torch.Tensor) -> bool:
+        memory = self._recorder.memory
+        return memory.find(tensor) is not None or memory.in_storage(tensor) is not None
+
+
+@contextmanager
+def _patched(holder: Any, name: str, value: Any) -> Iterator[None]:
+    """`mock.patch.object`, for classes whose bases are written in C, too."""
+    before = vars(holder).get(name, _ABSENT)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        if before is _ABSENT:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, before)

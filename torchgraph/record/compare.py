@@ -1,0 +1,200 @@
+"""Whether two calls did the same: what a program holds for is what both did."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+
+from .._torch import storage_id
+from ..capture.inputs import leaves
+from ..errors import SourceLine
+from ..program import Role
+from .outcome import Outcome, OutputSlot
+from .tape import Entry
+
+
+class Kind(enum.Enum):
+    """What is not the same."""
+
+    STRUCTURE = "structure"  # other ops, other states
+    VALUE = "value"  # a value that Python looked at
+    CONSTANT = "constant"  # a number or a tensor that Python made
+    TENSOR = "tensor"  # a tensor from outside is another one
+    ATTRIBUTE = "attribute"
+    OUTPUT = "output"  # something returned that is no tensor
+
+
+class Difference(NamedTuple):
+    """The first thing that is not the same."""
+
+    kind: Kind
+    what: str
+    where: SourceLine | None = None
+
+
+def difference(old: Outcome, new: Outcome) -> Difference | None:
+    """What ``new`` did differently; None when both did the same."""
+    for part in (_inputs, _attributes, _entries, _constants, _tensors, _outputs):
+        for found in part(old, new):
+            return found
+    return None
+
+
+def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    lists = [[(f.fqn, o.tape.layouts[i]) for f, i in o.leaves] for o in (old, new)]
+    if lists[0] == lists[1]:
+        return
+    for before, now in zip_longest(*lists):
+        if before is None or now is None or before[0] != now[0]:
+            gone, come = before and before[0], now and now[0]
+            yield Difference(Kind.STRUCTURE, f"it reads {come} where it read {gone}")
+        elif before[1] is None or now[1] is None or before[1][2:] != now[1][2:]:
+            yield Difference(Kind.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
+
+
+def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    before = {(id(owner), name): (path, value) for path, owner, name, value in old.reads}
+    written = {(change.path, change.name): change.where for change in (*old.changes, *new.changes)}
+    for path, owner, name, value in new.reads:
+        known = before.get((id(owner), name))
+        if known is None:
+            continue  # another branch: the ops tell
+        if not _same(known[1], value):
+            what = f"{path}.{name} was {_shown(known[1])} and is {_shown(value)}"
+            yield Difference(Kind.ATTRIBUTE, what, written.get((path, name)))
+
+
+def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    for one, other in zip_longest(old.tape.expectations, new.tape.expectations):
+        if one is None or other is None:
+            break
+        if one[:2] == other[:2] and not _same(one.value, other.value):
+            what = f"a value that decides what follows was {_shown(one.value)}"
+            yield Difference(
+                Kind.VALUE, f"{what} and is {_shown(other.value)}", other.provenance.line
+            )
+        if one[:2] != other[:2]:
+            break
+    for before, now in zip_longest(old.tape.entries, new.tape.entries):
+        if before is None or now is None:
+            place = now or before
+            what = f"{getattr(place, 'target', '')} runs in one call only"
+            yield Difference(Kind.STRUCTURE, what, place.provenance.line if place else None)
+        elif before.target is not now.target or before.outs != now.outs:
+            what = f"{now.target} runs where {before.target} ran"
+            yield Difference(Kind.STRUCTURE, what, now.provenance.line)
+        else:
+            yield from _arguments(before, now)
+    if len(old.tape.expectations) != len(new.tape.expectations):
+        yield Difference(Kind.STRUCTURE, "other values decide what follows")
+    for index, (left, right) in enumerate(zip(old.tape.layouts, new.tape.layouts, strict=False)):
+        if left != right and (left is None or right is None or left[2:] != right[2:]):
+            yield Difference(Kind.STRUCTURE, f"value {index} has another shape or layout")
+
+
+def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
+    if before.args == now.args and before.kwargs == now.kwargs and not _has_floats(now):
+        return
+    for left, right in zip_longest(_flat((before.args, before.kwargs)), _flat((now.args, now.kwargs))):
+        if not _same(left, right):
+            what = f"an argument of {now.target} was {_shown(left)} and is {_shown(right)}"
+            plain = isinstance(left, (int, float, complex)) and isinstance(right, (int, float, complex))
+            kind = Kind.CONSTANT if plain else Kind.STRUCTURE
+            yield Difference(kind, what, now.provenance.line)
+
+
+def _has_floats(entry: Entry) -> bool:
+    return any(isinstance(value, (float, complex)) for value in _flat((entry.args, entry.kwargs)))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        yield len(value)
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, dict):
+        yield tuple(value)
+        for item in value.values():
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def _constants(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    for (_, one), (index, other) in zip(
+        old.tape.constants.items(), new.tape.constants.items(), strict=False
+    ):
+        if not _same(one, other):
+            line = next(
+                (e.provenance.line for e in new.tape.entries if e.outs == index), None
+            )
+            what = f"a tensor that Python makes held {_shown(one)} and holds {_shown(other)}"
+            yield Difference(Kind.CONSTANT, what, line)
+
+
+def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    pairs = zip(old.leaves, new.leaves, strict=True)
+    for (one, _), (other, index) in pairs:
+        if one.role is not Role.FREE or storage_id(one.value) == storage_id(other.value):
+            continue
+        if not _same(one.value, other.value):
+            line = next((e.provenance.line for e in new.tape.entries if _reads(e, index)), None)
+            shape = tuple(other.value.shape)
+            what = f"a tensor of shape {shape} from outside is another one, with other values"
+            yield Difference(Kind.TENSOR, what, line)
+
+
+def _reads(entry: Entry, index: int) -> bool:
+    return any(getattr(value, "index", None) == index for value in _flat((entry.args, entry.kwargs)))
+
+
+def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    if old.outputs != new.outputs:
+        yield Difference(Kind.STRUCTURE, "it returns or updates other values")
+    pairs = zip_longest(leaves((old.out_tree,), {}), leaves((new.out_tree,), {}))
+    for one, other in pairs:
+        if one is None or other is None or one[0] != other[0]:
+            yield Difference(Kind.STRUCTURE, "it returns another structure")
+        elif not isinstance(other[1], OutputSlot) and not _same(one[1], other[1]):
+            path = other[0].removeprefix("args[0]") or "its end"
+            what = f"build returned {_shown(one[1])} at {path}, and now {_shown(other[1])}"
+            yield Difference(Kind.OUTPUT, what)
+
+
+def _same(old: Any, new: Any) -> bool:
+    if old is new:
+        return True
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, torch.Tensor):
+        alike = (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+        return alike and same_bits(old, new)
+    if isinstance(old, (float, complex)):
+        return repr(old) == repr(new)
+    if isinstance(old, (list, tuple)):
+        return len(old) == len(new) and all(map(_same, old, new))
+    try:
+        return bool(old == new)
+    except Exception:  # noqa: BLE001  # a class of the user's that cannot be compared
+        return False
+
+
+def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Equal to the last bit; all NaNs are one."""
+    if old.is_complex():
+        old, new = torch.view_as_real(old.resolve_conj()), torch.view_as_real(new.resolve_conj())
+    if torch.equal(old, new):
+        return not old.is_floating_point() or torch.equal(old.signbit(), new.signbit())
+    if not old.is_floating_point():
+        return False
+    return bool(((old == new) | (old.isnan() & new.isnan())).all())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())
+    return repr(value)[:80]

@@ -1,0 +1,97 @@
+"""What a recorded call leaves: its results for the user, and its tape with all that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..capture.inputs import hollow, map_leaves
+from ..capture.step import Leaf, Step
+from .watch import Change
+from ..errors import GraphError
+from ..program import CallRecord, OutputSpec, Role
+from .tape import Tape
+
+Read = tuple[str, Any, str, Any]
+
+
+@dataclass(frozen=True)
+class OutputSlot:
+    """The place of the n-th returned tensor in the structure that `build` returned."""
+
+    position: int
+
+
+@dataclass
+class Outcome:
+    """Of one call whose step ran as eager runs it."""
+
+    step: Step
+    returned: Any
+    """With the real tensors in it."""
+    out_tree: Any
+    """What `build` returned, each tensor replaced by an `OutputSlot`."""
+    tape: Tape
+    leaves: list[tuple[Leaf, int]]
+    """The inputs with their values on the tape: the step's, the call's, free ones."""
+    outputs: list[tuple[OutputSpec, Any]]
+    """With a `Ref` or a constant each."""
+    written: dict[str, set[int]]
+    """Under a GradScaler, which optimizers' steps write a tensor."""
+    calls: list[CallRecord]
+    reads: list[Read]
+    """(path, object, attribute, value) of what the step read."""
+    changes: list[Change]
+    outside: list[nn.Module]
+    loss_path: str | None
+    loss: torch.Tensor | None
+    structure: frozenset[str]
+    """The names of the states that there were."""
+    structure_after: frozenset[str]
+    skipped: frozenset[int] = frozenset()
+    """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
+    norms: dict[str, torch.Tensor] = field(default_factory=dict)
+    late: GraphError | None = None
+    """Why the step can be no program, found when it could not be taken back any more."""
+    undo_bytes: int = 0
+
+    @property
+    def serves(self) -> str:
+        """The arguments of the call in words, as `Signature.describe_inputs` has them."""
+        found = [
+            f"{leaf.fqn}: {str(leaf.value.dtype).removeprefix('torch.')}{list(leaf.value.shape)}"
+            for leaf, _ in self.leaves
+            if leaf.role is Role.INPUT
+        ]
+        return ", ".join(found) or "no tensors"
+
+    def forgotten(self) -> Outcome:
+        """Without what it returned, and without the batch: keeping it keeps neither alive."""
+        leaves = [
+            (replace(leaf, root=[], value=hollow(leaf.value)), index)
+            if leaf.role is Role.INPUT
+            else (leaf, index)
+            for leaf, index in self.leaves
+        ]
+        return replace(self, returned=None, loss=None, leaves=leaves)
+
+    @property
+    def settled(self) -> bool:
+        """True when the step left no more states than it found: the next one may be the same."""
+        return self.structure == self.structure_after
+
+    @property
+    def stepped(self) -> bool:
+        """True when every optimizer stepped."""
+        return not self.skipped
+
+
+def rebuilt(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """What `build` returned, with these tensors in it."""
+    if type(tree) is OutputSlot:
+        return tensors[tree.position]
+    return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])

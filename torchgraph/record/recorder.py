@@ -1,0 +1,276 @@
+"""Recorder: runs each op that it hears and writes it on the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .. import effects
+from .._listening import decomposes, listening, not_listening
+from .._torch import OpOverload
+from .trail import Trail
+from ..errors import CaptureError, RandomStateTouched
+from ..program import Phase, Provenance
+from . import number
+from .draws import Draws
+from .memory import Memory
+from .rewritten import in_parts, rewritten
+from .tape import Entry, Expectation, Ref, Tape
+from .undo import Undo
+
+aten = torch.ops.aten
+_ITEM = aten._local_scalar_dense.default
+_EQUAL = aten.equal.default
+_LIFT = aten.lift_fresh.default
+_READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
+    aten._pack_padded_sequence.default: (1,),
+}
+"""Ops whose kernels read what a CPU tensor holds to decide about more than their results."""
+
+
+class Recorder:
+    """Of one step. ``found`` is told each tensor that nobody knew, with its value."""
+
+    def __init__(self, trail: Trail, found: Callable[[torch.Tensor, int], None]) -> None:
+        self.tape = Tape()
+        self.memory = Memory(self.tape)
+        self.undo = Undo()
+        self._trail = trail
+        self._found = found
+        self._draws = Draws(trail, self)
+        self._numbers: dict[Any, Ref] = {}
+        self._branches: set[tuple[int, str]] = set()
+        self.check: Callable[[Any], None] | None = None
+        """Looks at the arguments of each op before it runs."""
+        self.written: set[int] = set()
+        """The storages, by their numbers on the tape, that ops wrote."""
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Hear the ops of the block."""
+        with self._draws.active(), listening(self._hear):
+            yield
+
+    # --- ops --------------------------------------------------------------------------------------
+
+    def _hear(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if op.namespace == "profiler" or op.namespace == "prim":
+            with not_listening():
+                return op(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and decomposes(op, _device(args)):
+            return op.decompose(*args, **kwargs)
+        parts = in_parts(op, args, kwargs)
+        if parts is not None:
+            kwargs.pop("generator", None)
+            return parts(*args, **kwargs)
+        self._refuse_generator(op, args, kwargs)
+        if self.check is not None:
+            self.check((args, kwargs))
+        if effects.draws(op, args, kwargs):
+            return self._draws.draw(op, args, kwargs)
+        return self.run(op, args, kwargs)
+
+    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op and write it down."""
+        if op is _LIFT and self.memory.find(args[0]) is None:
+            self._constant(args[0])
+        given = self.refs(args), self.refs(kwargs)
+        if op._schema.is_mutable or op._schema.name in effects.LYING_SCHEMAS:
+            self._writes(op, args, kwargs)
+        with not_listening():
+            out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            self._note(op, given, args, out)
+        return out
+
+    def _constant(self, tensor: torch.Tensor) -> None:
+        """A tensor that Python has just made from its own data."""
+        index = self.memory.new(tensor)
+        with not_listening():
+            self.tape.constants[index] = tensor.detach().clone()
+
+    def _note(self, op: OpOverload, given: Any, args: tuple[Any, ...], out: Any) -> None:
+        if op is _ITEM:
+            self._item(given, out)
+        elif op is _EQUAL:
+            ref = self._computed(op, given, out)
+            self._expect(ref.index, out)
+        else:
+            self._add(op, given, out)
+            if torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES:
+                self._expect_sizes(op, given, args, out)
+
+    def _add(self, op: Any, given: Any, out: Any) -> None:
+        target, (args, kwargs) = rewritten(op, *given)
+        self.tape.entries.append(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
+
+    def outs(self, out: Any) -> Any:
+        """The values of results, new ones where nothing lay there."""
+        if isinstance(out, torch.Tensor):
+            known = self.memory.find(out)
+            return self.memory.new(out) if known is None else known
+        if isinstance(out, (list, tuple)):
+            return [self.outs(item) for item in out]
+        return None
+
+    def write(self, place: int, value: torch.Tensor) -> None:
+        """Write down that a state takes over a value that lies elsewhere."""
+        args = (Ref(place), Ref(self.index(value)))
+        here = self._trail.here()
+        self.tape.entries.append(Entry(aten.copy_.default, args, {}, place, here))
+
+    def finish_draws(self) -> None:
+        """The forward and backward part is over. Raises RandomStateTouched."""
+        self._draws.finish()
+
+    def refs(self, value: Any) -> Any:
+        """``value`` with tensors and moving numbers replaced by their values on the tape."""
+        if isinstance(value, torch.Tensor):
+            return Ref(self.index(value))
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return kind([self.refs(item) for item in value])
+        if kind is dict:
+            return {key: self.refs(item) for key, item in value.items()}
+        node = number.node_of(value)
+        return value if node is None else node.ref
+
+    def index(self, tensor: torch.Tensor) -> int:
+        """The value of a tensor; one that nobody knew is told to ``found``."""
+        known = self.memory.find(tensor)
+        if known is not None:
+            return known
+        base = self.memory.in_storage(tensor)
+        index = self.memory.new(tensor)
+        if base is None:
+            self._found(tensor, index)
+        else:
+            self._view(base, tensor, index)
+        return index
+
+    def _view(self, base: int, tensor: torch.Tensor, index: int) -> None:
+        """Known memory in a way that no op has shown it: ``.data``, a saved tensor, ``.real``."""
+        layout = self.tape.layouts[base]
+        assert layout is not None
+        if layout.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
+            raise CaptureError(
+                f"the step reads memory of dtype {layout.dtype} as {tensor.dtype} in a way that "
+                "no op has shown.",
+                where=self._trail.line,
+                fix="use Tensor.view(dtype).",
+            )
+        args = (Ref(base), list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
+        entry = Entry(aten.as_strided.default, args, {}, index, self._trail.here())
+        self.tape.entries.append(entry)
+
+    # --- what Python looks at ---------------------------------------------------------------------
+
+    def _item(self, given: Any, value: Any) -> None:
+        ref = self._computed(_ITEM, given, value)
+        self.branched(ref, value)
+
+    def item(self, tensor: torch.Tensor) -> Any:
+        """``tensor.item()`` as a number that moves."""
+        ref = Ref(self.index(tensor))
+        with not_listening():
+            value = tensor.item()
+        found = self._computed(_ITEM, ((ref,), {}), value)
+        if isinstance(value, (bool, complex)):
+            self.branched(found, value)
+            return value
+        return number.make(value, found, self)
+
+    def _computed(self, op: Any, given: Any, value: Any) -> Ref:
+        index = self.tape.add(None)
+        entry = Entry(op, *given, index, self._trail.here(), value)
+        self.tape.entries.append(entry)
+        return Ref(index)
+
+    def computed(self, target: Any, args: tuple[Any, ...], value: Any) -> Ref:
+        """As `Writer.computed`; the same of the same is one value."""
+        key = (target, *((type(arg), repr(arg)) for arg in args))
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self._computed(target, (args, {}), value)
+        return found
+
+    def branched(self, number: Ref, value: Any) -> None:
+        """As `Writer.branched`."""
+        key = (number.index, repr(value))
+        if key not in self._branches:
+            self._branches.add(key)
+            self._expect(number.index, value)
+
+    def _expect(self, index: int, value: Any) -> None:
+        here = self._trail.here()
+        self.tape.expectations.append(Expectation(len(self.tape.entries), index, value, here))
+
+    def expect_content(self, tensor: torch.Tensor) -> None:
+        """Python, or a kernel, went by all that ``tensor`` holds."""
+        index = self.index(tensor)
+        with not_listening():
+            self._expect(index, tensor.detach().clone())
+
+    def _expect_sizes(self, op: OpOverload, given: Any, args: Any, out: Any) -> None:
+        for position in _READS_VALUES.get(op, ()):
+            self.expect_content(args[position])
+        for item in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(item, torch.Tensor):
+                self._expect(self.index(item), item.shape)
+
+    # --- what an op writes ------------------------------------------------------------------------
+
+    def _writes(self, op: OpOverload, args: Any, kwargs: Any) -> None:
+        for position, argument in enumerate(op._schema.arguments):
+            alias = argument.alias_info
+            lying = op._schema.name in effects.LYING_SCHEMAS and argument.name.startswith("running")
+            if not lying and (alias is None or not alias.is_write):
+                continue
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor):
+                    self._writes_tensor(op, tensor)
+
+    def _writes_tensor(self, op: OpOverload, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            return
+        if overlaps_itself(tensor):
+            raise CaptureError(
+                f"{op} writes a tensor whose elements share memory, as those of expand() do.",
+                where=self._trail.line,
+                fix="clone() it before it is written.",
+            )
+        self.written.add(self.memory.storage(tensor))
+        if self._trail.phase is not Phase.UPDATE:
+            with not_listening():
+                self.undo.keep(tensor)
+
+    def _refuse_generator(self, op: OpOverload, args: Any, kwargs: Any) -> None:
+        if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
+            raise RandomStateTouched(
+                f"{op} draws from a torch.Generator of its own, whose state no program has.",
+                where=self._trail.line,
+                fix="draw from torch's default generator, or outside of build, and pass it in.",
+            )
+
+    def here(self) -> Provenance:
+        """The provenance of an entry that is written now."""
+        return self._trail.here()
+
+
+def _device(args: tuple[Any, ...]) -> str:
+    return next((arg.device.type for arg in args if isinstance(arg, torch.Tensor)), "cpu")
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """True where two elements may be the same memory."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 0:
+            return False
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False

@@ -1,0 +1,102 @@
+"""Ops that a program holds in another form than the one that ran.
+
+``native_batch_norm`` and the vendor forms write the running statistics without saying so; each
+becomes the overload of the same kernel that tells the truth. ``bernoulli_`` and ``normal_`` draw in
+an order that depends on strides, which their functional forms do not keep. ``_grouped_mm`` has no
+fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
+formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
+heard instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import ops
+from .._torch import OpOverload, composite
+
+aten = torch.ops.aten
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _bernoulli_(self: torch.Tensor, p: float = 0.5) -> torch.Tensor:
+    return self.copy_(ops.bernoulli(self, p))
+
+
+def _normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0) -> torch.Tensor:
+    return self.copy_(ops.normal(self, mean, std))
+
+
+_PARTS: dict[OpOverload, Callable[..., Any]] = {
+    aten.binary_cross_entropy_with_logits.default: composite(
+        aten.binary_cross_entropy_with_logits.default
+    ),
+    aten.bernoulli_.float: _bernoulli_,
+    aten.normal_.default: _normal_,
+}
+
+
+def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
+    found = _PARTS.get(op)
+    if found is None or op is aten.binary_cross_entropy_with_logits.default:
+        return found
+    whole = kwargs.get("generator") is not None or args[0].is_contiguous()
+    return None if whole else found
+
+
+def rewritten(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, _Arguments]:
+    """The call that a program makes for a call of ``op``: mostly that call."""
+    name = op._schema.name
+    if name == "aten::native_batch_norm":
+        return _native_batch_norm(*args, **kwargs)
+    if name == "aten::cudnn_batch_norm":
+        return _cudnn_batch_norm(*args, **kwargs)
+    if op is aten._grouped_mm.default:
+        return ops.grouped_mm, (args, kwargs)
+    return op, (args, kwargs)
+
+
+def _native_batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, _Arguments]:
+    if running_mean is None:
+        target = aten._native_batch_norm_legit.no_stats
+        return target, ((input, weight, bias, training, momentum, eps), {})
+    if not training:
+        target = aten._native_batch_norm_legit_no_training.default
+        return target, ((input, weight, bias, running_mean, running_var, momentum, eps), {})
+    stats = (running_mean, running_var, training, momentum, eps)
+    return aten._native_batch_norm_legit.default, ((input, weight, bias, *stats), {})
+
+
+def _cudnn_batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, _Arguments]:
+    if running_mean is None:
+        target = aten._native_batch_norm_legit.no_stats
+        return target, ((input, weight, bias, training, momentum, eps), {})
+    # Both pick the same vendor kernel by the same rule, and return the same reserve space.
+    whole = (input, weight, bias, running_mean, running_var, momentum, eps)
+    if not training:
+        return aten._batch_norm_no_update.default, (whole, {})
+    return aten._batch_norm_with_update.default, (whole, {})

@@ -1,0 +1,440 @@
+"""Run one call of a Graph as eager runs it, on the user's own objects, and write it down."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._listening import not_listening
+from .._torch import storage_id
+from .amp import Autocast
+from .gradients import Gradients
+from ..capture.inputs import Call, map_leaves, paths
+from ..capture.micro_batch import micro_batch, pack
+from .refusals import no_cond, no_steps, readable_errors, scaler_calls
+from ..capture.scaler import Scaling
+from ..capture.step import Leaf, Step
+from .trail import Trail
+from .watch import AttributeWatch, CallWatch
+from ..counters import counters
+from ..errors import (
+    BackwardWithoutOptimizer,
+    OptimizerWithoutBackward,
+    RandomStateTouched,
+    ScalerInBuild,
+    SourceLine,
+    UnsupportedInput,
+)
+from ..options import Options
+from ..program import OutputKind, OutputSpec, Role
+from .border import Border
+from .ends import ends
+from .outcome import Outcome, OutputSlot, rebuilt
+from .recorder import Recorder
+from .tape import Ref, Tape
+from .update import Numbers, Update
+
+
+def take(
+    step: Step,
+    build: Callable[..., Any],
+    call: Call,
+    *,
+    watched: Sequence[tuple[str, Any]],
+    graph_class: type,
+    depth: int,
+    options: Options,
+    built: Callable[[bool], None],
+    heard: bool = True,
+) -> Outcome:
+    """One real step: ``build``, its backward passes, the optimizers' own steps.
+
+    ``built`` is told, before the update, whether `build` returns its loss. ``heard``: it is written down. If not, the tape is empty.
+
+    Raises:
+        CaptureError and its kin, or what ``build`` raises: tensors, attributes and generators are
+        as before.
+        What an optimizer's step raises: the state is as the step left it.
+    """
+    counters.captures += heard
+    taking = _Taking(step, build, call, watched, graph_class, depth, options)
+    taking.built = built
+    taking.heard = heard
+    return taking.run()
+
+
+class _Taking:
+    def __init__(
+        self,
+        step: Step,
+        build: Callable[..., Any],
+        call: Call,
+        watched: Sequence[tuple[str, Any]],
+        graph_class: type,
+        depth: int,
+        options: Options,
+    ) -> None:
+        self._step, self._build, self._call, self._options = step, build, call, options
+        self._classes = (nn.Module, graph_class)
+        names = {id(leaf.value): leaf.fqn for _, leaf in step.tensors()}
+        self._trail = Trail(depth, lambda variable: names.get(id(variable), ""))
+        self._recorder = Recorder(self._trail, self._meet_tensor)
+        self._numbers = Numbers(step, self._recorder)
+        for _, leaf in step.tensors():
+            self._recorder.undo.foreign(leaf.value)
+        self._border = Border(self._recorder, self._trail)
+        self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
+        owners = {id(module): (path, module) for path, module in step.modules.items()}
+        owners.update({id(owner): (path, owner) for path, owner in watched})
+        self._attributes = AttributeWatch(owners, lambda: self._trail.line)
+        paths_ = {id(module): path for path, module in step.modules.items()}
+        self._calls = CallWatch(paths_, self._trail, self._meet_module)
+        self._outside: list[nn.Module] = []
+        self._free: list[tuple[Leaf, int]] = []
+        self._count = options.micro_batches if step.optimizers else 1
+        self._scaling = Scaling.over(step.leaves, self._numbers.values)
+        self._plain = Scaling.over(step.leaves, [leaf.value for leaf in step.leaves])
+        self._gradients = Gradients(step, self._scaling, options, self._trail, self._line_of)
+        self._recorder.check = self._gradients.check
+        self._batches = [call]
+        if self._count > 1:
+            number = range(self._count)
+            self._batches = [micro_batch(call, build, options, i) for i in number]
+        self._inputs = list(self._call_leaves())
+        self.built: Callable[[bool], None] = lambda returned: None
+        self.heard = True
+        """While micro-batches after the first run nobody listens, and numbers are plain ones."""
+        self._more: list[Any] = []
+        """What `build` returned for micro-batches after the first."""
+        self._late: dict[int, torch.Tensor] = {}
+        """Returned tensors that are the final gradient of a parameter, by position."""
+
+    def run(self) -> Outcome:
+        with ExitStack() as stack:
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            with self._taken_back_on_error():
+                returned, found = self._forward_and_backward()
+            tensors, values = self._updated(found)
+        return self._outcome(returned, tensors, values)
+
+    # --- forward and backward ---------------------------------------------------------------------
+
+    def _forward_and_backward(self) -> tuple[Any, list[torch.Tensor]]:
+        engine = self._trail.watching_engine(
+            self._gradients.around(self._autocast.backward), self._scaled
+        )
+        with readable_errors(self._trail), engine:
+            with self._listening(), self._random():
+                returned = self._run_build(self._batches[0])
+                self._gradients.check_assigned()
+                losses = {id(loss) for loss in self._border.losses}
+                given: list[torch.Tensor] = []
+                map_leaves(returned, torch.Tensor, given.append)
+                self.built(any(id(tensor) in losses for tensor in given))
+                found = self._outputs(returned)
+                self._first = {id(p): self._recorder.index(p.grad) for p in self._with_gradient()}
+            heard, self.heard = self.heard, False
+            for batch in self._batches[1:]:
+                with self._guarded():
+                    self._more.append(self._build(*batch.args, **batch.kwargs))
+            self.heard = heard
+        return returned, found
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        if not self.heard:
+            with self._border.losses_only():
+                yield
+            return
+        with self._recorder.active(), self._border.active():
+            yield
+
+    @contextmanager
+    def _random(self) -> Iterator[None]:
+        if not self.heard:
+            yield
+            return
+        with python_random_unchanged(lambda: self._trail.line):
+            yield
+            self._recorder.finish_draws()
+
+    def _run_build(self, call: Call) -> Any:
+        watches = (self._attributes.active(self._classes), self._calls.active())
+        before = [getattr(leaf.value, "grad", None) for _, leaf in self._step.tensors()]
+        with self._guarded(), watches[0], watches[1]:
+            returned = self._build(*call.args, **call.kwargs)
+        if self._step.optimizers and not self._trail.backward_runs:
+            raise OptimizerWithoutBackward(
+                "The Graph has an optimizer, but its build never called backward()."
+            )
+        after = [getattr(leaf.value, "grad", None) for _, leaf in self._step.tensors()]
+        moved = any(a is not b for a, b in zip(before, after, strict=True))
+        if (self._border.losses or moved) and not self._step.optimizers:
+            raise BackwardWithoutOptimizer(
+                "build calls backward(), but the Graph has no optimizer to use the gradients."
+            )
+        return returned
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        with (
+            self._autocast.forward(),
+            no_steps(self._trail),
+            scaler_calls(self._trail, self._unscale),
+            no_cond(self._trail),
+        ):
+            yield
+
+    def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
+        """What becomes of the gradient that a ``backward()`` starts with."""
+        if not self._step.optimizers:
+            return gradient
+        gradient = (self._scaling if self.heard else self._plain).scaled(gradient)
+        return gradient if self._count == 1 else gradient / self._count
+
+    def _unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """``scaler.unscale_(optimizer)`` in `build`."""
+        known = [i for i, own in enumerate(self._step.optimizers) if own is optimizer]
+        if scaler is not self._step.scaler or not known:
+            raise ScalerInBuild(
+                "build calls scaler.unscale_() of another scaler, or for another optimizer, than "
+                "the Graph has.",
+                where=self._trail.line,
+            )
+        if self._count > 1:
+            raise ScalerInBuild(
+                "build calls scaler.unscale_() on the gradients of one micro-batch.",
+                where=self._trail.line,
+            )
+        with self._trail.update():
+            scaling = self._scaling if self.heard else self._plain
+            scaling.unscale(known[0], optimizer, explicit=True)
+
+    def _outputs(self, returned: Any) -> list[torch.Tensor]:
+        """The returned tensors, detached, as before the update; never memory of a state."""
+        leaves = (leaf.value for _, leaf in self._step.tensors())
+        owned = {storage_id(value) for value in leaves}
+        owned.update(storage_id(tensor) for tensor in self._call.tensors)
+        owned.update(storage_id(leaf.value) for leaf, _ in self._free)
+        # Clipping and optimizers write gradients in place.
+        owned.update(storage_id(p.grad) for p in self._with_gradient())
+        found: list[torch.Tensor] = []
+
+        def keep(tensor: torch.Tensor) -> None:
+            parameter = self._gradients.final(tensor)
+            if parameter is not None:
+                self._late[len(found)] = parameter
+                found.append(tensor)
+                return
+            value = tensor.detach()
+            if value.layout is torch.strided and storage_id(value) in owned:
+                value = value.clone()
+            elif self._recorder.memory.find(value) in self._recorder.tape.constants:
+                value = value.clone()
+            found.append(value)
+
+        with torch.no_grad():
+            map_leaves(returned, torch.Tensor, keep)
+        self._values = [self._recorder.index(tensor) for tensor in found]
+        return found
+
+    def _with_gradient(self) -> Iterator[torch.Tensor]:
+        for _, leaf in self._step.tensors():
+            if leaf.value.is_leaf and leaf.value.grad is not None:
+                yield leaf.value
+
+    # --- the update -------------------------------------------------------------------------------
+
+    def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
+        recorder, values = self._recorder, list(self._values)
+        leaves = lambda: [leaf for leaf, _ in self._inputs_known() if _is_tensor(leaf)]  # noqa: E731
+        scaling = self._scaling if self.heard else self._plain
+        self._update = Update(self._step, self._trail, self._options, scaling, recorder, leaves)
+        with self._listening(), self._trail.update():
+            if self._step.optimizers:
+                for parameter in self._with_gradient():
+                    if id(parameter) in self._first:
+                        recorder.memory.put(parameter.grad, self._first[id(parameter)])
+                with self._numbers.in_place() if self.heard else nullcontext():
+                    self._update.run(self._late.values())
+                for position, parameter in self._late.items():
+                    found[position] = self._update.gradients[id(parameter)]
+                    values[position] = recorder.index(found[position])
+            if self.heard:
+                ends(self._step, recorder, self._numbers.index)
+        for parameter in list(self._with_gradient()):
+            parameter.grad = None
+        return found, values
+
+    # --- what comes of it -------------------------------------------------------------------------
+
+    def _outcome(self, returned: Any, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
+        slots = iter(range(len(tensors)))
+        tree = map_leaves(returned, torch.Tensor, lambda _: OutputSlot(next(slots)))
+        names = [path[len("args[0]") :] for path in paths((returned,), {})]
+        packed = self._packed(tree, tensors)
+        loss_path, loss = self._loss(returned, names, tensors)
+        outputs: list[tuple[OutputSpec, Any]] = [
+            (OutputSpec(OutputKind.USER, name), Ref(index))
+            for name, index in zip(names, values, strict=True)
+        ]
+        outputs += [
+            (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
+        ]
+        changes = self._attributes.changes()
+        return Outcome(
+            step=self._step,
+            returned=packed,
+            out_tree=tree,
+            tape=self._recorder.tape,
+            leaves=self._inputs_known(),
+            outputs=[*outputs, *self._update.outputs],
+            written=dict(self._update.written),
+            calls=self._calls.calls,
+            reads=self._attributes.read_values(),
+            changes=changes,
+            outside=self._outside,
+            loss_path=loss_path,
+            loss=loss,
+            structure=_names(self._step),
+            structure_after=_names(self._rescan()),
+            skipped=self._update.skipped,
+            norms=self._update.norms,
+            undo_bytes=self._recorder.undo.nbytes,
+        )
+
+    def _rescan(self) -> Step:
+        return Step.scan(self._step.roots, self._step.optimizers, self._step.scaler)
+
+    def _packed(self, tree: Any, tensors: list[torch.Tensor]) -> Any:
+        more = []
+        for returned in self._more:
+            one: list[torch.Tensor] = []
+            map_leaves(returned, torch.Tensor, one.append)
+            more.append([tensor.detach() for tensor in one])
+        for position in range(len(tensors) if more else 0):
+            if position not in self._late:
+                with torch.no_grad():
+                    tensors[position] = pack([tensors[position], *(m[position] for m in more)])
+        return rebuilt(tree, tensors)
+
+    def _loss(
+        self, returned: Any, names: list[str], tensors: list[torch.Tensor]
+    ) -> tuple[str | None, torch.Tensor | None]:
+        losses = {id(loss) for loss in self._border.losses}
+        found: list[torch.Tensor] = []
+        map_leaves(returned, torch.Tensor, found.append)
+        for name, tensor, value in zip(names, found, tensors, strict=True):
+            if id(tensor) in losses:
+                return name, value
+        return None, None
+
+    def _inputs_known(self) -> list[tuple[Leaf, int]]:
+        own = list(zip(self._step.leaves, self._numbers.index, strict=True))
+        return [*own, *self._inputs, *self._free]
+
+    def _call_leaves(self) -> Iterator[tuple[Leaf, int]]:
+        call, memory = self._batches[0], self._recorder.memory
+        names = paths(call.args, call.kwargs)
+        for position, (name, tensor) in enumerate(zip(names, call.tensors, strict=True)):
+            if tensor.numel() and any(
+                storage_id(leaf.value) == storage_id(tensor) for _, leaf in self._step.tensors()
+            ):
+                raise UnsupportedInput(
+                    f"{name} shares memory with a parameter, a buffer or a slot of the Graph.",
+                    fix="pass a clone(), or read it inside of build.",
+                )
+            self._recorder.undo.foreign(tensor)
+            leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
+            yield leaf, memory.new(tensor)
+
+    def _meet_tensor(self, tensor: torch.Tensor, index: int) -> None:
+        """A tensor that nobody knew: an input by reference."""
+        with not_listening():
+            held = tensor.detach() if tensor.grad_fn is not None else tensor
+        number = len(self._step.leaves) + len(self._inputs) + len(self._free)
+        self._free.append((Leaf(f"free.{number}", Role.FREE, [held], (0,), held), index))
+        self._recorder.undo.foreign(held)
+
+    def _meet_module(self, module: nn.Module) -> None:
+        for child in module.modules():
+            self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
+            self._outside.append(child)
+
+    def _line_of(self, tensor: torch.Tensor) -> SourceLine | None:
+        index = self._recorder.memory.find(tensor)
+        entries = (e for e in self._recorder.tape.entries if e.outs == index)
+        return next((entry.provenance.line for entry in entries), None)
+
+    # --- when it fails ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _taken_back_on_error(self) -> Iterator[None]:
+        generators = _generators()
+        held = [
+            (holder, dict(holder))
+            for module in self._step.modules.values()
+            for holder in (module._parameters, module._buffers, module._modules)
+        ]
+        places = [(leaf.value, leaf.value.data) for _, leaf in self._step.tensors()]
+        leaves = [(leaf.value, leaf.value.grad) for _, leaf in self._step.tensors() if leaf.value.is_leaf]
+        try:
+            yield
+        except BaseException:
+            self._recorder.undo.put_back()
+            for holder, before in held:
+                holder.clear()
+                holder.update(before)
+            for tensor, place in places:
+                if tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape:
+                    tensor.data = place
+            for tensor, grad in leaves:
+                tensor.grad = grad
+            self._attributes.put_back()
+            _set_generators(generators)
+            raise
+
+
+def _names(step: Step) -> frozenset[str]:
+    return frozenset([*(leaf.fqn for leaf in step.leaves), *(s.fqn for s in step.statics)])
+
+
+def _is_tensor(leaf: Leaf) -> bool:
+    return isinstance(leaf.value, torch.Tensor)
+
+
+def _generators() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    array = numpy.random.get_state() if numpy is not None else None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return random.getstate(), array, torch.default_generator.get_state(), cuda
+
+
+def _set_generators(states: tuple[Any, ...]) -> None:
+    python, array, cpu, cuda = states
+    random.setstate(python)
+    if array is not None:
+        sys.modules["numpy"].random.set_state(array)
+    torch.default_generator.set_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def python_random_unchanged(line: Callable[[], Any]) -> Iterator[None]:
+    """Refuse a block that moves Python's generator, or NumPy's."""
+    before = _generators()
+    yield
+    after = _generators()
+    if after[0] != before[0] or repr(after[1]) != repr(before[1]):
+        raise RandomStateTouched(
+            "build draws from Python's random or numpy.random: the draw would be the same at every "
+            "step.",
+            fix="draw outside of build and pass the result in, or use torch.rand.",
+        )
