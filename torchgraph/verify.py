@@ -21,7 +21,7 @@ from . import aliasing, effects, values
 from ._torch import FakeTensor, HigherOrderOperator, OpOverload
 from .debug import text
 from .errors import VerifyError
-from .program import OutputKind, Program, Provenance, TensorMeta, provenance
+from .program import RECORDED, OutputKind, Program, Provenance, TensorMeta, provenance
 
 _NUMBER_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _NUMBER_BUILTINS = frozenset({abs, bool, divmod, float, int, max, min, pow, round, sum})
@@ -294,9 +294,9 @@ def _recomputed(program: Program) -> Iterator[Broken]:
             if node.op != "call_function" or not values.is_predictable(node.target):
                 continue
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
-            why = values.difference(
-                node.meta.get("val"), values.evaluate(mode, node.target, args, kwargs)
-            )
+            computed = values.evaluate(mode, node.target, args, kwargs)
+            compare = values.difference_in_kind if RECORDED in node.meta else values.difference
+            why = compare(node.meta.get("val"), computed)
             if why:
                 yield Broken(node, f"the value of {node.name} is recorded with {why} recomputed")
 

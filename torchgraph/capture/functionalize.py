@@ -92,9 +92,8 @@ class _Replayer:
         stamp = Stamp(active_tracer().graph)
         values: dict[fx.Node, Any] = {}
         for node, value in zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True):
-            hint = _hint_of(node)
-            number = (node_of(value, active_tracer()),)
-            values[node] = value if hint is None else self._numbers.record(_ITEM, number, hint)
+            self._numbers.hint = _hint_of(node)
+            values[node] = value if self._numbers.hint is None else _ITEM(value)
         for node in self._graph.nodes:
             if node.op == "output":
                 return list(fx.map_arg(node.args[0], values.__getitem__))

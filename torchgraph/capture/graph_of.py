@@ -13,7 +13,7 @@ from torch import fx
 from .. import effects, ops
 from .._torch import OpOverload, fake_mode, graph_module, host_symbol
 from ..errors import CaptureError
-from ..program import OutputSpec, Provenance, Role
+from ..program import RECORDED, OutputSpec, Provenance, Role
 from .step import Leaf
 from .fakes import Fakes
 from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
@@ -116,6 +116,7 @@ class _Writer:
         if entry.outs is None:
             return
         node.meta["val"] = self._value(entry.outs, entry)
+        node.meta[RECORDED] = True
         self._name(entry.outs, node, entry)
 
     def _lift(self, entry: Entry) -> None:

@@ -12,6 +12,7 @@ from torch import fx
 
 from .._torch import storage_id
 from ..collection import paused
+from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
 from ..options import Options
@@ -49,6 +50,7 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     Raises:
         CaptureError and its kin: the step cannot be a static program.
     """
+    counters.captures += 1
     step = outcome.step
     with paused():  # many objects and no garbage: a quarter of the time
         specs = [spec for spec, _ in outcome.outputs]

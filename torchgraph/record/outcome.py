@@ -26,7 +26,7 @@ class OutputSlot:
     position: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Outcome:
     """Of one call whose step ran as eager runs it."""
 

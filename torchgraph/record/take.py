@@ -22,7 +22,6 @@ from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
 from .trail import Trail
 from .watch import AttributeWatch, CallWatch
-from ..counters import counters
 from ..errors import (
     BackwardWithoutOptimizer,
     OptimizerWithoutBackward,
@@ -62,7 +61,6 @@ def take(
         as before.
         What an optimizer's step raises: the state is as the step left it.
     """
-    counters.captures += heard
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built = built
     taking.heard = heard
