@@ -20,6 +20,7 @@ from ._torch import HigherOrderOperator, OpOverload
 
 _PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _PURE_BUILTINS = frozenset({abs, bool, float, int, max, min, pow, round})
+_PREDICATES = frozenset({"torchgraph::expect", "torchgraph::expect_shape"})
 _COMMUNICATION = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"}
 )
@@ -37,22 +38,26 @@ LYING_SCHEMAS = frozenset(
 
 @dataclass(frozen=True)
 class Effects:
-    """mutates: writes an argument; random: draws; communicates: a collective; opaque: unknown."""
+    """mutates: writes an argument; random: draws; communicates: a collective; opaque: unknown.
+
+    expects: a predicate, which lets the step go on or ends it before anything is written.
+    """
 
     mutates: bool = False
     random: bool = False
     communicates: bool = False
     opaque: bool = False
+    expects: bool = False
 
     @property
     def pure(self) -> bool:
         """True when the node only computes its value from its arguments."""
-        return not (self.mutates or self.random or self.communicates or self.opaque)
+        return not (self.mutates or self.ordered)
 
     @property
     def ordered(self) -> bool:
         """True when the node must keep its place among the other ordered nodes."""
-        return self.random or self.communicates or self.opaque
+        return self.random or self.communicates or self.opaque or self.expects
 
 
 _PURE = Effects()
@@ -148,10 +153,12 @@ def _is_symbolic(target: Any) -> bool:
 def _of_overload(op: OpOverload) -> Effects:
     name = op._schema.name
     # An op that returns nothing is called for what it does: an assertion, a print.
-    silent = not op._schema.returns and not op._schema.is_mutable
+    expects = name in _PREDICATES
+    silent = not op._schema.returns and not op._schema.is_mutable and not expects
     return Effects(
         mutates=op._schema.is_mutable or name in LYING_SCHEMAS,
         random=torch.Tag.nondeterministic_seeded in op.tags,
         communicates=op.namespace in _COMMUNICATION,
         opaque=silent or op.namespace == "profiler" or "_assert" in name,
+        expects=expects,
     )

@@ -83,7 +83,8 @@ class Rewriter:
         argument that does not fit raises here what it would raise at run time.
         """
         options = dict(kwargs or {})
-        value = self._evaluate(target, args, options)
+        recorded = like.meta.get("val") if like.target is target else None
+        value = self._evaluate(target, args, options, recorded)
         self._count(before)
         with self._graph.inserting_before(before):
             node = self._graph.create_node("call_function", target, args, options, _name(target))
@@ -174,7 +175,7 @@ class Rewriter:
         self._count(user)
         user.replace_input_with(old, new)
         if user.op == "call_function":
-            user.meta["val"] = self._evaluate(user.target, user.args, user.kwargs)
+            user.meta["val"] = self._evaluate_again(user)
 
     def recall(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Let ``node`` call its target with other arguments; its fake value is computed again.
@@ -183,7 +184,7 @@ class Rewriter:
         """
         self._count(node)
         node.args, node.kwargs = args, dict(kwargs)
-        node.meta["val"] = self._evaluate(node.target, node.args, node.kwargs)
+        node.meta["val"] = self._evaluate_again(node)
 
     def outputs(self, values: Mapping[int, fx.Node]) -> None:
         """Let the program return other values at these places of the output tuple."""
@@ -217,12 +218,19 @@ class Rewriter:
         self._count(node)
         before.prepend(node)
 
-    def _evaluate(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _evaluate_again(self, node: fx.Node) -> Any:
+        return self._evaluate(node.target, node.args, node.kwargs, node.meta.get("val"))
+
+    def _evaluate(
+        self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], recorded: Any
+    ) -> Any:
+        """``recorded``: what the same op gave before; it knows sizes that depend on data."""
         found = values.with_values(args)
         if target is operator.getitem:  # of a tuple: nothing runs
             return operator.getitem(*found)
         with values.neutral():
-            return values.evaluate(self._mode, target, found, values.with_values(kwargs))
+            value = values.evaluate(self._mode, target, found, values.with_values(kwargs))
+        return values.with_sizes_of(recorded, value)
 
     def _count(self, node: fx.Node | None) -> None:
         self.last = node or self.last

@@ -21,6 +21,8 @@ from ._torch import (
 from .program import Program
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_BY_INDEX = frozenset({"aten::index", "aten::_unsafe_index"})
+_MASKS = (torch.bool, torch.uint8)
 
 
 def mode_of(program: Program) -> FakeTensorMode:
@@ -63,6 +65,38 @@ def evaluate(
     """What ``target`` returns for fake values. Call it under `neutral`."""
     with mode:
         return target(*args, **kwargs)
+
+
+def sized_by_data(node: fx.Node) -> bool:
+    """True for an op whose result's size follows from values, also where the recorded one is known.
+
+    ``nonzero``, ``unique``, ``x[mask]``: a predicate behind it says what the size has to be.
+    """
+    op = node.target
+    if not isinstance(op, OpOverload):
+        return False
+    if op._schema.name in _BY_INDEX:
+        indices = leaves(node.args[1]) if len(node.args) > 1 else ()
+        found = [index.meta.get("val") for index in indices if isinstance(index, fx.Node)]
+        return any(getattr(index, "dtype", None) in _MASKS for index in found)
+    return torch.Tag.dynamic_output_shape in op.tags
+
+
+def with_sizes_of(recorded: Any, computed: Any) -> Any:
+    """``computed`` with the recorded sizes where nobody could know its own from fake values."""
+    if isinstance(recorded, (tuple, list)) and isinstance(computed, (tuple, list)):
+        if len(recorded) != len(computed):
+            return computed
+        return type(computed)(map(with_sizes_of, recorded, computed))
+    if not isinstance(recorded, FakeTensor) or not isinstance(computed, FakeTensor):
+        return computed
+    unknown = any(type(size) is not int for size in computed.shape)
+    if not unknown or any(type(size) is not int for size in recorded.shape):
+        return computed
+    with computed.fake_mode:
+        return torch.empty_strided(
+            recorded.shape, recorded.stride(), dtype=computed.dtype, device=computed.device
+        )
 
 
 def same_layout(left: Any, right: Any) -> bool:

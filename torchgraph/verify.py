@@ -23,6 +23,8 @@ from .debug import text
 from .errors import VerifyError
 from .program import RECORDED, OutputKind, Program, Provenance, TensorMeta, provenance
 
+PREDICATES = "predicates"
+"""The namespace of predicates among ordered calls: who removes some names it in `Pass.removes`."""
 _NUMBER_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _NUMBER_BUILTINS = frozenset({abs, bool, divmod, float, int, max, min, pow, round, sum})
 
@@ -55,7 +57,7 @@ class Promises:
     """What no pass may change: the order of effects, and which outputs share memory."""
 
     ordered: tuple[tuple[str, str, str], ...]
-    """(namespace, op, results) of each random draw, collective and opaque call, in order."""
+    """(namespace, op, results) of each draw, collective, predicate and opaque call, in order."""
     memory: tuple[frozenset[str], ...]
 
     @classmethod
@@ -124,7 +126,9 @@ def _ordered_calls(program: Program) -> Iterator[tuple[str, str, str]]:
     for node in program.nodes:
         if effects.of(node).ordered:
             shape = [text.value_type(leaf) for leaf in values.leaves(node.meta.get("val"))]
-            yield getattr(node.target, "namespace", ""), str(node.target), ", ".join(shape)
+            expects = effects.of(node).expects
+            space = PREDICATES if expects else getattr(node.target, "namespace", "")
+            yield space, str(node.target), ", ".join(shape)
 
 
 # --- the rules -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .. import effects, ops
 from ..program import OutputSpec, Program, Provenance, provenance
 
 _SHORT = {
@@ -86,10 +87,24 @@ def _statement(gm: fx.GraphModule, node: fx.Node) -> str:
     head = f"{node.name}: {value_type(node.meta.get('val'))} = "
     if node.op == "get_attr":
         return head + _constant(gm, str(node.target))
+    if effects.of(node).expects:
+        head = ""
     arguments = [_argument(argument) for argument in node.args]
     arguments += [f"{name}={_argument(value)}" for name, value in node.kwargs.items()]
     where = _where(provenance(node)) if "provenance" in node.meta else ""
+    if not head:
+        where += f", expected {expected(gm, node)}"
     return f"{head}{_target(node.target)}({', '.join(arguments)}){where}"
+
+
+def expected(gm: fx.GraphModule, node: fx.Node) -> str:
+    """What a predicate expects: ``True``, ``the shape [3, 1]``, or the name of another node."""
+    if node.target is ops.expect_shape:
+        return f"the shape {_argument(node.args[1])}"
+    other: Any = node.args[1]
+    if other.op != "get_attr":
+        return str(other.name)
+    return _constant(gm, str(other.target)).removeprefix("constant ")
 
 
 def _where(origin: Provenance) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
 from .. import effects
+from ..debug import text
 from ..errors import SourceLine
 from ..guards import ValueGuard
 from ..program import OutputKind, OutputSpec, Phase, Program, Role, provenance
@@ -80,6 +82,17 @@ class Guard:
     name: str
     """``model.bn.eps`` or ``optimizer.0.param_groups.0.amsgrad``."""
     value: str
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A value that Python read: a call that finds another one needs another program."""
+
+    expected: str
+    """``True``, ``the shape [3, 1]``."""
+    line: SourceLine | None
+    """The user's line that read it."""
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -216,6 +229,15 @@ def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[Stage, ...]:
         later["capturing a CUDA Graph"] = captures
         later["first replay"] = sum(one.first_replay_seconds for one in graphs)
     return tuple(Stage(name, taken) for name, taken in {**found, **later}.items())
+
+
+def predicates(program: Program) -> tuple[Predicate, ...]:
+    """What the program expects of values, in its order; the same of one line counted."""
+    found: Counter[Predicate] = Counter()
+    for node in program.nodes:
+        if effects.of(node).expects:
+            found[Predicate(text.expected(program.gm, node), provenance(node).line)] += 1
+    return tuple(replace(one, count=count) for one, count in found.items())
 
 
 def steps(replay: Replay) -> Steps | None:

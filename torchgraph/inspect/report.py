@@ -15,7 +15,7 @@ from ..program import PassRecord, Refusal, Role
 from ..replay.replay import Replay
 from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
-from .facts import Branch, Guard, Memory, PhaseCount, Programs, Stage, Steps
+from .facts import Branch, Guard, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks
 from .precision import Precision, precision
 from .recomputation import Recomputation
@@ -63,6 +63,8 @@ class Report:
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
     precision: tuple[Precision, ...] = ()
     """What runs in which type, where it is more than one; the update left out."""
+    predicates: tuple[Predicate, ...] = ()
+    """Values of tensors that Python read, which each step must find again."""
 
     @classmethod
     def of(
@@ -104,6 +106,7 @@ class Report:
             refusals=replay.graphing.refusals,
             recomputed=recomputation.collect(program),
             precision=precision(program),
+            predicates=facts.predicates(program),
             steps=facts.steps(replay),
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
@@ -124,6 +127,7 @@ class Report:
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
+            tables.predicates(self.predicates),
             tables.branches(self.branches),
             tables.baked(self.baked),
         )

@@ -16,7 +16,7 @@ from ..errors import SourceLine
 from ..lower.planning import MemoryPlan
 from ..program import PassRecord, Refusal
 from .baked import Baked, Kind
-from .facts import Branch, Guard, Held, Memory, PhaseCount, Programs, Stage, Steps
+from .facts import Branch, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks
 from .precision import Precision
 
@@ -208,6 +208,16 @@ def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Renderabl
         notes.append(Text(f"free to move: {', '.join(_moving(moving))}", "green"))
     notes.append(Text(f"checked before each call, {_CHECKED[form]}", "dim"))
     return section(table, *notes)
+
+
+def predicates(rows: Sequence[Predicate]) -> RenderableType:
+    """Values of tensors that Python read."""
+    title = "Values that Python read: another one needs another program"
+    table = empty_table(title, ("value", "left"), ("at", "left"))
+    for row in rows[:_SHOWN]:
+        times = f"  ({_times(row.count)})" if row.count > 1 else ""
+        table.add_row(Text(row.expected).append(times, "dim"), _where(row.line))
+    return section(table, *_more(len(rows)))
 
 
 def branches(rows: Sequence[Branch]) -> RenderableType:

@@ -18,6 +18,7 @@ from torch import fx
 from .. import effects
 from .._torch import OpOverload
 from ..program import Program
+from ..values import sized_by_data
 from . import slots
 from .forms import OutForm, minds_form, out_form
 from .lifetimes import Lifetimes, Value, live_bytes, most, results
@@ -170,7 +171,7 @@ def _why_not(lifetimes: Lifetimes, value: Value) -> str:
         return "one of several results that are no memory of their own"
     if any(each.returned for each in found):
         return "returned"
-    if not all(each.known for each in found):
+    if sized_by_data(node) or not all(each.known for each in found):
         return "size known only at run time"
     if any(value.device.type != "cpu" for value in results(node)):
         return "on a GPU, whose allocator keeps a pool of its own"

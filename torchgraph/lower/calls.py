@@ -21,6 +21,7 @@ from .._torch import (
     fast_op,
     op_functions,
 )
+from ..ops.expect import KERNELS
 from ..optim import fused
 from .forms import OutForm
 from .lifetimes import results
@@ -64,9 +65,9 @@ class Calls:
         """A callable that takes the node's own args and kwargs."""
         op = node.target
         assert isinstance(op, OpOverload)
-        update = fused.kernel(op, node)
-        if update is not None:
-            return update
+        known = KERNELS.get(op) or fused.kernel(op, node)
+        if known is not None:
+            return known
         return self._for(op, node, node.kwargs)
 
     def into(self, node: fx.Node, form: OutForm) -> Callable[..., Any]:

@@ -5,6 +5,8 @@ our own ops over lists of tensors, which are one kernel already. Everything else
 its level: ops outside of level n run before region n, which runs before those of level n + 1.
 Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
 own, one for each checkpointed region: within one region the compiler would compute it once.
+Predicates stay outside, and so do ops whose result's size depends on data; a region before the last
+predicate writes no state.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from .. import effects
 from .._torch import OpOverload, graph_module, storage_id
 from ..aliasing import refresh_views
 from ..program import OutputKind, Program, TensorMeta, provenance
-from ..values import leaves
+from ..values import leaves, sized_by_data
 from . import fast_draws, numbers
+from .expects import expects_of, guards
 from .region import Region, RegionGraph
 from .repeats import Part, repeats
 
@@ -59,7 +62,10 @@ class _Cut:
         for node in self._ops:
             if self._stays_outside(node):
                 self._outside.add(node)
+        self._guards = guards(program)
         self._level = self._levels()
+        self._proven = max((self._level[node] for node in expects_of(program)), default=0)
+        """The first level whose region runs when all predicates have held."""
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
         self._regions: list[Region] = []
@@ -97,7 +103,7 @@ class _Cut:
         found = effects.of(node)
         if found.random and not self._eager_draws:
             return not fast_draws.has_rule(node)
-        if not found.pure or _is_one_kernel(node.target):
+        if not found.pure or _is_one_kernel(node.target) or sized_by_data(node):
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
@@ -134,7 +140,8 @@ class _Cut:
             return []
         first = node.args[0] if node.args else None
         needless = first if node in self._outside and _name(node) in _LIKE else None
-        return [source for source in node.all_input_nodes if source is not needless]
+        read = [source for source in node.all_input_nodes if source is not needless]
+        return [*read, *self._guards.get(node, ())]
 
     # --- outside ----------------------------------------------------------------------------------
 
@@ -217,6 +224,8 @@ class _Cut:
 
     def _written_inside(self, own: set[fx.Node], level: int) -> Iterator[tuple[fx.Node, fx.Node]]:
         """(state, its new value) for states that are read by this region and before, only."""
+        if level < self._proven:
+            return
         signature = self._program.signature
         names = (spec.fqn for spec in signature.inputs)
         states = dict(zip(names, self._program.placeholders, strict=True))

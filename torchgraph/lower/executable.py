@@ -80,6 +80,13 @@ class Lowered(Protocol):
     def wrote(self, error: BaseException) -> bool:
         """True when the run that failed had begun to write states."""
 
+    @property
+    def expects(self) -> bool:
+        """True when a run may find that it was made for other values."""
+
+    def moved(self, error: BaseException) -> bool:
+        """True when the run failed before its last predicate had held, so before it wrote."""
+
     def node_at(self, error: BaseException) -> fx.Node | None:
         """The node at which a run failed; None when it was not inside the function."""
 
@@ -104,6 +111,8 @@ class Executable:
     """The node that each line of the source runs."""
     first_write: int
     """The first line that writes a state; lines before it leave everything as it was."""
+    last_expect: int
+    """The last line with a predicate, always before the first write; 0 without one."""
     writes: bool
     """True when a run writes a state."""
     random: bool
@@ -120,6 +129,18 @@ class Executable:
     def wrote(self, error: BaseException) -> bool:
         """True when the run that failed had begun to write states."""
         return self._line_at(error) >= self.first_write
+
+    @property
+    def expects(self) -> bool:
+        """True when a run may find that it was made for other values."""
+        return self.last_expect > 0
+
+    def moved(self, error: BaseException) -> bool:
+        """True when the run failed before its last predicate had held, so before it wrote.
+
+        Whatever failed: on values that the program was not made for, any op may.
+        """
+        return 0 < self._line_at(error) <= self.last_expect
 
     def node_at(self, error: BaseException) -> fx.Node | None:
         """The node at which a run failed; None when it was not inside the function."""
@@ -155,6 +176,7 @@ def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executabl
         writer.source,
         tuple(writer.nodes),
         writer.first_write,
+        writer.last_expect,
         writer.first_write <= len(writer.nodes),
         any(effects.of(node).random for node in lowered.nodes),
         lowered,
@@ -184,6 +206,7 @@ class _Writer:
         self._taken = {node.name for node in program.nodes}
         self.nodes: list[fx.Node | None] = []
         self.first_write = 0
+        self.last_expect = 0
         self.source = ""
         self._calls = Calls()
         self._states = self._memory_of_states()
@@ -215,6 +238,9 @@ class _Writer:
                 self.nodes.append(node)
                 if not self.first_write and self._writes_state(node):
                     self.first_write = len(lines)
+                if effects.of(node).expects:
+                    assert not self.first_write, f"{node} comes after a state was written"
+                    self.last_expect = len(lines)
             gone = dying.get(node)
             if gone and node.op != "output":
                 lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
@@ -270,7 +296,7 @@ class _Writer:
         if node.op == "get_attr":
             self._globals[node.name] = getattr(self._program.gm, str(node.target))
             return ""
-        return f"{node.name} = {self._call(node)}"
+        return self._call(node) if effects.of(node).expects else f"{node.name} = {self._call(node)}"
 
     def _call(self, node: fx.Node) -> str:
         args = [self._value(arg) for arg in node.args]
@@ -332,7 +358,7 @@ class _Writer:
                 last[used] = node
         dying: dict[fx.Node, list[fx.Node]] = {}
         for value, at in last.items():
-            if value.op == "call_function":
+            if value.op == "call_function" and not effects.of(value).expects:
                 dying.setdefault(at, []).append(value)
         return dying
 

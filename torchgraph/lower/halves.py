@@ -136,6 +136,15 @@ class Halves:
         """As `Executable.wrote`."""
         return self.device.wrote(error) or self.host.wrote(error)
 
+    @property
+    def expects(self) -> bool:
+        """As `Executable.expects`. A program with predicates is not halved."""
+        return False
+
+    def moved(self, error: BaseException) -> bool:
+        """As `Executable.moved`."""
+        return False
+
     def node_at(self, error: BaseException) -> fx.Node | None:
         """As `Executable.node_at`."""
         return self.device.node_at(error) or self.host.node_at(error)

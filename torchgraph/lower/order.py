@@ -1,8 +1,9 @@
 """The order of a program's nodes: OneFlow's modes of ``enable_straighten_algorithm``.
 
 An order is a program of its own, with the same nodes. Random draws, collectives and opaque calls
-keep their order among each other; an update waits for all that reads the state that it writes, so
-that it may still be written in place. Which order is best, only lowering can tell: a mode offers
+keep their order among each other, and so do predicates, which nothing passes that relies on them or
+may write a state; an update waits for all that reads the state that it writes, so that it may still
+be written in place. Which order is best, only lowering can tell: a mode offers
 several.
 """
 
@@ -21,6 +22,7 @@ from .._torch import OpOverload, graph_module, storage_id
 from ..aliasing import alias_sources
 from ..program import OutputKind, Phase, Program, provenance
 from ..values import leaves
+from .expects import expects_of, guards
 
 _SHORT = frozenset({"aten::_to_copy", "aten::expand", "aten::fill", "aten::full", "aten::zeros"})
 """Besides views: what OneFlow calls a short GPU op."""
@@ -90,6 +92,7 @@ class _Graph:
         for before, after in itertools.pairwise(ordered):
             self.waits[after].add(before)
         self._keep_states_readable()
+        self._keep_behind_expects()
         self.readers: dict[fx.Node, list[fx.Node]] = {node: [] for node in self.calls}
         for node, sources in self.waits.items():
             for source in sources:
@@ -115,6 +118,18 @@ class _Graph:
             for node in late:
                 before = self.position[node]
                 self.waits[node].update(n for n in early if self.position[n] < before)
+
+    def _keep_behind_expects(self) -> None:
+        """Let what comes behind predicates, and relies on them or may write a state, stay there."""
+        for node, predicates in guards(self.program).items():
+            self.waits[node].update(predicates)
+        last = next(reversed(expects_of(self.program)), None)
+        if last is None:
+            return
+        states = {storage for node in self.program.placeholders for storage in _stored(node)}
+        for node in self.calls:
+            if self.position[node] > self.position[last] and _read(node) & states:
+                self.waits[node].add(last)
 
 
 class _Schedule:
@@ -270,8 +285,12 @@ def _tensors(node: fx.Node) -> list[torch.Tensor]:
     return [value for value in found if isinstance(value, torch.Tensor)]
 
 
+def _stored(node: fx.Node) -> set[int]:
+    return {storage_id(value) for value in _tensors(node)}
+
+
 def _read(node: fx.Node) -> set[int]:
     """The storages that a node reads."""
     if node.target is operator.getitem:
         return set()
-    return {storage_id(value) for source in node.all_input_nodes for value in _tensors(source)}
+    return set().union(*map(_stored, node.all_input_nodes))

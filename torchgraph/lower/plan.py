@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ class _Progress:
     """How far a run got: what an error leaves behind depends on it."""
 
     wrote: bool = False
+    undone: bool = False
+    """True when what was written is as it was before."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Plan:
     The first micro-batch's gradients become the accumulators, the others are added to them in
     place, so that at any time there is one set of gradients and one micro-batch's activations. The
     first also makes the casts of weights that the others read.
+
+    A micro-batch may write buffers before the predicates of the next are known to hold. Where there
+    are predicates, copies are kept until the update begins to write; a step that fails before puts
+    them back.
     """
 
     first: Lowered
@@ -87,7 +94,19 @@ class Plan:
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
-        self._progress.wrote = False
+        self._progress.wrote = self._progress.undone = False
+        written = [values[i] for i in self._written_early] if self.expects else []
+        before = [tensor.clone() for tensor in written]
+        try:
+            return self._run(values)
+        except Exception as error:  # whatever it is, the step may be run again
+            if self.expects and not self.update.wrote(error):
+                for tensor, old in zip(written, before, strict=True):
+                    tensor.copy_(old)
+                self._progress.undone = True
+            raise
+
+    def _run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         kept = len(self._returned)
         returned: list[tuple[Any, ...]] = []
         held: tuple[Any, ...] = ()
@@ -113,7 +132,25 @@ class Plan:
 
     def wrote(self, error: BaseException) -> bool:
         """As `Executable.wrote`."""
-        return self._progress.wrote or any(part.wrote(error) for part in self.executables)
+        wrote = self._progress.wrote or any(part.wrote(error) for part in self.executables)
+        return wrote and not self._progress.undone
+
+    @property
+    def expects(self) -> bool:
+        """As `Executable.expects`."""
+        return any(part.expects for part in self.executables)
+
+    def moved(self, error: BaseException) -> bool:
+        """As `Executable.moved`, of the part that failed."""
+        return any(part.moved(error) for part in self.executables)
+
+    @functools.cached_property
+    def _written_early(self) -> list[int]:
+        """The places of the states that a micro-batch writes."""
+        outputs = self.first.signature.outputs
+        updates = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        specs = enumerate(self.signature.inputs)
+        return [i for i, spec in specs if spec.fqn in updates and spec.meta is not None]
 
     def node_at(self, error: BaseException) -> fx.Node | None:
         """As `Executable.node_at`."""

@@ -3,7 +3,8 @@
 A functional op may write its first argument's memory when nothing reads that memory afterwards, and
 the memory is a temporary of the program or a state that the step updates anyway. What memory a
 value lives in is read off the fake tensors' storages, which also tell the truth about ops whose
-schema hides an alias.
+schema hides an alias. Until the last predicate of a program has held, no memory of the user's is
+written: what would be, is written by a closing copy.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .. import effects
 from .._torch import OpOverload, storage_id
 from ..aliasing import refresh_views
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
+from .expects import expects_of
 from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
 from .skips import branch_on_flags
 
@@ -66,6 +68,8 @@ class _Reinplace:
         self._states = self._updated_states()
         self._written_memory = {storage for state in self._states for storage in _storages(state)}
         self._holds = {value: state for state, value in self._states.items()}
+        self._last_expect = max((self._order[n] for n in expects_of(program)), default=-1)
+        self._users_memory = set(self._memory_of_inputs())
         self._same: dict[fx.Node, fx.Node] = {}
         """Result of an in-place op -> the node whose tensor it is."""
         self._last_use: dict[int, int] = {}
@@ -103,6 +107,13 @@ class _Reinplace:
             for out, value in zip(signature.outputs, self._program.results, strict=True)
             if out.kind is OutputKind.UPDATE and out.target in by_fqn
         }
+
+    def _memory_of_inputs(self) -> Iterator[int]:
+        """The storages that are not the step's own, as the accumulators are."""
+        specs = zip(self._program.signature.inputs, self._program.placeholders, strict=True)
+        for spec, node in specs:
+            if spec.role is not Role.ACCUMULATOR:
+                yield from _storages(node)
 
     def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
         """Storage -> the states that outputs in it update; None for one that the caller gets."""
@@ -161,6 +172,8 @@ class _Reinplace:
         home = self._home(node)
         if home is None or self._last_use.get(home, -1) > self._order[at]:
             return False
+        if home in self._users_memory and self._order[at] < self._last_expect:
+            return False  # a predicate may fail yet
         if home in self._guarded and self._guarded[home] != at.meta.get(SKIPPED_BY):
             return False  # a skipped step leaves the state as it is
         return home in self._temporary or home in self._written_memory

@@ -36,7 +36,10 @@ def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
     host = host_side(program, device)
     found: Counter[Refusal] = Counter()
     for node in program.nodes:
-        if node.op == "call_function":
+        if effects.of(node).expects:
+            reason = "the host waits for a value that Python has read"
+            found[Refusal(reason, provenance(node).line)] += 1
+        elif node.op == "call_function":
             reasons = _on_host(node) if node in host else _on_device(node, host, device)
             found.update(Refusal(reason, provenance(node).line) for reason in reasons)
     return tuple(Refusal(one.reason, one.line, count) for one, count in found.items())

@@ -7,6 +7,7 @@ write the states in place, and a skipped step computes and draws nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ def branch_on_flags(program: Program) -> dict[fx.Node, str]:
     outputs = zip(program.signature.outputs, program.results, strict=True)
     names = {value: out.target for out, value in outputs if out.kind is OutputKind.SKIP}
     choices = [node for node in program.nodes if node.target is ops.keep and _is_simple(node)]
-    choices = [choice for choice in choices if _flag(choice) in names]
+    choices = [c for c in choices if _flag(c) in names and _only_leaves(c, program.output)]
     while choices:
         found = _conditional(program, choices, names)
         whole = [choice for choice in choices if all(new in found for new in _lists(choice)[1])]
@@ -51,6 +52,17 @@ def _is_simple(choice: fx.Node) -> bool:
     return found and _flag(choice).meta["val"].device.type == "cpu"
 
 
+def _is_kept(node: fx.Node, choices: list[fx.Node]) -> bool:
+    """True for a choice that stays, and its results: a skipped step takes them from old states."""
+    source = node.args[0] if node.target is operator.getitem else node
+    return isinstance(source, fx.Node) and source.target is ops.keep and source not in choices
+
+
+def _only_leaves(choice: fx.Node, output: fx.Node) -> bool:
+    """True when nothing in the step reads what was chosen: a predicate, say, on a new state."""
+    return all(set(part.users) <= {output} for part in choice.users)
+
+
 def _conditional(
     program: Program, choices: list[fx.Node], names: Mapping[Any, str]
 ) -> dict[fx.Node, str]:
@@ -64,7 +76,7 @@ def _conditional(
     found: dict[fx.Node, str] = {}
     for node in reversed(list(program.nodes)):
         skippable.discard(names.get(node, ""))  # what comes before its flag always runs
-        if node.op != "call_function":
+        if node.op != "call_function" or _is_kept(node, choices):
             continue
         readers: set[str] = set()
         for user in node.users:

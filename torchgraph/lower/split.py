@@ -29,6 +29,7 @@ from ..program import (
     provenance,
 )
 from ..values import evaluate, mode_of, neutral, with_values
+from .expects import expects_of
 
 aten = torch.ops.aten
 
@@ -117,6 +118,8 @@ class _Parts:
         self._late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
         self._late -= set(marks)
         self._marks = set(marks)
+        after = self._late | self._marks
+        self._late |= {n for n in expects_of(program) if after.intersection(n.all_input_nodes)}
         self._outputs = list(zip(program.signature.outputs, program.results, strict=True))
         self._gradients = list(self._owning(marks))
         self._casts = [_Cast(node) for node in calls if self._is_cast_of_weight(node)]

@@ -8,14 +8,15 @@ from __future__ import annotations
 from . import bce as bce, library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
+from .expect import ValueMoved, expect, expect_shape
 from .grad_stats import clip_coefficient, grad_stats
-from .expect import expect, expect_shape
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
 from .scale import cast_scale
 from .scaler import find_inf, keep, unscale, update_scale, update_scale_
 
 __all__ = [
+    "ValueMoved",
     "accumulated",
     "after",
     "amp_black",
@@ -26,6 +27,8 @@ __all__ = [
     "clip_coefficient",
     "cross_entropy",
     "depend",
+    "expect",
+    "expect_shape",
     "find_inf",
     "grad_stats",
     "gradient",

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from .. import effects, values
+from .. import effects, ops, values
 from .._torch import FakeTensor, OpOverload
 from ..aliasing import escaping
 from ..program import Program
 from ..rewriter import Rewriter
+from ..verify import PREDICATES
 from .base import Pass
 
 
@@ -22,10 +23,12 @@ class FoldConstants(Pass):
     """Replaces calls whose arguments are all constants by a constant: masks, position ids, tables.
 
     What a bare factory such as ``zeros`` makes stays a call: filling is as fast as reading. A
-    result that reaches an output stays too, for its memory is the user's.
+    result that reaches an output stays too, for its memory is the user's. A predicate about
+    constants is looked at once and goes when it holds.
     """
 
     name: ClassVar[str] = "fold"
+    removes: ClassVar[frozenset[str]] = frozenset({PREDICATES})
     max_elements: int = 2**20
     """Larger results are computed in each step."""
 
@@ -45,6 +48,9 @@ class FoldConstants(Pass):
                 result = _compute(node, program, known)
             if values.difference(node.meta["val"], result) == "":
                 edit.replace(node, edit.constant(result, node.name, before=node, like=node))
+        for node in [node for node in program.nodes if effects.of(node).expects]:
+            if _holds(node, program, constant):
+                edit.erase(node)
 
     def _constant_nodes(self, program: Program) -> dict[fx.Node, None]:
         """In program order."""
@@ -101,6 +107,18 @@ def _compute(node: fx.Node, program: Program, known: dict[fx.Node, Any]) -> Any:
         known[current] = _run(current, program, known)
         waiting.pop()
     return known[node]
+
+
+def _holds(node: fx.Node, program: Program, constant: dict[fx.Node, None]) -> bool:
+    """True for a predicate about constants that holds in each step."""
+    if not all(used in constant or used.op == "get_attr" for used in node.all_input_nodes):
+        return False
+    try:
+        with values.neutral():
+            _compute(node, program, {})
+    except ops.ValueMoved:
+        return False
+    return True
 
 
 def _run(node: fx.Node, program: Program, known: dict[fx.Node, Any]) -> Any:

@@ -127,6 +127,15 @@ class CudaGraph:
         """As `Executable.wrote`."""
         return self._wrote or self._halves.wrote(error)
 
+    @property
+    def expects(self) -> bool:
+        """As `Executable.expects`."""
+        return self._halves.expects
+
+    def moved(self, error: BaseException) -> bool:
+        """As `Executable.moved`."""
+        return self._halves.moved(error)
+
     def node_at(self, error: BaseException) -> fx.Node | None:
         """As `Executable.node_at`."""
         return self._halves.node_at(error)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +21,7 @@ from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
 from ..lower import Lowered
+from ..ops import ValueMoved
 from ..options import Options
 from ..program import (
     InputSpec,
@@ -36,12 +34,12 @@ from ..program import (
 )
 from . import cudnn
 from .derived import Derived
+from .generators import Generators, gpus_drawn_on
 from .graphs import CudaGraphs, Graphing, op_by_op
+from .interrupts import InterruptsWait
 from .outputs import Ring
 
 _KEPT = 64
-_INTERRUPT = int(signal.SIGINT)
-_set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in a step
 
 
 class Replay:
@@ -82,7 +80,7 @@ class Replay:
         size = options.outputs_buffer_size
         self._ring = Ring(size) if size else None
         writes: bool = executable.writes
-        self.around: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
+        self.around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
         self._bind()
 
@@ -160,6 +158,7 @@ class Replay:
         Raises:
             StepFailed: an op raised; says whether anything was written before.
             CudaGraphRefused: the capture failed and is required; nothing was written.
+            ValueMoved: it was made for other values; nothing was written or drawn.
         """
         try:
             values = self._values(call)
@@ -231,6 +230,8 @@ class Replay:
         ]
         self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
         self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
+        # Never of a CUDA Graph, whose generators are not to be touched: it has no predicates.
+        self._gpus = gpus_drawn_on(self.program) if self.executable.expects else set()
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
         for i in self._inputs:
@@ -268,28 +269,42 @@ class Replay:
     # --- running ----------------------------------------------------------------------------------
 
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
-        random = torch.get_rng_state() if self.executable.random else None
+        before = Generators(self._gpus) if self.executable.random else None
         try:
             self.graphing.began()
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
                 return self.executable.function(values)
         except Exception as error:
-            node = self.executable.node_at(error)
-            if self.executable.wrote(error):
-                self.broken = f"{type(error).__name__}: {error}"
-                state = "Some of the state was already updated."
-            else:
-                state = "Nothing was updated."
-                if random is not None:
-                    torch.set_rng_state(random)
-                if isinstance(error, CudaGraphRefused):
-                    raise
-            what = getattr(node, "target", "the program")
-            raise StepFailed(
-                f"{what} failed while the step ran: {error}. {state}",
-                where=self.executable.line_of(node),
-                fix=GraphBroken.fix if self.broken else "",
-            ) from error
+            wrote = self.executable.wrote(error)
+            if before is not None and not wrote:
+                before.put_back()
+            if isinstance(error, CudaGraphRefused) and not wrote:
+                raise
+            if not self.executable.moved(error):
+                raise self._failed(error, wrote=wrote) from error
+            moved = self._moved(error)
+        raise moved  # out here, where no frame of the step is held by it, and so no batch
+
+    def _failed(self, error: Exception, *, wrote: bool) -> StepFailed:
+        node = self.executable.node_at(error)
+        if wrote:
+            self.broken = f"{type(error).__name__}: {error}"
+        state = "Some of the state was already updated." if wrote else "Nothing was updated."
+        what = getattr(node, "target", "the program")
+        return StepFailed(
+            f"{what} failed while the step ran: {error}. {state}",
+            where=self.executable.line_of(node),
+            fix=GraphBroken.fix if self.broken else "",
+        )
+
+    def _moved(self, error: Exception) -> ValueMoved:
+        if isinstance(error, ValueMoved):
+            moved = ValueMoved(error.expected, error.found)
+        else:
+            moved = ValueMoved("", "", other=f"{type(error).__name__}: {error}")
+        moved.node = self.executable.node_at(error)
+        moved.line = self.executable.line_of(moved.node)
+        return moved
 
     def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
         """Put new values of states where they belong; what is left is for the user."""
@@ -330,22 +345,3 @@ def fake_outputs(program: Program, out_tree: Any) -> Any:
         if out.kind is OutputKind.USER
     ]
     return rebuilt(out_tree, users)
-
-
-class _InterruptsWait:
-    """Ctrl-C inside a step takes effect when the step is over."""
-
-    def __enter__(self) -> None:
-        self._caught = False
-        self._main = threading.get_ident() == threading.main_thread().ident
-        if self._main:
-            self._before = _set_handler(_INTERRUPT, self._catch)
-
-    def _catch(self, number: int, frame: Any) -> None:
-        self._caught = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            _set_handler(_INTERRUPT, signal.SIG_DFL if self._before is None else self._before)
-            if self._caught:
-                signal.raise_signal(_INTERRUPT)

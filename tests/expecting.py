@@ -1,0 +1,54 @@
+"""Programs with predicates: put into what a Graph captures, as a recorder would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from torchgraph import graph, ops, values
+from torchgraph.program import Program
+from torchgraph.rewriter import Rewriter
+
+
+def add_expect(program: Program, node: fx.Node, expected: torch.Tensor) -> fx.Node:
+    """A predicate about ``node``, right behind it."""
+    edit = Rewriter(program, "test")
+    constant = edit.constant(expected, "expected", before=node.next, like=node)
+    return edit.call(ops.expect, (node, constant), before=constant.next, like=node)
+
+
+def add_expect_shape(program: Program, node: fx.Node, *shape: int) -> fx.Node:
+    """As a recorder writes an op whose size depends on data: the recorded size, and a predicate."""
+    edit = Rewriter(program, "test")
+    value = node.meta["val"]
+    mode = values.mode_of(program)
+    later = False
+    with values.neutral(), mode:
+        node.meta["val"] = torch.empty(shape, dtype=value.dtype, device=value.device)
+    for other in program.nodes:
+        if later and other.op == "call_function" and not values.sized_by_data(other):
+            with values.neutral():
+                args, kwargs = values.with_values((other.args, dict(other.kwargs)))
+                other.meta["val"] = values.evaluate(mode, other.target, args, kwargs)
+        later = later or other is node
+    return edit.call(ops.expect_shape, (node, list(shape)), before=node.next, like=node)
+
+
+@pytest.fixture
+def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any]], None]:
+    """``edited(edit)``: each program that a Graph captures from then on is handed to ``edit``."""
+    capture = graph.capture
+
+    def use(edit: Callable[[Program], Any]) -> None:
+        def edited_capture(*args: Any, **kwargs: Any) -> Any:
+            captured = capture(*args, **kwargs)
+            edit(captured.program)
+            return captured
+
+        monkeypatch.setattr(graph, "capture", edited_capture)
+
+    return use

@@ -1,0 +1,53 @@
+"""What has to come behind a predicate, besides the writes of states.
+
+In the program's own order all does. Who reorders a program, or compiles parts of it, asks here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from .. import effects, ops
+from .._torch import OpOverload
+from ..program import Phase, Program, provenance
+from ..values import leaves
+
+
+def expects_of(program: Program) -> list[fx.Node]:
+    """The predicates, in order."""
+    return [node for node in program.nodes if effects.of(node).expects]
+
+
+def guards(program: Program) -> dict[fx.Node, list[fx.Node]]:
+    """node -> predicates before it that have to hold before it runs.
+
+    Of a size that depends on data: all that is computed from the sized value relies on it. Of
+    anything: the update, which may then write its states in place; and what a GPU cannot take back,
+    an index out of range, which ends the process.
+    """
+    sized: dict[fx.Node, list[fx.Node]] = {}
+    latest: list[fx.Node] = []
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for node in program.nodes:
+        if effects.of(node).expects:
+            latest = [node]
+            if node.target is ops.expect_shape:
+                sized.setdefault(node.all_input_nodes[0], []).append(node)
+        elif node.op == "call_function":
+            waits = [one for source in node.all_input_nodes for one in sized.get(source, ())]
+            late = provenance(node).phase is Phase.UPDATE
+            waits += latest if latest and (late or _may_abort(node)) else ()
+            if waits:
+                found[node] = waits
+    return found
+
+
+def _may_abort(node: fx.Node) -> bool:
+    """True for an op of a GPU that reads integers, but element by element: it may index by them."""
+    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise in node.target.tags:
+        return False
+    values = [v for source in node.all_input_nodes for v in leaves(source.meta.get("val"))]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    whole = [t.dtype for t in tensors if not (t.is_floating_point() or t.is_complex())]
+    return any(t.device.type != "cpu" for t in tensors) and any(d is not torch.bool for d in whole)
