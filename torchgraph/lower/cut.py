@@ -23,7 +23,7 @@ from ..aliasing import refresh_views
 from ..program import OutputKind, Program, TensorMeta, provenance
 from ..values import leaves
 from . import fast_draws, numbers
-from .region import Region, RegionGraph
+from .region import Crossing, Region, RegionGraph
 from .repeats import Part, repeats
 
 aten = torch.ops.aten
@@ -185,6 +185,8 @@ class _Cut:
             tuple(TensorMeta.of(node.meta["val"]) for node in returned),
             written=graph.written(),
             random=any(effects.of(node).random for node in nodes),
+            crossings=tuple(map(Crossing.of, returned)),
+            states=tuple(state.name for state in written),
         )
         self._regions.append(region)
         self._call(region, graph, returned, nodes[0])

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+
+from ..capture.inputs import map_leaves
+from ..capture.trace import OutputSlot
+from ..program import OutputKind, Program
 
 
 def blank(value: torch.Tensor) -> torch.Tensor:
@@ -45,3 +50,20 @@ class Ring:
                 fill(buffer, value)
         self._next = (self._next + 1) % len(self._sets)
         return [buffer.detach() for buffer in buffers]
+
+
+def rebuilt(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The structure that `build` returned, with ``tensors`` in it."""
+    if type(tree) is OutputSlot:
+        return tensors[tree.position]
+    return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])
+
+
+def fake_outputs(program: Program, out_tree: Any) -> Any:
+    """What `build` returned, with the fake tensors of the program in it."""
+    users = [
+        value.meta["val"]
+        for out, value in zip(program.signature.outputs, program.results, strict=True)
+        if out.kind is OutputKind.USER
+    ]
+    return rebuilt(out_tree, users)

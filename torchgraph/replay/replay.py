@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +15,6 @@ from ..capture.capture import Captured
 from ..capture.inputs import Call, described, map_leaves
 from ..capture.standins import assign
 from ..capture.step import Leaf, Step
-from ..capture.trace import OutputSlot
 from ..counters import counters
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
@@ -35,13 +31,13 @@ from ..program import (
     optimizer_of,
 )
 from . import cudnn
+from .confirm import Audit, NotConfirmed
 from .derived import Derived
 from .graphs import Graphing
-from .outputs import Ring
+from .interrupts import InterruptsWait
+from .outputs import Ring, fake_outputs, rebuilt
 
 _KEPT = 64
-_INTERRUPT = int(signal.SIGINT)
-_set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in a step
 
 
 class Replay:
@@ -69,6 +65,10 @@ class Replay:
         self.serves = program.signature.describe_inputs()
         self.before_run: Callable[[int], None] | None = None
         """To be called before each run, with the number of calls so far; see `Switch`."""
+        self.audit: Audit | None = None
+        """What compares Inductor's code with the aten program; None while it runs on aten."""
+        self._auditing = False
+        """True while calls may have to be compared."""
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
@@ -83,7 +83,7 @@ class Replay:
         size = options.outputs_buffer_size
         self._ring = Ring(size) if size else None
         writes: bool = executable.writes
-        self.around: AbstractContextManager[None] = _InterruptsWait() if writes else nullcontext()
+        self.around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
         self._bind()
 
@@ -94,12 +94,22 @@ class Replay:
         optimizers |= {f"optimizer.{write.optimizer}" for write in self.captured.writes}
         return not optimizers <= self.skipped
 
-    def adopt(self, program: Program, executable: Lowered) -> None:
+    def adopt(self, program: Program, executable: Lowered, audit: Audit) -> None:
         """Run ``executable``, of Inductor's code, from now on."""
+        self._take(program, executable)
+        self.inductor_since, self.audit, self._auditing = self.runs, audit, not audit.is_over
+
+    def _take(self, program: Program, executable: Lowered) -> None:
         self.executable.close()
-        self.program, self.executable, self.inductor_since = program, executable, self.runs
+        self.program, self.executable = program, executable
         self.seconds.clear()
         self._bind()
+
+    def _drop(self, audit: Audit, found: NotConfirmed) -> None:
+        """Back to the aten program, for good."""
+        self._take(audit.program, audit.fallback())
+        self.inductor_since, self._auditing = None, False
+        audit.drop(found, self.runs + 1)
 
     def close(self) -> None:
         """Give back the memory of a CUDA Graph. It is not run any more."""
@@ -163,6 +173,16 @@ class Replay:
             StepFailed: an op raised; says whether anything was written before.
             CudaGraphRefused: the capture failed and is required; nothing was written.
         """
+        if not self._auditing:
+            return self._run(call)
+        assert self.audit is not None
+        try:
+            return self._run(call)
+        except NotConfirmed as found:
+            self._drop(self.audit, found)
+        return self._run(call)
+
+    def _run(self, call: Call) -> Any:
         try:
             values = self._values(call)
             counters.replays += 1
@@ -184,7 +204,7 @@ class Replay:
             returned = [returned[i] for i in self._order]
         if self._ring is not None:
             returned = self._ring.filled(returned)
-        return _rebuild(self.captured.out_tree, returned)
+        return rebuilt(self.captured.out_tree, returned)
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
@@ -275,7 +295,11 @@ class Replay:
         try:
             self.graphing.began()
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
+                if self._auditing:
+                    return self._audited(values)
                 return self.executable.function(values)
+        except NotConfirmed:
+            raise
         except Exception as error:
             node = self.executable.node_at(error)
             if self.executable.wrote(error):
@@ -293,6 +317,15 @@ class Replay:
                 where=self.executable.line_of(node),
                 fix=GraphBroken.fix if self.broken else "",
             ) from error
+
+    def _audited(self, values: list[Any]) -> tuple[Any, ...]:
+        audit = self.audit
+        assert audit is not None
+        if not audit.is_due():
+            return self.executable.function(values)
+        results = audit.function(values, self.runs + 1)
+        self._auditing = not audit.is_over
+        return results
 
     def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
         """Put new values of states where they belong; what is left is for the user."""
@@ -358,38 +391,3 @@ def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
 
 def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
     return [out.target for out in outputs if out.kind is OutputKind.USER]
-
-
-def _rebuild(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    if type(tree) is OutputSlot:
-        return tensors[tree.position]
-    return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])
-
-
-def fake_outputs(program: Program, out_tree: Any) -> Any:
-    """What `build` returned, with the fake tensors of the program in it."""
-    users = [
-        value.meta["val"]
-        for out, value in zip(program.signature.outputs, program.results, strict=True)
-        if out.kind is OutputKind.USER
-    ]
-    return _rebuild(out_tree, users)
-
-
-class _InterruptsWait:
-    """Ctrl-C inside a step takes effect when the step is over."""
-
-    def __enter__(self) -> None:
-        self._caught = False
-        self._main = threading.get_ident() == threading.main_thread().ident
-        if self._main:
-            self._before = _set_handler(_INTERRUPT, self._catch)
-
-    def _catch(self, number: int, frame: Any) -> None:
-        self._caught = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            _set_handler(_INTERRUPT, signal.SIG_DFL if self._before is None else self._before)
-            if self._caught:
-                signal.raise_signal(_INTERRUPT)
