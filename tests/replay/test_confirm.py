@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -10,56 +11,33 @@ from torch import nn, optim
 import torchgraph as tg
 from tests.lower.conftest import Interpretation
 from tests.parity.models import ConvNet, Mlp, batches
+from tests.replay.confirming import (
+    OPTIMIZERS,
+    Recurrent,
+    Training,
+    Twins,
+    Unlooked,
+    added,
+    assert_same,
+    constant_off_by_one,
+    cross_entropy,
+    data_for,
+    drawing,
+    drop_relu,
+    failing,
+    later,
+    other_layout,
+    rewritten,
+    rounded,
+    swapped,
+    trained,
+    wrong_buffer,
+)
 from torchgraph.errors import BackendWarning, InvalidOption, StepFailed
 from torchgraph.lower import job
-from torchgraph.replay import confirm
+from torchgraph.replay import confirm, switch
 
 pytestmark = pytest.mark.usefixtures("interpreted")
-cross_entropy = nn.functional.cross_entropy
-
-OPTIMIZERS = {
-    "SGD": lambda p: optim.SGD(p, lr=0.1),
-    "AdamW": lambda p: optim.AdamW(p, lr=0.01),  # one kernel of ours, outside of the regions
-    "NAdam": lambda p: optim.NAdam(p, lr=0.01),  # inside
-}
-
-
-class Training:
-    """A model, its graph on a backend, and what some steps of it left."""
-
-    def __init__(self, model, make, backend, configure=None, loss=cross_entropy, **options):
-        torch.manual_seed(0)
-        self.model = model()
-        self.optimizer = make(self.model.parameters())
-        self.graph = tg.train_step(self.model, loss, self.optimizer)
-        self.graph.config.set_backend(backend, **options)
-        if configure is not None:
-            configure(self.graph)
-        torch.manual_seed(1)
-
-    def run(self, data):
-        self.losses = [self.graph(*batch) for batch in data]
-        return self
-
-    @property
-    def left(self):
-        """Losses, parameters, buffers, slots and the generator."""
-        slots = [v for s in self.optimizer.state.values() for v in s.values()]
-        tensors = [s for s in slots if isinstance(s, torch.Tensor)]
-        return [*self.losses, *self.model.state_dict().values(), *tensors, torch.get_rng_state()]
-
-    @property
-    def confirmation(self):
-        return self.graph.report().confirmation
-
-
-def trained(model, make, backend, configure=None, steps=6, **options):
-    data = batches(model, steps)
-    return Training(model, make, backend, configure, **options).run(data)
-
-
-def assert_same(left, right):
-    assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 @pytest.fixture
@@ -76,108 +54,6 @@ def plant(monkeypatch):
     return with_fault
 
 
-# --- faults ---------------------------------------------------------------------------------------
-
-
-def added(position, amount=1e-2):
-    """One output is off."""
-
-    def change(region):
-        def function(*inputs):
-            outputs = list(region.gm(*inputs))
-            outputs[position] = outputs[position] + amount
-            return outputs
-
-        return function
-
-    return change
-
-
-def swapped(region):
-    """Two gradients of one shape change places."""
-    metas = [(meta.shape, meta.dtype) for meta in region.outputs]
-    pairs = [(i, metas.index(m)) for i, m in enumerate(metas) if metas.index(m) < i and m[0]]
-    (first, second) = pairs[0]
-
-    def function(*inputs):
-        outputs = list(region.gm(*inputs))
-        outputs[first], outputs[second] = outputs[second], outputs[first]
-        return outputs
-
-    return function
-
-
-def rewritten(edit):
-    """The graph of the region, one node of it changed by ``edit``."""
-
-    def change(region):
-        gm = copy.deepcopy(region.gm)
-        any(edit(node) for node in list(gm.graph.nodes) if node.op == "call_function")
-        gm.recompile()
-        return gm
-
-    return change
-
-
-def drop_relu(node):
-    """The node is gone: who read it reads what it read."""
-    if node.target is not torch.ops.aten.relu.default:
-        return False
-    node.replace_all_uses_with(node.args[0])
-    return True
-
-
-def constant_off_by_one(node):
-    """The dimension that a softmax is over."""
-    if node.target is not torch.ops.aten._log_softmax.default:
-        return False
-    node.args = (node.args[0], node.args[1] - 1, *node.args[2:])
-    return True
-
-
-def other_layout(region):
-    """A gradient in column order, and nobody puts it right."""
-    region._strays = []
-
-    def function(*inputs):
-        return [out.t().contiguous().t() if out.ndim == 2 else out for out in region.gm(*inputs)]
-
-    return function
-
-
-def wrong_buffer(region):
-    """A state that the region writes: the running mean."""
-
-    def function(*inputs):
-        outputs = region.gm(*inputs)
-        for position in region._written:
-            if inputs[position].is_floating_point():
-                inputs[position].add_(1e-2)
-        return outputs
-
-    return function
-
-
-def failing(region):
-    """It has written its states when it fails."""
-
-    def function(*inputs):
-        region.gm(*inputs)
-        raise RuntimeError("no such kernel")
-
-    return function
-
-
-def drawing(region):
-    """It moves the generator."""
-
-    def function(*inputs):
-        torch.rand(1)
-        return region.gm(*inputs)
-
-    return function
-
-
 FAULTS = {
     "first output": added(0),
     "last output": added(-1),
@@ -187,22 +63,6 @@ FAULTS = {
     "failing": failing,
     "drawing": drawing,
 }
-
-
-class Twins(Mlp):
-    """Two layers of one shape, so that two gradients have one."""
-
-    def __init__(self):
-        super().__init__()
-        self.between = nn.Linear(8, 8)
-        self.again = nn.Linear(8, 8)
-
-    def forward(self, x):
-        x = self.again(torch.relu(self.between(torch.relu(self.first(x)))))
-        return self.second(self.drop(x))
-
-
-batches.__globals__["SHAPES"].setdefault(Twins, (5, 6))
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
@@ -229,21 +89,39 @@ def test_states_that_a_region_writes_are_put_back(fault, name, plant):
     assert_same(got, expected)
 
 
+def reads_memory_in_order(update):
+    """A kernel that never asks for strides."""
+
+    def in_order(value):
+        if isinstance(value, torch.Tensor):
+            return value.as_strided(value.shape, torch.empty(value.shape).stride())
+        return list(map(in_order, value)) if isinstance(value, (list, tuple)) else value
+
+    return lambda *args, **kwargs: update(*map(in_order, args), **kwargs)
+
+
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_a_gradient_in_another_layout(name, plant):
+def test_a_gradient_in_another_layout(name, plant, monkeypatch):
+    """Its values are right, and an update that reads memory in order makes nonsense of them."""
+    original = switch.lower_to_regions
+
+    def lowered(*args: Any, **kwargs: Any):
+        executable, regions = original(*args, **kwargs)
+        names = executable.function.__globals__
+        kernels = {n: f for n, f in names.items() if callable(f) and "update" in n}
+        assert kernels, list(names)
+        names.update((n, reads_memory_in_order(f)) for n, f in kernels.items())
+        return executable, regions
+
     expected = trained(Mlp, OPTIMIZERS[name], "aten").left
     plant(other_layout)
+    monkeypatch.setattr(switch, "lower_to_regions", lowered)
     unwatched = trained(Mlp, OPTIMIZERS[name], "auto", off, switch_at=3).left
-    harmless = all(map(torch.allclose, unwatched, expected))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    assert not all(map(torch.allclose, unwatched, expected))
+    with pytest.warns(BackendWarning, match="model.first.weight computed by") as caught:
         got = trained(Mlp, OPTIMIZERS[name], "auto", switch_at=3).left
-    if harmless:  # the update reads by strides: nothing goes wrong
-        assert not caught
-        assert all(map(torch.allclose, got, expected))
-    else:
-        assert len(caught) == 1
-        assert_same(got, expected)
+    assert len(caught) == 1
+    assert_same(got, expected)
 
 
 def off(graph):
@@ -270,21 +148,6 @@ def test_without_confirmation_the_fault_stays(plant):
 
 
 # --- audits ---------------------------------------------------------------------------------------
-
-
-def later(call):
-    """Right until that call of the region."""
-
-    def change(region):
-        count = iter(range(1, 100))
-
-        def function(*inputs):
-            outputs = list(region.gm(*inputs))
-            return [out + (next(count) >= call) for out in outputs[:1]] + outputs[1:]
-
-        return function
-
-    return change
 
 
 def test_every_nth_call_is_compared(plant):
@@ -320,7 +183,7 @@ def test_what_set_confirm_takes(calls):
 
 
 def test_without_memory_the_step_goes_on(monkeypatch):
-    def none_left(*_):
+    def none_left(*_: Any):
         raise MemoryError
 
     monkeypatch.setattr(confirm, "copy_of", none_left)
@@ -331,7 +194,7 @@ def test_without_memory_the_step_goes_on(monkeypatch):
 
 
 def test_without_memory_to_look_the_step_goes_on(monkeypatch):
-    def none_left(*_):
+    def none_left(*_: Any):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
 
     monkeypatch.setattr(confirm.Reference, "run", none_left)
@@ -362,59 +225,6 @@ def test_a_step_that_cannot_be_done_is_not_the_compilers_fault():
 
 
 # --- no false alarms ------------------------------------------------------------------------------
-
-
-class Unlooked(nn.Module):
-    """Most rows of the table get no gradient; Adam moves by rounding where it is tiny."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(50, 8)
-        self.norm = nn.LayerNorm(8)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.head(self.norm(self.table(x)).mean(1))
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cells = nn.LSTM(6, 8, num_layers=2, dropout=0.2, batch_first=True)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.head(self.cells(x)[0][:, -1])
-
-
-def data_for(model, steps):
-    source = torch.Generator().manual_seed(2)
-    if model in (Mlp, ConvNet, Twins):
-        return batches(model, steps)
-    for_model = {
-        Unlooked: lambda: torch.randint(50, (5, 7), generator=source),
-        Recurrent: lambda: torch.randn(5, 7, 6, generator=source),
-    }[model]
-    return [(for_model(), torch.randint(4, (5,), generator=source)) for _ in range(steps)]
-
-
-def rounded(amount):
-    """What a compiler does to the last bits: every output is off by a share of itself."""
-
-    def change(region):
-        noise = torch.Generator().manual_seed(3)
-
-        def function(*inputs):
-            outputs = list(region.gm(*inputs))
-            for i, out in enumerate(outputs):
-                if out.is_floating_point():
-                    factor = torch.rand(out.shape, generator=noise) * 2 - 1
-                    outputs[i] = (out + out.abs() * factor * amount).to(out.dtype)
-            return outputs
-
-        return function
-
-    return change
 
 
 SETTINGS = {
@@ -558,7 +368,7 @@ def test_buckets_are_confirmed(plant):
     assert graph.report().confirmation.confirmed == 1
 
 
-# --- CUDA Graphs: a device that records what it is asked stands in for the GPU ---------------------
+# --- CUDA Graphs: a device that records what it is asked stands in for the GPU --------------------
 
 
 def test_a_replayed_step_is_confirmed_op_by_op(recording, plant):
