@@ -26,7 +26,7 @@ class Training:
         self.model = model()
         self.optimizer = make(self.model.parameters())
         self.graph = tg.train_step(self.model, loss, self.optimizer)
-        self.graph.config.set_backend(backend, **options: Any)
+        self.graph.config.set_backend(backend, **options)
         if configure is not None:
             configure(self.graph)
         torch.manual_seed(1)
