@@ -45,6 +45,8 @@ class Options:
     backend: str = "aten"
     switch_at: int = 16
     """How many calls an `auto` program runs on `aten`."""
+    confirm: str | int = "first"
+    """Which calls of compiled code are compared: the first, every n-th, or ``"off"``."""
     rng: str = "eager"
     cuda_graph: str = "auto"
     outputs_buffer_size: int = 0

@@ -32,6 +32,10 @@ RECOMPUTED = "recomputed"
 """Key in ``node.meta``: the number of the checkpointed region whose forward op the node repeats."""
 
 
+STANDS_FOR = "stands_for"
+"""Key in ``node.meta`` of a node that a pass made: the captured node whose place it took."""
+
+
 class Role(enum.Enum):
     """What an input of a program is to the user."""
 
@@ -299,6 +303,12 @@ def provenance(node: fx.Node) -> Provenance:
     """The provenance of a node; an empty one for nodes that carry none."""
     found = node.meta.get("provenance")
     return found if isinstance(found, Provenance) else Provenance()
+
+
+def identity(node: fx.Node) -> str:
+    """The name of the captured node whose value ``node`` computes; empty when nobody knows."""
+    captured = node.name if provenance(node).made_by == "capture" else ""
+    return str(node.meta.get(STANDS_FOR, captured))
 
 
 def made_by(origin: Provenance, name: str) -> Provenance:

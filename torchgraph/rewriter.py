@@ -18,6 +18,7 @@ from ._torch import OpOverload
 from .program import (
     IN_PLACE,
     RECOMPUTED,
+    STANDS_FOR,
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -27,6 +28,7 @@ from .program import (
     Role,
     Saving,
     TensorMeta,
+    identity,
     made_by,
     provenance,
 )
@@ -163,6 +165,8 @@ class Rewriter:
         self._count(node)
         node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
         self._refused.pop(node, None)
+        if not identity(new) and identity(node) and node not in new.all_input_nodes:
+            new.meta[STANDS_FOR] = identity(node)
         erasable = node.op in ("call_function", "get_attr") and effects.of(node).pure
         if erasable and not node.users:
             self._graph.erase_node(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console, Group, RenderableType
 
@@ -12,6 +12,7 @@ from ..cache import ProgramCache
 from ..capture.inputs import Call
 from ..options import Options
 from ..program import PassRecord, Refusal, Role
+from ..replay.confirm import Confirmation
 from ..replay.replay import Replay
 from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
@@ -65,6 +66,8 @@ class Report:
     """What runs in which type, where it is more than one; the update left out."""
     predicates: tuple[Predicate, ...] = ()
     """Values of tensors that Python read, which each step must find again."""
+    confirmation: Confirmation | None = None
+    """How compiled code was compared with the `aten` program; None while there is none."""
 
     @classmethod
     def of(
@@ -108,6 +111,7 @@ class Report:
             precision=precision(program),
             predicates=facts.predicates(program),
             steps=facts.steps(replay),
+            confirmation=replace(replay.audit.status) if replay.audit else None,
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
@@ -122,6 +126,7 @@ class Report:
             tables.memory(self.memory),
             tables.peaks(self.peaks),
             tables.memory_plans(self.peaks.plans),
+            tables.confirmation(self.confirmation),
             tables.cuda_graph(self.cuda_graph, self.refusals),
             recomputation.rendered(self.recomputed),
             tables.programs(self.programs),

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..errors import SourceLine
 from ..lower.planning import MemoryPlan
 from ..program import PassRecord, Refusal
+from ..replay.confirm import Confirmation
 from .baked import Baked, Kind
 from .facts import Branch, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks
@@ -129,6 +130,13 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
     for row in rows[:_SHOWN]:
         table.add_row(row.reason, str(row.count), _where(row.line))
     return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
+
+
+def confirmation(found: Confirmation | None) -> RenderableType:
+    """How often compiled code was compared."""
+    if found is None:
+        return Group()
+    return Text(f"\nCompiled code: {found}", "yellow" if found.dropped else "bold")
 
 
 def peaks(found: Peaks) -> RenderableType:

@@ -13,14 +13,16 @@ from .cut import cut
 from .disk_cache import DiskCache as DiskCache
 from .executable import Executable, Lowered
 from .halves import Halves as Halves, halve as halve
-from .plan import Plan
-from .region import Region
+from .plan import Plan, packed as packed
+from .region import Crossing as Crossing, Region
 from .scan import scan as scan
+from .split import split as split
 
 __all__ = [
     "Around",
     "Compilation",
     "CompilationFailed",
+    "Crossing",
     "DiskCache",
     "Executable",
     "Halves",
@@ -31,8 +33,10 @@ __all__ = [
     "halve",
     "lower",
     "lower_to_regions",
+    "packed",
     "plain",
     "scan",
+    "split",
 ]
 
 Part = Callable[[Program, str], Lowered]
@@ -69,9 +73,12 @@ def lower_to_regions(
     ``eager_draws``: random numbers are those of eager.
     """
     regions: list[Region] = []
+    parts: dict[str, int] = {}
 
     def lower_part(part: Program, part_name: str) -> Executable:
         calling, found = cut(part, eager_draws=eager_draws)
+        for region in found:
+            region.part = parts.setdefault(part_name, len(parts))
         regions.extend(found)
         return executable.lower(calling, part_name)
 

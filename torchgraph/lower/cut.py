@@ -26,7 +26,7 @@ from ..program import OutputKind, Program, TensorMeta, provenance
 from ..values import leaves, sized_by_data
 from . import fast_draws, numbers
 from .expects import expects_of, guards
-from .region import Region, RegionGraph
+from .region import Crossing, Region, RegionGraph
 from .repeats import Part, repeats
 
 aten = torch.ops.aten
@@ -192,6 +192,8 @@ class _Cut:
             tuple(TensorMeta.of(node.meta["val"]) for node in returned),
             written=graph.written(),
             random=any(effects.of(node).random for node in nodes),
+            crossings=tuple(map(Crossing.of, returned)),
+            states=tuple(state.name for state in written),
         )
         self._regions.append(region)
         self._call(region, graph, returned, nodes[0])

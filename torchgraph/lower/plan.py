@@ -119,8 +119,8 @@ class Plan:
             held = held or results[kept:]
         gradients = held[: len(self.update.signature.inputs) - len(values)]
         held = ()  # the casts go before the update
-        packed = (_pack(values) for values in zip(*returned, strict=True))
-        return (*packed, *self.update.function([*values, *gradients]))
+        together = (packed(values) for values in zip(*returned, strict=True))
+        return (*together, *self.update.function([*values, *gradients]))
 
     def _micro_batch(self, values: Sequence[Any], number: int) -> list[Any]:
         count = self.signature.micro_batches
@@ -166,7 +166,7 @@ class Plan:
             part.close()
 
 
-def _pack(values: tuple[Any, ...]) -> Any:
+def packed(values: tuple[Any, ...]) -> Any:
     """What OneFlow's pack gives: scalars as a vector, everything else one after the other."""
     if not isinstance(values[0], torch.Tensor):
         return values[-1]

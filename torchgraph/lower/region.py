@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -11,10 +11,25 @@ from torch.autograd.graph import increment_version
 
 from .._torch import FakeTensor, graph_module
 from ..effects import Effects
-from ..program import TensorMeta
+from ..program import TensorMeta, identity
 from . import fast_draws, numbers
 
 aten = torch.ops.aten
+
+
+class Crossing(NamedTuple):
+    """A node of the program that was cut whose value leaves its region."""
+
+    identity: str
+    """As `program.identity` has it."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, node: fx.Node) -> Crossing:
+        """Who ``node`` is."""
+        value = node.meta["val"]
+        return cls(identity(node), tuple(value.shape), value.dtype)
 
 
 class Region:
@@ -33,14 +48,25 @@ class Region:
         *,
         written: tuple[int, ...],
         random: bool,
+        crossings: tuple[Crossing, ...] = (),
+        states: tuple[str, ...] = (),
     ) -> None:
-        """``written``: the positions of the inputs that it writes."""
+        """``written``: the positions of the inputs that it writes.
+
+        ``crossings``: the nodes that it returns. ``states``: the placeholders that it writes.
+        """
         self.__name__ = f"region_{number}"
         self.gm = gm
         self.inputs = inputs
         self.outputs = outputs
         self.effects = Effects(mutates=bool(written), random=random)
         """What lowering needs to know of a call."""
+        self.crossings = crossings
+        self.states = states
+        self.part = 0
+        """Of a step with micro-batches: the first one (0), the others (1), the update (2)."""
+        self.observer: Callable[[Region, Sequence[torch.Tensor]], None] | None = None
+        """Called with what each call returns."""
         self._written = written
         self._function: Callable[..., Sequence[torch.Tensor]] | None = None
         self._strays: list[int] | None = None
@@ -55,9 +81,11 @@ class Region:
         outputs = self._function(*inputs)
         if self._written:  # compiled code does not say what it writes
             increment_version([inputs[position] for position in self._written])
-        if self._strays == []:
-            return outputs
-        return self._laid_out(list(outputs))
+        if self._strays != []:
+            outputs = self._laid_out(list(outputs))
+        if self.observer is not None:
+            self.observer(self, outputs)
+        return outputs
 
     def _laid_out(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """With the program's strides: what reads memory in order would compute nonsense else."""

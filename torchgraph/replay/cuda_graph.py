@@ -144,6 +144,11 @@ class CudaGraph:
         """As `Executable.line_of`."""
         return self._halves.line_of(node)
 
+    @property
+    def halves(self) -> Halves:
+        """What is replayed, to be run op by op."""
+        return self._halves
+
     def close(self) -> None:
         """Give the memory of the CUDA Graph back to the pool. It is not run any more."""
         self._forget()

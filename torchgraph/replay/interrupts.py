@@ -1,4 +1,4 @@
-"""Ctrl-C while a step runs that writes: what it has begun, it ends."""
+"""Ctrl-C while a step runs: it waits until the step is whole."""
 
 from __future__ import annotations
 

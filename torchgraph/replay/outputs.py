@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+
+from ..program import OutputKind, Program
+from ..record.outcome import rebuilt
 
 
 def blank(value: torch.Tensor) -> torch.Tensor:
@@ -45,3 +49,13 @@ class Ring:
                 fill(buffer, value)
         self._next = (self._next + 1) % len(self._sets)
         return [buffer.detach() for buffer in buffers]
+
+
+def fake_outputs(program: Program, out_tree: Any) -> Any:
+    """What `build` returned, with the fake tensors of the program in it."""
+    users = [
+        value.meta["val"]
+        for out, value in zip(program.signature.outputs, program.results, strict=True)
+        if out.kind is OutputKind.USER
+    ]
+    return rebuilt(out_tree, users)

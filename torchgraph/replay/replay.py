@@ -33,11 +33,12 @@ from ..program import (
     optimizer_of,
 )
 from . import cudnn
+from .confirm import Audit, NotConfirmed
 from .derived import Derived
 from .generators import Generators, gpus_drawn_on
 from .graphs import CudaGraphs, Graphing, op_by_op
 from .interrupts import InterruptsWait
-from .outputs import Ring
+from .outputs import Ring, fake_outputs
 
 _KEPT = 64
 
@@ -67,6 +68,10 @@ class Replay:
         self.serves = program.signature.describe_inputs()
         self.before_run: Callable[[int], None] | None = None
         """To be called before each run, with the number of calls so far; see `Switch`."""
+        self.audit: Audit | None = None
+        """What compares Inductor's code with the aten program; None while it runs on aten."""
+        self._auditing = False
+        """True while calls may have to be compared."""
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
@@ -84,12 +89,22 @@ class Replay:
         """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
         self._bind()
 
-    def adopt(self, program: Program, executable: Lowered) -> None:
+    def adopt(self, program: Program, executable: Lowered, audit: Audit) -> None:
         """Run ``executable``, of Inductor's code, from now on."""
+        self._take(program, executable)
+        self.inductor_since, self.audit, self._auditing = self.runs, audit, not audit.is_over
+
+    def _take(self, program: Program, executable: Lowered) -> None:
         self.executable.close()
-        self.program, self.executable, self.inductor_since = program, executable, self.runs
+        self.program, self.executable = program, executable
         self.seconds.clear()
         self._bind()
+
+    def _drop(self, audit: Audit, found: NotConfirmed) -> None:
+        """Back to the aten program, for good."""
+        self._take(audit.program, audit.fallback())
+        self.inductor_since, self._auditing = None, False
+        audit.drop(found, self.runs + 1)
 
     def close(self) -> None:
         """Give back the memory of a CUDA Graph. It is not run any more."""
@@ -160,6 +175,16 @@ class Replay:
             CudaGraphRefused: the capture failed and is required; nothing was written.
             ValueMoved: it was made for other values; nothing was written or drawn.
         """
+        if not self._auditing:
+            return self._run(call)
+        assert self.audit is not None
+        try:
+            return self._run(call)
+        except NotConfirmed as found:
+            self._drop(self.audit, found)
+        return self._run(call)
+
+    def _run(self, call: Call) -> Any:
         try:
             values = self._values(call)
             counters.replays += 1
@@ -273,7 +298,11 @@ class Replay:
         try:
             self.graphing.began()
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
+                if self._auditing:
+                    return self._audited(values)
                 return self.executable.function(values)
+        except NotConfirmed:
+            raise
         except Exception as error:
             wrote = self.executable.wrote(error)
             if before is not None and not wrote:
@@ -306,6 +335,15 @@ class Replay:
         moved.line = self.executable.line_of(moved.node)
         return moved
 
+    def _audited(self, values: list[Any]) -> tuple[Any, ...]:
+        audit = self.audit
+        assert audit is not None
+        if not audit.is_due():
+            return self.executable.function(values)
+        results = audit.function(values, self.runs + 1)
+        self._auditing = not audit.is_over
+        return results
+
     def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
         """Put new values of states where they belong; what is left is for the user."""
         returned: list[torch.Tensor] = []
@@ -335,13 +373,3 @@ def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
 
 def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
     return [out.target for out in outputs if out.kind is OutputKind.USER]
-
-
-def fake_outputs(program: Program, out_tree: Any) -> Any:
-    """What `build` returned, with the fake tensors of the program in it."""
-    users = [
-        value.meta["val"]
-        for out, value in zip(program.signature.outputs, program.results, strict=True)
-        if out.kind is OutputKind.USER
-    ]
-    return rebuilt(out_tree, users)

@@ -16,10 +16,18 @@ from .. import _extension
 from ..collection import paused
 from ..debug.stages import Stages
 from ..errors import BackendWarning, warn
-from ..lower import Compilation, CompilationFailed, DiskCache, Lowered, lower_to_regions
+from ..lower import (
+    Compilation,
+    CompilationFailed,
+    DiskCache,
+    Lowered,
+    lower,
+    lower_to_regions,
+)
 from ..options import Options
 from ..passes import inductor_pipeline, run
 from ..program import Program
+from .confirm import Audit
 from .replay import Replay
 
 _SHORT = 0.1
@@ -37,7 +45,7 @@ class Switch:
         self._name = name
         self._stages = stages
         self._at = 0 if options.backend == "inductor" else options.switch_at
-        self._prepared: tuple[Program, Lowered] | None = None
+        self._prepared: tuple[Program, Lowered, Audit] | None = None
         self._compilation: Compilation | None = None
 
     def before_run(self, calls: int) -> None:
@@ -79,7 +87,13 @@ class Switch:
             eager_draws=eager_draws,
             around=self._replay.graphing.around(program),
         )
-        self._prepared = (program, executable)
+        aten, graphing = self._replay.program, self._replay.graphing
+
+        def fallback() -> Lowered:
+            return lower(aten, f"{self._name} again", options, graphing.around(aten))
+
+        audit = Audit(aten, executable, regions, options.confirm, fallback, self._name)
+        self._prepared = (program, executable, audit)
         self._compilation = Compilation(regions, DiskCache(), eager_draws=eager_draws)
 
     def _switch(self) -> None:

@@ -50,6 +50,25 @@ class RunningVerbs(Verbs):
             raise InvalidOption(f"set_rng takes 'eager' or 'fast', not {mode!r}.")
         self._set(rng=mode)
 
+    def set_confirm(self, calls: str | int) -> None:
+        """Which calls of compiled code are compared with the `aten` program before they count.
+
+        ``"first"``, the default: the first call after the switch to Inductor's code. An int n: that
+        one and every n-th after it. ``"off"``: none. A compared call also runs the `aten` program,
+        on a copy of what the step writes. While both agree within rounding, the compiled results
+        stay, so that a run gives the same numbers whatever is compared. Where they do not, a
+        `BackendWarning` names the node and your line, the call's results are those of `aten`, and
+        so are all that follow. `report()` says how many calls were confirmed.
+
+        Raises:
+            InvalidOption: neither of these, or an int below 1.
+        """
+        if calls not in ("first", "off") and (type(calls) is not int or calls < 1):
+            raise InvalidOption(
+                f"set_confirm takes 'first', 'off', or an int of at least 1, not {calls!r}."
+            )
+        self._set(confirm=calls)
+
     def set_cache_size(self, size: int) -> None:
         """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
         if type(size) is not int or size < 1:

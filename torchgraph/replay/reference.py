@@ -1,0 +1,200 @@
+"""The `aten` program of a step, op by op, fed with what compiled code computed in between.
+
+Values that leave a compiled region are compared with the program's own and then take their place.
+So a difference shows where it begins, and what follows is asked about the same numbers: an update
+about the same gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..capture.micro_batch import chunk
+from ..lower import Crossing, Region, packed, split
+from ..program import OutputKind, OutputSpec, Program, Role, Signature, identity
+from .rounding import Look, Shaker, dense
+
+Given = Mapping[str, torch.Tensor]
+"""Node of a part -> the value to go on with."""
+
+
+class Observed:
+    """What the regions of one run returned, and what their update was given."""
+
+    def __init__(self, parts: Sequence[Program], regions: Sequence[Region]) -> None:
+        """``parts``: those of the `aten` program; see `parts_of`."""
+        self._parts = parts
+        self._regions = regions
+        known = [dict(_tensors(part)) for part in parts]
+        self._wanted = {
+            region: [known[region.part].get(crossing) for crossing in region.crossings]
+            for region in regions
+        }
+        """For each result of a region the name of its counterpart."""
+        self.complete = all(all(wanted) for wanted in self._wanted.values())
+        """True when each value that crosses has its counterpart in the `aten` program."""
+        self._runs: dict[int, list[dict[str, torch.Tensor]]] = {}
+        self._seen: dict[Region, int] = {}
+        self._failure: Exception | None = None
+
+    def begin(self) -> None:
+        """Look at what regions return from now on."""
+        for region in self._regions:
+            region.observer = self._see
+
+    def end(self) -> None:
+        """Look no more."""
+        for region in self._regions:
+            region.observer = None
+
+    def check(self) -> None:
+        """Raise what a look failed with: most likely there was no memory for what was seen."""
+        if self._failure is not None:
+            raise self._failure
+
+    def update_given(self, signature: Signature, values: Sequence[Any]) -> None:
+        """Of a step with micro-batches: the sums that its update is about to take."""
+        sums = {
+            spec.fqn: value
+            for spec, value in zip(signature.inputs, values, strict=True)
+            if spec.role is Role.ACCUMULATOR
+        }
+        specs = self._parts[2].signature.inputs
+        self._keep(2, 0, {spec.name: sums[spec.fqn] for spec in specs if spec.fqn in sums})
+
+    def of(self, part: int, run: int) -> Given:
+        """Those of a part's run."""
+        runs = self._runs.get(part, [])
+        return runs[run] if run < len(runs) else {}
+
+    def _see(self, region: Region, outputs: Sequence[torch.Tensor]) -> None:
+        run = self._seen.get(region, 0)
+        self._seen[region] = run + 1
+        pairs = zip(self._wanted[region], outputs, strict=True)
+        self._keep(region.part, run, {name: value for name, value in pairs if name})
+
+    def _keep(self, part: int, run: int, values: Given) -> None:
+        if self._failure is not None:
+            return
+        try:
+            copies = {name: value.clone() for name, value in values.items()}
+        except Exception as failure:  # the step goes on all the same
+            self._failure = failure
+            self._runs.clear()
+            return
+        runs = self._runs.setdefault(part, [])
+        while len(runs) <= run:
+            runs.append({})
+        runs[run].update(copies)
+
+
+def _tensors(program: Program) -> Iterator[tuple[Crossing, str]]:
+    """Who computes what in a part of the `aten` program, and its name there."""
+    for node in program.nodes:
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.Tensor) or not identity(node):
+            continue
+        if all(type(size) is int for size in value.shape):  # others run outside of regions
+            yield Crossing.of(node), node.name
+
+
+def parts_of(program: Program) -> tuple[Program, ...]:
+    """One, or the parts of a step with micro-batches."""
+    return tuple(split(program)) if program.signature.micro_batches > 1 else (program,)
+
+
+class Reference:
+    """Runs the `aten` program. It writes nothing."""
+
+    def __init__(self, program: Program, parts: Sequence[Program], observed: Observed) -> None:
+        self._program = program
+        self._parts = parts
+        self._observed = observed
+
+    def run(
+        self, values: Sequence[Any], look: Look, shaker: Shaker | None = None
+    ) -> Iterator[tuple[OutputSpec, Any, Any]]:
+        """Each output of the step, its value, and its node where there is one."""
+        if len(self._parts) == 1:
+            results = self._follow(0, 0, values, look, shaker)
+            program = self._program
+            return zip(program.signature.outputs, results, program.results, strict=True)
+        return iter(self._micro_batches(list(values), look, shaker))
+
+    def _micro_batches(
+        self, values: list[Any], look: Look, shaker: Shaker | None
+    ) -> list[tuple[OutputSpec, Any, Any]]:
+        specs, count = self._program.signature.inputs, self._program.signature.micro_batches
+        held: list[Any] = []
+        returned: dict[OutputSpec, list[Any]] = {}
+        nodes: dict[OutputSpec, Any] = {}
+        for number in range(count):
+            part = min(number, 1)
+            batch = [
+                chunk(value, number, count) if spec.split else value
+                for spec, value in zip(specs, values, strict=True)
+            ]
+            results = self._follow(part, max(number - 1, 0), [*batch, *held], look, shaker)
+            program = self._parts[part]
+            places = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
+            new = list(held)
+            for out, value, node in zip(
+                program.signature.outputs, results, program.results, strict=True
+            ):
+                if out.kind is OutputKind.GRADIENT:
+                    new.append(value)
+                elif out.kind is OutputKind.UPDATE and places[out.target] >= len(values):
+                    new[places[out.target] - len(values)] = value
+                else:
+                    returned.setdefault(out, []).append(value)
+                    nodes[out] = node
+                    if out.kind is OutputKind.UPDATE:
+                        values[places[out.target]] = value
+            held = new
+        update = self._parts[2]
+        held = held[: len(update.signature.inputs) - len(values)]
+        results = self._follow(2, 0, [*values, *held], look, shaker)
+        ends = list(zip(update.signature.outputs, results, update.results, strict=True))
+        early = [
+            (out, found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found)), nodes[out])
+            for out, found in returned.items()
+        ]
+        return [*early, *ends]
+
+    def _follow(
+        self, part: int, run: int, values: Sequence[Any], look: Look, shaker: Shaker | None
+    ) -> Sequence[Any]:
+        given = self._observed.of(part, run)
+
+        def told(node: fx.Node, value: Any) -> None:
+            look((part, run, node.name), node, value)
+
+        follower = _Follower(self._parts[part], given, told, shaker)
+        results: Sequence[Any] = follower.run(*values, enable_io_processing=False)
+        return results
+
+
+class _Follower(fx.Interpreter):
+    def __init__(self, program: Program, given: Given, look: Any, shaker: Shaker | None) -> None:
+        super().__init__(program.gm)
+        self._given = given
+        self._look = look
+        self._shaker = shaker
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As the base class, moved by noise; or compared and replaced."""
+        value = super().run_node(n)
+        if self._shaker is not None:
+            value = self._shaker.moved(n, value)
+        given = self._given.get(n.name) if n.op in ("call_function", "placeholder") else None
+        if given is None or not isinstance(value, torch.Tensor):
+            return value
+        self._look(n, value)
+        if given.shape != value.shape or given.dtype != value.dtype:
+            return value
+        # In the program's layout: what reads memory in order shall read what was meant.
+        return dense(value).copy_(given)

@@ -1,0 +1,184 @@
+"""What rounding may change in a step, found out by moving every value of it a little.
+
+How far the last bits of a gradient carry depends on the step: through an LSTM, a BatchNorm over few
+rows, a gradient that is rounding and nothing else, which Adam turns into a whole step. No formula
+over shapes knows that. So the step is computed again with every value off by a few times the
+rounding of its dtype, and what comes out differently is what compiled code may do differently too.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import effects
+from ..aliasing import alias_sources
+
+TIGHT = 4
+"""Times the dtype's epsilon, of the largest value: two forms of one formula give that."""
+
+MARGIN = 3
+"""How much more than noise changed may differ: the largest of few samples is not the largest."""
+
+FLIPS = 1e-5
+"""The share of a mask or of indices that may fall on the other side of a comparison."""
+
+
+class Noise(enum.Enum):
+    """How far the values of a step are moved, as multiples of the dtype's epsilon."""
+
+    FINE = (32, 1)
+    """Of 32 bits or more, and of 16: what the order of a sum, or another form of it, changes."""
+    COARSE = (1024, 2)
+    """So much that what flips rarely, such as the sign before a ReLU, flips in some run."""
+
+    def amplitude(self, dtype: torch.dtype) -> float:
+        """Relative, of values of that dtype."""
+        eps = torch.finfo(dtype).eps
+        return eps * self.value[eps > 1e-5]
+
+
+RUNS = (Noise.FINE, Noise.FINE, Noise.FINE, Noise.COARSE, Noise.COARSE)
+"""In this order, until all that differs is explained."""
+
+
+class Shaker:
+    """Moves the results of ops; draws from generators of its own."""
+
+    def __init__(self, noise: Noise, seed: int) -> None:
+        self._noise = noise
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def moved(self, node: fx.Node, value: Any) -> Any:
+        """``value`` of ``node`` with noise; views, draws and integers are left alone."""
+        if node.op not in ("call_function", "placeholder") or alias_sources(node):
+            return value
+        if effects.of(node).random:
+            return value
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._moved, value)) if type(value) in (list, tuple) else value
+        return self._moved(value)
+
+    def _moved(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        if not value.numel() or value.element_size() == 1:
+            return value
+        wide = torch.promote_types(value.dtype, torch.float32)
+        factor = torch.empty(value.shape, dtype=wide, device=value.device)
+        width = self._noise.amplitude(value.dtype)
+        factor.uniform_(1 - width, 1 + width, generator=self._generator(value.device))
+        return dense(value).copy_(factor.mul_(value))
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+def dense(value: torch.Tensor) -> torch.Tensor:
+    """Memory for a value like this one, laid out as it is where no elements overlap."""
+    pairs = zip(value.shape, value.stride(), strict=True)
+    if any(size > 1 and stride == 0 for size, stride in pairs):
+        return torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far two values are apart."""
+
+    size: float = 0.0
+    """The largest difference; of masks and integers how many differ."""
+    broken: int = 0
+    """How many are finite on one side only."""
+
+    def within(self, other: Gap) -> bool:
+        """True when nothing of it is larger."""
+        return self.size <= other.size and self.broken <= other.broken
+
+    def __or__(self, other: Gap) -> Gap:
+        return Gap(max(self.size, other.size), max(self.broken, other.broken))
+
+
+_APART = Gap(float("inf"))
+
+
+def gap(left: Any, right: Any) -> Gap:
+    """Between two values of one kind; infinite when they are of different kinds."""
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        if (left.shape, left.dtype) != (right.shape, right.dtype):
+            return _APART
+        return _between(left, right) if left.numel() else Gap()
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return Gap() if left != left and right != right else Gap(abs(left - right))
+    return Gap() if left is None and right is None else _APART
+
+
+def _between(left: torch.Tensor, right: torch.Tensor) -> Gap:
+    if not (left.is_floating_point() or left.is_complex()):
+        return Gap(float((left != right).sum()))
+    if left.element_size() < 4:
+        left, right = left.float(), right.float()
+    ends = left.isfinite()
+    both = ends & right.isfinite()
+    broken = int((ends != right.isfinite()).sum())
+    distance = (left - right).abs().masked_fill_(~both, 0)
+    return Gap(float(distance.max()), broken)
+
+
+def first_tolerance(value: Any, mixed: bool) -> Gap:
+    """What may differ without a closer look. ``mixed``: it may depend on compiled comparisons."""
+    if isinstance(value, torch.Tensor) and value.numel():
+        if value.is_floating_point() or value.is_complex():
+            return Gap(TIGHT * torch.finfo(value.dtype).eps * _scale(value))
+        return Gap(FLIPS * value.numel() if mixed else 0.0)
+    if isinstance(value, float):
+        return Gap(TIGHT * torch.finfo(torch.float64).eps * abs(value))
+    return Gap()
+
+
+def _scale(value: torch.Tensor) -> float:
+    magnitude = value.abs() if value.element_size() > 1 else value.float().abs()
+    return float(magnitude.masked_fill(~magnitude.isfinite(), 0).max())
+
+
+@dataclass
+class Suspect:
+    """A value that differs, and how much of that noise explains."""
+
+    node: fx.Node | None
+    what: str
+    """An output or a state; empty for a node inside."""
+    expected: Any
+    """Of the `aten` program."""
+    gap: Gap
+    coarse: bool
+    """True when noise of both kinds counts: compiled code computes it."""
+    allowed: Gap = field(default_factory=Gap)
+
+    def met(self, again: Any, noise: Noise) -> None:
+        """``again`` is its value with noise."""
+        if noise is Noise.COARSE and not self.coarse:
+            return
+        change = gap(self.expected, again)
+        if change.broken and isinstance(again, torch.Tensor) and again.is_floating_point():
+            # At the edge of a root or a logarithm: no number says how far this carries.
+            edge = Noise.COARSE.amplitude(again.dtype) * _scale(self.expected)
+            change = replace(change, size=max(change.size, edge))
+        self.allowed |= Gap(MARGIN * change.size, MARGIN * change.broken)
+
+    @property
+    def explained(self) -> bool:
+        """True when noise does as much."""
+        return self.gap.within(self.allowed)
+
+
+Look = Callable[[Any, "fx.Node | None", Any], None]
+"""Told of each value that can be compared: a key, the node, the value."""
