@@ -43,8 +43,8 @@ class Options:
 
     training: bool = False
     backend: str = "aten"
-    switch_at: int = 16
-    """How many calls an `auto` program runs on `aten`."""
+    switch_at: int | None = None
+    """How many calls an `auto` program runs on `aten`; None: computed from the program."""
     rng: str = "eager"
     cuda_graph: str = "auto"
     outputs_buffer_size: int = 0

@@ -63,6 +63,8 @@ class Report:
     """(param group, norm) of the last step, with ``config.enable_gradient_norms``."""
     precision: tuple[Precision, ...] = ()
     """What runs in which type, where it is more than one; the update left out."""
+    backend_plan: str = ""
+    """When `auto` switches to Inductor's code and why, since when it runs, or why it does not."""
 
     @classmethod
     def of(
@@ -105,12 +107,20 @@ class Report:
             recomputed=recomputation.collect(program),
             precision=precision(program),
             steps=facts.steps(replay),
+            backend_plan=replay.backend_plan,
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
     def __rich__(self) -> RenderableType:
         return Group(
-            tables.head(self.name, self.backend, self.serves_once, self.nodes, self.steps),
+            tables.head(
+                self.name,
+                self.backend,
+                self.serves_once,
+                self.nodes,
+                self.steps,
+                self.backend_plan,
+            ),
             tables.stages(self.stages),
             tables.passes(self.passes),
             tables.refusals(self.passes),
