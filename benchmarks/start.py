@@ -1,4 +1,4 @@
-"""How long the start takes: the first step, and the 16 of `auto` beside the process that compiles.
+"""How long the start takes: the first step, and 16 of `auto` beside the process that compiles.
 
     python -m benchmarks.start
     python -m benchmarks.start --models gpt --rounds 9
@@ -28,11 +28,11 @@ from rich.table import Table
 
 from . import record
 from .cases import CASES
-from .contenders import CONTENDERS, DEFAULT_BACKEND, EAGER, TORCHGRAPH
+from .contenders import CONTENDERS, DEFAULT_BACKEND, EAGER, SWITCH_AT, TORCHGRAPH
 from .timing import Clock, Spread
 
-STEPS = 16
-"""What `auto` runs on aten before it switches."""
+STEPS = SWITCH_AT
+"""What `auto` runs on aten here, beside the compiler: ``switch_at`` is given."""
 AUTO = DEFAULT_BACKEND
 INDUCTOR = "torchgraph inductor"
 WARM_SECONDS = {"gpt": 5.0}

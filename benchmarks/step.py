@@ -30,6 +30,7 @@ from .contenders import (
     CONTENDERS,
     DEFAULT_BACKEND,
     EAGER,
+    SWITCH_AT,
     TORCHGRAPH,
     Contender,
     Step,
@@ -307,6 +308,8 @@ def _caption(measured: dict[str, Any]) -> str:
     lines = [f"{name}: {why}" for name, why in measured["skipped"].items() if why != "needs a GPU"]
     methods = {m["method"] for e in measured["contenders"] if (m := e["memory"]) and "method" in m}
     lines += [f"peak: {method}" for method in sorted(methods)]
+    if any(entry["name"] == DEFAULT_BACKEND for entry in measured["contenders"]):
+        lines.append(f"{DEFAULT_BACKEND}: after its switch, with switch_at={SWITCH_AT}")
     least = measured["floor"]
     lines.append(
         f"floor: {1e3 * least['seconds']:.3f} ms; {least['flops'] / 1e9:.2f} GFLOP at "

@@ -43,8 +43,8 @@ class Options:
 
     training: bool = False
     backend: str = "aten"
-    switch_at: int = 16
-    """How many calls an `auto` program runs on `aten`."""
+    switch_at: int | None = None
+    """How many calls an `auto` program runs on `aten`; None: computed from the program."""
     confirm: str | int = "first"
     """Which calls of compiled code are compared: the first, every n-th, or ``"off"``."""
     rng: str = "eager"

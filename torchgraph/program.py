@@ -111,7 +111,6 @@ class OutputKind(enum.Enum):
 
     USER = "user"  # returned from build
     UPDATE = "update"  # the new value of an input state
-    CREATE = "create"  # a slot that the first step creates
     SKIP = "skip"  # not 0: the optimizer of that name, ``optimizer.0``, does not step
     BEFORE = "before"  # within capture: what the state of that fqn holds before the update
     NORM = "norm"  # of the gradients of a param group, ``optimizer.0.param_groups.0``

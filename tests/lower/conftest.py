@@ -25,7 +25,9 @@ class Interpretation:
 
     resume = pause
 
-    def finish(self) -> None:
+    is_done = True
+
+    def finish(self, limit: float | None = None) -> None:
         for region in self.regions:
             region.compiled(region.gm)
 

@@ -50,7 +50,7 @@ def empty(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def trained(backend, steps=6, *, switch_at=16, state=None):
+def trained(backend, steps=6, *, switch_at=None, state=None):
     """Losses, parameters and the graph after some steps of one small model."""
     torch.manual_seed(0)
     model = Mlp()
@@ -144,32 +144,9 @@ def test_auto_switches_at_a_fixed_call_cold_and_warm(empty):
     # Call 1 created the momentum, in a program of its own; this one serves from call 2 on.
     (program,) = graph.report().programs.held
     assert (program.runs, program.inductor_since) == (7, 2)
-    assert "inductor" in str(graph.report())
+    assert graph.report().backend_plan == "runs Inductor's code since call 4"
+    assert "runs Inductor's code since call 4" in str(graph.report())
     assert empty.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_resumed_run_switches_where_the_other_did(cache):
-    whole, expected, _ = trained("auto", 6, switch_at=3)
-    torch.manual_seed(0)
-    model = Mlp()
-    graph = tg.train_step(
-        model, nn.functional.cross_entropy, optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    )
-    graph.config.set_backend("auto", switch_at=3)
-    data = batches(Mlp, 6)
-    losses = [graph(*batch).item() for batch in data[:4]]
-    state = graph.state_dict()
-    torch.manual_seed(9)
-    other = Mlp()
-    resumed = tg.train_step(
-        other, nn.functional.cross_entropy, optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
-    )
-    resumed.config.set_backend("auto", switch_at=3)
-    resumed.load_state_dict(state)
-    losses += [resumed(*batch).item() for batch in data[4:]]
-    assert losses == whole
-    assert equal(other.parameters(), expected)
-    assert resumed.report().programs.held[0].inductor_since == 0
 
 
 def test_one_call_compiles_nothing(empty):
@@ -230,7 +207,7 @@ import torchgraph as tg
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 graph = tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.parameters()))
-graph.config.set_backend("auto")
+graph.config.set_backend("auto", switch_at=16)
 x, y = torch.randn(5, 6), torch.randint(3, (5,))
 graph(x, y), graph(x, y)
 compilation = graph._shown[0].before_run.__self__._compilation

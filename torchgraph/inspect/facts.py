@@ -269,18 +269,11 @@ def memory(program: Program, values: tuple[Baked, ...]) -> Memory:
     for spec in program.signature.inputs:
         if spec.meta is not None and spec.alias_of is None:
             sizes[spec.role] += spec.meta.nbytes
-    created = zip(program.signature.outputs, program.results, strict=True)
     return Memory(
         sizes[Role.PARAMETER],
         sizes[Role.BUFFER],
-        sizes[Role.SLOT] + sum(_created(out, value) for out, value in created),
+        sizes[Role.SLOT],
         sum(entry.nbytes for entry in values),
         sizes[Role.INPUT] + sizes[Role.FREE],
         sizes[Role.DERIVED],
     )
-
-
-def _created(out: OutputSpec, value: Any) -> int:
-    if out.kind is not OutputKind.CREATE or not isinstance(value, fx.Node):
-        return 0
-    return int(value.meta["val"].nbytes)

@@ -32,8 +32,6 @@ class Report:
     name: str
     """Of the Graph: ``TrainGraph_0``."""
     backend: str
-    serves_once: bool
-    """True for a program that creates optimizer state: the second call captures another."""
     stages: tuple[Stage, ...]
     passes: tuple[PassRecord, ...]
     """In the order in which they ran."""
@@ -68,6 +66,8 @@ class Report:
     """Values of tensors that Python read, which each step must find again."""
     confirmation: Confirmation | None = None
     """How compiled code was compared with the `aten` program; None while there is none."""
+    backend_plan: str = ""
+    """When `auto` switches to Inductor's code and why, since when it runs, or why it does not."""
 
     @classmethod
     def of(
@@ -91,7 +91,6 @@ class Report:
         return cls(
             name=name,
             backend=options.backend,
-            serves_once=replay.serves_once,
             stages=facts.stages(seconds, replay),
             passes=tuple(program.history),
             nodes=facts.nodes(captured.program, program, replay.executable.programs),
@@ -112,12 +111,19 @@ class Report:
             predicates=facts.predicates(program),
             steps=facts.steps(replay),
             confirmation=replace(replay.audit.status) if replay.audit else None,
+            backend_plan=replay.backend_plan,
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
     def __rich__(self) -> RenderableType:
         return Group(
-            tables.head(self.name, self.backend, self.serves_once, self.nodes, self.steps),
+            tables.head(
+                self.name,
+                self.backend,
+                self.nodes,
+                self.steps,
+                self.backend_plan,
+            ),
             tables.stages(self.stages),
             tables.passes(self.passes),
             tables.refusals(self.passes),

@@ -29,9 +29,13 @@ _Justify = Literal["left", "right"]
 
 
 def head(
-    name: str, backend: str, serves_once: bool, counts: Sequence[PhaseCount], steps: Steps | None
+    name: str,
+    backend: str,
+    counts: Sequence[PhaseCount],
+    steps: Steps | None,
+    plan: str,
 ) -> RenderableType:
-    """The title line, and the time of a step."""
+    """The title line, what becomes of the backend, and the time of a step."""
     lines = [
         Text(
             f"{1e3 * steps.median:.3g} ms per step on the host, median of the last {steps.count} "
@@ -39,8 +43,8 @@ def head(
         )
     ] if steps else []  # fmt: skip
     line = Text(f"{sum(c.after_passes for c in counts)} nodes, backend {backend}", "dim")
-    if serves_once:
-        line.append("; creates optimizer state, so the second call captures another", "dim")
+    if plan:
+        lines.insert(0, Text(plan, "dim"))
     return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
 
 

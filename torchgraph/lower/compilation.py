@@ -67,13 +67,18 @@ class Compilation:
         """Let it go on."""
         self._signal(signal.SIGCONT)
 
-    def finish(self) -> None:
-        """Wait, and give each region its function.
+    @property
+    def is_done(self) -> bool:
+        """True when `finish` would not wait."""
+        return self._process is None or self._process.poll() is not None
+
+    def finish(self, limit: float | None = None) -> None:
+        """Wait, for ``limit`` seconds at most, and give each region its function.
 
         Raises:
-            CompilationFailed: with what Inductor said.
+            CompilationFailed: with what Inductor said; or the limit is over.
         """
-        self._wait()
+        self._wait(limit)
         for region, job, key in zip(self._regions, self._jobs, self._keys, strict=True):
             entry = self._cache.find(key)
             if entry is None:
@@ -121,10 +126,15 @@ class Compilation:
             self._guarded = (self._folder / GUARDED).exists()
         return self._guarded
 
-    def _wait(self) -> None:
+    def _wait(self, limit: float | None) -> None:
         if self._process is None or self._folder is None:
             return
-        code = self._process.wait()
+        try:
+            code = self._process.wait(limit)
+        except subprocess.TimeoutExpired as late:
+            self._finalizer()
+            self._process = None
+            raise CompilationFailed(f"Inductor was not done after {limit:g} s.") from late
         error, output = self._folder / "error", self._folder / "output"
         said = (error if error.exists() else output).read_text(encoding="utf-8", errors="replace")
         self._finalizer.detach()

@@ -42,7 +42,7 @@ if hasattr(aten, "_batch_norm_with_update_functional"):
 def reinplace(program: Program, *, over_arguments: bool = False) -> Program:
     """A lowered copy of a functional program: same values, in-place writes, closing ``copy_``s.
 
-    Its output tuple keeps the USER, CREATE and number outputs; tensor states are written instead.
+    Its output tuple keeps the USER and number outputs; tensor states are written instead.
     ``over_arguments``: an elementwise op without an in-place form, or whose first argument is
     needed, writes over another temporary that it is the last to read, by its ``out=`` form.
     """

@@ -67,10 +67,10 @@ def _conditional(
     program: Program, choices: list[fx.Node], names: Mapping[Any, str]
 ) -> dict[fx.Node, str]:
     """node -> the flag, for nodes that nothing reads but what that flag leaves out."""
-    # Numbers that a skipped optimizer does not write, slots that it does not create.
+    # Numbers that a skipped optimizer does not write.
     written: dict[Any, list[str]] = {}
     for out, value in zip(program.signature.outputs, program.results, strict=True):
-        late = out.kind in (OutputKind.UPDATE, OutputKind.CREATE)
+        late = out.kind is OutputKind.UPDATE
         written.setdefault(value, []).append(optimizer_of(out.target) if late else "")
     skippable = set(names.values())
     found: dict[fx.Node, str] = {}

@@ -129,7 +129,6 @@ class _Region:
         self._inputs = {spec.fqn: (spec, node) for spec, node in specs}
         outputs = list(enumerate(program.signature.outputs))
         self._places = {o.target: i for i, o in outputs if o.kind is OutputKind.UPDATE}
-        self._created = {o.target for _, o in outputs if o.kind is OutputKind.CREATE}
         self._skip = {o.target: self._results[i] for i, o in outputs if o.kind is OutputKind.SKIP}
         calls = (node for node in program.nodes if node.target is ops.gradient)
         self.marks: dict[str, fx.Node] = {str(node.args[1]): node for node in calls}
@@ -174,8 +173,6 @@ class _Region:
 
     def _slot(self, group: ParameterGroup, parameter: str, name: str) -> fx.Node | None:
         fqn = group.slot(parameter, name)
-        if fqn in self._created:
-            raise NotFused("this step creates the optimizer's state; the next program is fused")
         spec, node = self._inputs.get(fqn, (None, None))
         if spec is not None and spec.role is Role.SCALAR:
             raise NotFused(f"{name} is a Python number")

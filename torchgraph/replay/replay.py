@@ -74,6 +74,8 @@ class Replay:
         """True while calls may have to be compared."""
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
+        self.backend_plan: str = ""
+        """When it switches to Inductor's code and why, since when it runs, or why it does not."""
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""

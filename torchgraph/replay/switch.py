@@ -1,9 +1,10 @@
 """Switch: takes a replay from `aten` to Inductor's code, at a call that is fixed beforehand.
 
 Fixed, so that two runs of a script give the same numbers, whatever the compiler's speed and the
-disk cache. The code is compiled in another process, from the second call on; a Graph that is called
-once compiles nothing. That process stands still while a short step runs: the step's threads wait
-for each other, and would wait for a core that compiles.
+disk cache; late enough that nobody waits for the compiler: see `lower.cost`. The code is compiled
+in another process, beside the last calls before the switch; a Graph that is called less often
+compiles nothing. Where the switch is near, that process stands still while a short step runs: the
+step's threads wait for each other, and would wait for a core that compiles.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..lower import (
     lower,
     lower_to_regions,
 )
+from ..lower.cost import Cost, cost
 from ..options import Options
 from ..passes import inductor_pipeline, run
 from ..program import Program
@@ -31,7 +33,11 @@ from .confirm import Audit
 from .replay import Replay
 
 _SHORT = 0.1
-"""Seconds of a step beside which nothing compiles: 16 of them hold a compilation up by 1.6."""
+"""Seconds of a step beside which nothing compiles, if the switch is near."""
+_NEAR = 16
+"""Calls: so many short steps hold a compilation up by 1.6 s. More would keep it from ending."""
+_LIMIT = 600.0
+"""Seconds that a call of `auto` waits for a late compiler, at most."""
 
 
 class Switch:
@@ -44,33 +50,44 @@ class Switch:
         self._around = replay.around
         self._name = name
         self._stages = stages
-        self._at = 0 if options.backend == "inductor" else options.switch_at
         self._prepared: tuple[Program, Lowered, Audit] | None = None
         self._compilation: Compilation | None = None
+        self._is_auto = options.backend == "auto"
+        self._at = self._start_at = 0
+        if self._is_auto:
+            self._plan(cost(replay.program))
+
+    def _plan(self, found: Cost) -> None:
+        chosen = self._options.switch_at
+        self._at = found.switch_at if chosen is None else chosen
+        self._start_at = found.start_at(self._at)
+        why = f"about {found.compile_seconds:.0f} s to compile, {found.step_text} a step"
+        self._replay.backend_plan = f"switches to Inductor at call {self._at + 1:,}: " + (
+            why if chosen is None else f"switch_at={chosen:,}"
+        )
 
     def before_run(self, calls: int) -> None:
         """Start compiling, or switch, when it is time; ``calls`` of the program have been made."""
         try:
-            careful = (
-                self._options.backend == "auto" and torch.are_deterministic_algorithms_enabled()
-            )
+            careful = self._is_auto and torch.are_deterministic_algorithms_enabled()
             if careful:
-                self._end()
+                self._end("stays on aten: torch.use_deterministic_algorithms")
             elif calls >= self._at:
-                self._switch()
-            elif self._compilation is None and self._replay.runs:
-                self._start()
+                self._switch(calls)
+            elif self._compilation is None and calls >= self._start_at and self._replay.runs:
+                self._start(calls)
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
-            self._end()
             kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
+            self._end(f"stays on aten: {kind}{failure}")
             warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
 
-    def _start(self) -> None:
+    def _start(self, calls: int) -> None:
         with paused():  # many objects and no garbage, as in a capture
             self._prepare()
         assert self._compilation is not None
         self._compilation.start()
-        self._replay.around = _Alone(self._replay, self._compilation)
+        if self._at - calls <= _NEAR:
+            self._replay.around = _Alone(self._replay, self._compilation)
 
     def _prepare(self) -> None:
         options, devices = self._options, self._replay.devices
@@ -96,18 +113,26 @@ class Switch:
         self._prepared = (program, executable, audit)
         self._compilation = Compilation(regions, DiskCache(), eager_draws=eager_draws)
 
-    def _switch(self) -> None:
+    def _switch(self, calls: int) -> None:
+        if self._compilation is None:
+            self._start(calls)
+        assert self._compilation is not None
+        assert self._prepared is not None
+        if not self._compilation.is_done and self._options.switch_at is None and self._is_auto:
+            warn(
+                f"{self._name} waits for Inductor at call {calls + 1:,}: compiling takes longer "
+                f"than foreseen. It waits {_LIMIT:.0f} s at most. "
+                'set_backend("auto", switch_at=n) chooses another call.',
+                BackendWarning,
+            )
         with self._stages.stage("compiling with Inductor"):
-            if self._compilation is None:
-                self._start()
-            assert self._compilation is not None
-            assert self._prepared is not None
-            self._compilation.finish()
+            self._compilation.finish(_LIMIT if self._is_auto else None)
         self._replay.adopt(*self._prepared)
-        self._end()
+        self._end(f"runs Inductor's code since call {calls + 1:,}")
 
-    def _end(self) -> None:
+    def _end(self, plan: str) -> None:
         self._replay.before_run, self._replay.around = None, self._around
+        self._replay.backend_plan = plan
 
 
 class _Alone:

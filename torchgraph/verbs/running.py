@@ -14,14 +14,16 @@ BACKENDS = ("auto", "aten", "inductor")
 class RunningVerbs(Verbs):
     """See `GraphConfig`."""
 
-    def set_backend(self, backend: str, *, switch_at: int = 16) -> None:
+    def set_backend(self, backend: str, *, switch_at: int | None = None) -> None:
         """How programs run.
 
         ``"aten"``: Python over ATen ops, at once, bitwise equal to eager on the CPU.
         ``"inductor"``: compiled by torch's Inductor before the first step, within rounding of
         eager, equal from run to run. ``"auto"``, the default: `aten` for the first ``switch_at``
-        calls of a program while another process compiles, Inductor's code from then on, also if
-        that means to wait; under `torch.use_deterministic_algorithms` it is `aten`.
+        calls of a program while another process compiles, Inductor's code from then on. Without
+        ``switch_at`` the number is computed from the program, such that the compiler should long
+        be done: tens of thousands for a small MLP, some hundred for a GPT. It depends on nothing
+        else; the call waits if it must. Under `torch.use_deterministic_algorithms` it is `aten`.
 
         Compiled code is kept on disk, for the next process too. Where nothing can be compiled, a
         warning says why, and `aten` goes on.
@@ -32,7 +34,7 @@ class RunningVerbs(Verbs):
         if backend not in BACKENDS:
             known = ", ".join(map(repr, BACKENDS))
             raise InvalidOption(f"set_backend takes {known}, not {backend!r}.")
-        if type(switch_at) is not int or switch_at < 1:
+        if switch_at is not None and (type(switch_at) is not int or switch_at < 1):
             raise InvalidOption(f"switch_at takes an int of at least 1, not {switch_at!r}.")
         self._set(backend=backend, switch_at=switch_at)
 
