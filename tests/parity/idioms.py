@@ -7,6 +7,7 @@ does not know. Nothing in them knows that a Graph exists.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+
+from tests.support import same_bits
+from torchgraph.errors import AttributeWriteWarning
+from torchgraph.testing import Setup, assert_parity
 
 Batch = tuple[Any, ...]
 
@@ -83,3 +88,67 @@ def normal(*shapes: tuple[int, ...], steps: int = 3) -> Callable[[], list[Batch]
 def labelled(shape: tuple[int, ...], classes: int, steps: int = 3) -> Callable[[], list[Batch]]:
     """Normal draws and a class for each row."""
     return each(lambda _: (torch.randn(shape), torch.randint(classes, shape[:1])), steps)
+
+
+def _setup(idiom: Idiom) -> Setup:
+    model = idiom.model()
+    optimizer = idiom.optimizer(model) if idiom.optimizer is not None else None
+    return Setup(model, optimizer, idiom.loss)
+
+
+def _train(idiom: Idiom, batches: list[Batch]) -> tuple[nn.Module, list[Any], list[Any]]:
+    """Eager's model, losses, and what else it leaves: states, slots, the generator."""
+    torch.manual_seed(0)
+    model, optimizer, loss, _ = _setup(idiom)
+    losses, left = [], []
+    for batch in batches:
+        value = loss(model, *batch)
+        if optimizer is not None:
+            value.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(value.detach())
+    held = (*model.state_dict().values(), *idiom.outside(model))
+    left += [value.detach() for value in held if isinstance(value, torch.Tensor)]
+    if optimizer is not None:
+        left += [value for slots in optimizer.state.values() for value in slots.values()]
+    return model, losses, [*left, torch.get_rng_state()]
+
+
+def assert_eager_is_sound(idiom: Idiom) -> None:
+    """Two runs under one seed give the same bits, the steps differ, and something is learned.
+
+    Without this, a difference from eager would say nothing about the Graph.
+    """
+    batches = idiom.batches()
+    model, losses, left = _train(idiom, batches)
+    _, again, left_again = _train(idiom, batches)
+    assert len(left) == len(left_again)
+    for first, second in zip((*losses, *left), (*again, *left_again), strict=True):
+        assert same_bits(first, second)
+    assert all(torch.isfinite(loss) for loss in losses)
+    assert len({loss.item() for loss in losses}) > 1, "the steps do not differ"
+    if idiom.optimizer is not None:
+        torch.manual_seed(0)
+        fresh = dict(_setup(idiom).model.named_parameters())
+        assert any(not torch.equal(fresh[n], p) for n, p in model.named_parameters())
+
+
+def assert_steps_are_eagers(idiom: Idiom) -> None:
+    """Parity of each step, and afterwards of what lies outside of ``state_dict``."""
+    made: list[Setup] = []
+
+    def make() -> Setup:
+        made.append(_setup(idiom))
+        return made[-1]
+
+    with warnings.catch_warnings():
+        if idiom.writes:
+            warnings.simplefilter("ignore", AttributeWriteWarning)
+        assert_parity(make, idiom.batches())
+
+    eager, graphed = (idiom.outside(side.model) for side in made)
+    assert len(eager) == len(graphed)
+    for expected, got in zip(eager, graphed, strict=True):
+        assert type(got) is type(expected)
+        assert same_bits(expected.detach(), got.detach())
