@@ -282,15 +282,15 @@ GRAPHS = [
     graph("sag", "GCNConv", pool="SAGPooling"),
 ]
 
-# --- e3nn, whose generated code runs as Python: a scripted function has a graph of its own ---
+# --- e3nn, whose generated code is scripted unless it is told otherwise ---
 
 
 class Equivariant(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, jit_mode: str) -> None:
         super().__init__()
         e3nn, o3, layers = library("e3nn"), library("e3nn.o3"), library("e3nn.nn")
         before = e3nn.get_optimization_defaults()["jit_mode"]
-        e3nn.set_optimization_defaults(jit_mode="eager")
+        e3nn.set_optimization_defaults(jit_mode=jit_mode)
         product = ("2x0e + 1x1o", "1x0e + 1x1o", "4x0e + 2x1o")
         try:
             self.product = o3.FullyConnectedTensorProduct(*product)
@@ -304,7 +304,11 @@ class Equivariant(nn.Module):
         return self.linear(self.norm(self.product(x, self.sh(points))))
 
 
-E3NN = [Idiom("e3nn_product", Equivariant, normal((4, 5), (4, 3), (4, 3)), error)]
+POINTS = normal((4, 5), (4, 3), (4, 3))
+E3NN = [
+    Idiom("e3nn_as_python", lambda: Equivariant("eager"), POINTS, error),
+    Idiom("e3nn_scripted", lambda: Equivariant("script"), POINTS, error),
+]
 
 # --- neuraloperator ---
 

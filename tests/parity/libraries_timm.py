@@ -106,7 +106,7 @@ TIMM = [
     layer("std_conv", "ScaledStdConv2d", 8, 8, 3),
     layer("split_batch_norm", "SplitBatchNorm2d", 8, num_splits=2),
     layer("eca", "EcaModule", 8),
-    layer("cbam", "CbamModule", 8, rd_ratio=0.5),
+    layer("split_attention", "SplitAttn", 8),
     layer("global_context", "GlobalContext", 8),
     layer("drop_block", "DropBlock2d", 0.3, block_size=3),
     layer("selective_kernel", "SelectiveKernel", 8),
