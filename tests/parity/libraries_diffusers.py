@@ -90,7 +90,7 @@ DIT = {
     "num_embeds_ada_norm": 3,
 }
 LINE = {
-    "sample_size": 16,
+    "sample_size": 64,
     "in_channels": 2,
     "out_channels": 2,
     "extra_in_channels": 64,
@@ -110,5 +110,5 @@ DIFFUSERS = [
     Idiom("diffusers_autoencoder", made("AutoencoderKL", **CODER), IMAGES, rebuilt),
     Idiom("diffusers_vq", made("VQModel", num_vq_embeddings=8, **CODER), IMAGES, quantized),
     Idiom("diffusers_dit", made("DiTTransformer2DModel", **DIT), each(images_of_a_class), classed),
-    Idiom("diffusers_unet_1d", made("UNet1DModel", **LINE), normal((2, 2, 16)), denoised),
+    Idiom("diffusers_unet_1d", made("UNet1DModel", **LINE), normal((2, 2, 64)), denoised),
 ]
