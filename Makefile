@@ -10,6 +10,7 @@ TORCH ?= $(DEFAULT_TORCH)
 VENV := $(if $(filter $(DEFAULT_TORCH),$(TORCH)),.venv,.venv-$(TORCH))
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
+LIBRARIES := $(VENV)/timm
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-all sanitize lint bench gpu gpu-build gpu-test gpu-bench clean
@@ -41,8 +42,16 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(READY)
+# Third-party libraries. timm comes with a torchvision whose ops a CPU torch does not load, and what
+# asks whether it is installed would break: the two lie in a folder that only timm's tests see.
+$(LIBRARIES): $(READY)
+	$(BIN)/python -m pip install --quiet "torch==$(TORCH)" --editable ".[dev,libraries]"
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(LIBRARIES) "timm>=1.0.15,<2" torchvision
+	touch $(LIBRARIES)
+
+test-all: $(LIBRARIES)
 	$(BIN)/python -m pytest
+	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest tests/parity/test_timm.py
 
 # The compiled parts under address and undefined-behaviour checks.
 sanitize: $(READY)

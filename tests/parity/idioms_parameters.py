@@ -1,0 +1,169 @@
+"""Idioms of parameters: replaced, tied, hooked, parametrized, held by no module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
+
+from .idioms import Idiom, each, entropy, itself, labelled, momentum, normal
+
+
+class DataAssigned(nn.Module):
+    """Weights are clamped and a running norm is replaced through ``.data``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("norm", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.linear.weight.data = self.linear.weight.data.clamp(-0.3, 0.3)
+        self.norm.data = 0.5 * self.norm + 0.5 * x.detach().norm()
+        return self.linear(x) / self.norm
+
+
+class Scaled(nn.Module):
+    """A parameter that another one takes the place of in the first forward pass, as lazy ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.ready = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.ready:
+            old = self.scale
+            self.scale = nn.Parameter(1 / x.detach().std(0), requires_grad=False)
+            self.ready = old is not self.scale
+        return self.linear(x * self.scale)
+
+
+class Row:
+    """No module, and nothing that a module knows: weights in a plain object."""
+
+    def __init__(self, size: int) -> None:
+        self.weight = torch.randn(size, size).mul_(0.3).requires_grad_()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+class Outside(nn.Module):
+    """Parameters in a plain object, a list of tuples, a closure and a partial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.row = Row(4)
+        listed = nn.Parameter(torch.ones(4))
+        closed = nn.Parameter(torch.zeros(4))
+        bound = nn.Parameter(torch.full((4,), 0.5))
+        self.steps: list[tuple[str, nn.Parameter]] = [("scale", listed)]
+        self.shift: Callable[[torch.Tensor], torch.Tensor] = lambda x: x + closed
+        self.gate = functools.partial(torch.mul, bound)
+        self.hidden = (self.row.weight, listed, closed, bound)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.row(self.linear(x)))
+        for _, scale in self.steps:
+            x = x * scale
+        return self.gate(self.shift(x)).sum(0)
+
+
+def hidden(model: nn.Module) -> Sequence[torch.Tensor]:
+    return model.hidden
+
+
+def with_hidden(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam([*model.parameters(), *hidden(model)], lr=1e-2)
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.triu() + weight.triu(1).transpose(-1, -2)
+
+
+def parametrized() -> nn.Module:
+    """Spectral norm, weight norm, a parametrization of one's own, an orthogonal matrix."""
+    first = parametrizations.spectral_norm(nn.Linear(6, 6))
+    second = parametrizations.weight_norm(nn.Linear(6, 6))
+    third, last = nn.Linear(6, 6), nn.Linear(6, 3)
+    parametrize.register_parametrization(third, "weight", Symmetric())
+    parametrizations.orthogonal(last, "weight")
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), third, last)
+
+
+def pruned() -> nn.Module:
+    """Weights that hooks compute before each forward pass and set as plain attributes."""
+    first, second = nn.Linear(6, 6), nn.utils.spectral_norm(nn.Linear(6, 3))
+    prune.l1_unstructured(first, "weight", amount=0.5)
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is the head's too, by assignment; logits are asked to be sane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(12, 6)
+        self.norm = nn.LayerNorm(6)
+        self.head = nn.Linear(6, 12, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.norm(self.embed(ids)))
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        if torch.isnan(loss).any() or not torch.isfinite(loss):
+            raise FloatingPointError("the loss is NaN")
+        return loss
+
+
+class Hooked(nn.Module):
+    """Forward hooks that keep features, a forward pre-hook, and hooks of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.features: dict[str, torch.Tensor] = {}
+        self.first.register_forward_hook(self._keep)
+        self.second.register_forward_pre_hook(lambda _, args: (F.relu(args[0]),))
+        self.second.register_full_backward_hook(lambda _, grads, __: (grads[0] * 0.5,))
+
+    def _keep(self, module: nn.Module, args: Any, out: torch.Tensor) -> None:
+        self.features["first"] = out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.second(self.first(x))
+        kept = self.features["first"]
+        if kept.requires_grad:
+            kept.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
+        return out + kept.mean(1, keepdim=True)
+
+
+IDIOMS = [
+    Idiom("data_assigned", DataAssigned, normal((5, 4), steps=4), optimizer=momentum),
+    Idiom("parameter_replaced_in_forward", Scaled, normal((5, 4), steps=4)),
+    Idiom(
+        "parameters_that_no_module_holds",
+        Outside,
+        normal((5, 4), steps=4),
+        optimizer=with_hidden,
+        outside=hidden,
+    ),
+    Idiom("parametrizations", parametrized, labelled((5, 6), 3), entropy, momentum),
+    Idiom(
+        "tied_weights_and_nan_checks",
+        Tied,
+        each(lambda _: (torch.randint(12, (3, 7)),), 4),
+        itself,
+    ),
+    Idiom("hooks", Hooked, labelled((5, 6), 3, 4), entropy, writes=True),
+    Idiom("weights_set_by_hooks", pruned, labelled((5, 6), 3, 4), entropy, writes=True),
+]
