@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from torchgraph import _torch
+from torchgraph.counters import counters
 from torchgraph.debug import text
 from torchgraph.errors import SourceLine
 from torchgraph.options import PassOptions
@@ -155,3 +156,13 @@ def same_bits(left: Any, right: Any) -> bool:
 def _bytes(tensor: torch.Tensor) -> bytes:
     tensor = tensor.resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
+
+
+def settle(graph: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``graph`` until a program serves the call: recorded, confirmed, replayed once."""
+    for _ in range(5):
+        with_program = counters.replays
+        returned = graph(*args, **kwargs)
+        if counters.replays > with_program:
+            return returned
+    raise AssertionError("no program came to serve these calls")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from collections.abc import Iterator
 from typing import Any
 
 import torch

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .capture.program_of import Captured
 from .capture.inputs import Call, Inputs, leaves, map_leaves
+from .capture.program_of import Captured
 from .errors import (
     InvalidOption,
     NotSupported,

@@ -9,6 +9,7 @@ from typing import Any
 
 from .capture.inputs import Call
 from .capture.step import Step
+from .counters import counters
 from .errors import CacheThrashWarning, StepFailed, warn
 from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
@@ -64,6 +65,7 @@ class ProgramCache:
             StepFailed: an op raised. ``broken`` says whether anything was written before.
         """
         start = perf_counter()
+        counters.replays += 1
         try:
             returned = replay.run(call)
         except StepFailed:

@@ -63,7 +63,12 @@ def digest(call: Call) -> tuple[float, ...]:
             if tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex():
                 values = tensor.detach().double().flatten()
                 weights = torch.arange(1, 8, dtype=torch.float64, device=values.device)
-                found += [values.sum().item(), (values * weights[torch.arange(len(values), device=values.device) % 7]).sum().item()]
+                found += [
+                    values.sum().item(),
+                    (values * weights[torch.arange(len(values), device=values.device) % 7])
+                    .sum()
+                    .item(),
+                ]
             else:
                 found.append(float(tensor.detach().abs().sum().item()) if tensor.numel() else 0.0)
     return tuple(found)

@@ -9,10 +9,9 @@ from typing import Any
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Start, digest, unlike
+from .confirm import Start, unlike
 from .errors import (
     AttributeReadAndWritten,
-    CaptureError,
     ConfirmWarning,
     EagerWarning,
     GraphError,

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-
 from torchgraph.capture.decompositions import table
+
 from torchgraph.testing import Setup, assert_parity
 
 

@@ -44,10 +44,10 @@ from ..program import (
     TensorMeta,
     provenance,
 )
+from ..record.trail import Stamp
 from . import unsafe_parts
 from .functional_form import functional_form
 from .step import Leaf
-from ..record.trail import Stamp
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten.copy_.default

@@ -14,9 +14,9 @@ from .. import effects, ops
 from .._torch import OpOverload, fake_mode, graph_module, host_symbol
 from ..errors import CaptureError
 from ..program import RECORDED, OutputSpec, Provenance, Role
-from .step import Leaf
-from .fakes import Fakes
 from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
+from .fakes import Fakes
+from .step import Leaf
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default

@@ -13,9 +13,7 @@ from ..options import Options
 from .inputs import Call, map_leaves, paths
 
 
-def micro_batch(
-    call: Call, build: Callable[..., Any], options: Options, number: int = 0
-) -> Call:
+def micro_batch(call: Call, build: Callable[..., Any], options: Options, number: int = 0) -> Call:
     """``call`` with one of its micro-batches, as OneFlow's unpack gives it.
 
     Raises:

@@ -17,10 +17,10 @@ from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
 from ..options import Options
 from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
+from ..record.outcome import Outcome
 from .functionalize import functionalize
 from .graph_of import graph_of
 from .inputs import hollow
-from ..record.outcome import Outcome
 from .skip import keep_skipped
 from .step import Leaf
 

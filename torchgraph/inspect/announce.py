@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..blocks import DebugOptions
-from ..capture.program_of import Captured
 from ..capture.inputs import Call, described
+from ..capture.program_of import Captured
 from ..debug import text
 from ..debug.stages import Stages
 from ..debug.tree import TreeSource, trace_lines

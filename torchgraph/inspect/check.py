@@ -10,7 +10,6 @@ import torch
 from torch import fx, nn
 
 from ..amp import Scaler
-from ..record.amp import Autocast
 from ..capture.inputs import Call
 from ..capture.step import Step
 from ..errors import NotSupported, SourceLine
@@ -24,6 +23,7 @@ from ..program import (
     optimizer_of,
     provenance,
 )
+from ..record.amp import Autocast
 from ..replay.graphs import op_by_op
 from ..replay.replay import Replay
 from . import bits
@@ -177,8 +177,7 @@ class _GraphSide:
         ends = {
             out.target: value
             for out, value in pairs
-            if out.kind is OutputKind.UPDATE
-            and optimizer_of(out.target) not in skipped
+            if out.kind is OutputKind.UPDATE and optimizer_of(out.target) not in skipped
         }
         found = {
             f"output{out.target}": value for out, value in pairs if out.kind is OutputKind.USER

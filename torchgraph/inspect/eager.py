@@ -12,9 +12,9 @@ from torch import nn
 from .._torch import TorchDispatchMode, engine_watch
 from ..amp import Scaler
 from ..capture.inputs import Call, map_leaves, paths
+from ..capture.optimizers import step as step_all
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
-from ..capture.optimizers import step as step_all
 from ..options import Options
 from ..program import Role
 from . import bits

@@ -14,7 +14,7 @@ from .. import effects
 from ..debug import text
 from ..errors import SourceLine
 from ..guards import ValueGuard
-from ..program import OutputKind, OutputSpec, Phase, Program, Role, provenance
+from ..program import Phase, Program, Role, provenance
 from ..replay.graphs import cuda_graphs
 from ..replay.replay import Replay
 from . import baked

@@ -18,7 +18,6 @@ from torch.profiler import record_function
 
 from .._torch import below_autograd
 from ..amp import Scaler
-from ..record.amp import Autocast
 from ..capture.inputs import Call
 from ..lower import Executable, Lowered, Plan
 from ..lower.allocations import METHOD, recorded, taken
@@ -26,6 +25,7 @@ from ..lower.planning import MemoryPlan, planned_peak
 from ..lower.workspace import workspaces
 from ..options import Options
 from ..program import Role
+from ..record.amp import Autocast
 from ..replay.replay import Replay
 from .eager import Eager, copied
 

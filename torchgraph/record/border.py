@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from .._listening import is_listening, not_listening
-from .trail import Trail
 from ..errors import DataDependent, NonScalarBackward
 from ..program import Phase
 from . import number
 from .recorder import Recorder
+from .trail import Trail
 
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")

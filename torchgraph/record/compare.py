@@ -99,10 +99,14 @@ def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
 def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
     if before.args == now.args and before.kwargs == now.kwargs and not _has_floats(now):
         return
-    for left, right in zip_longest(_flat((before.args, before.kwargs)), _flat((now.args, now.kwargs))):
+    for left, right in zip_longest(
+        _flat((before.args, before.kwargs)), _flat((now.args, now.kwargs))
+    ):
         if not _same(left, right):
             what = f"an argument of {now.target} was {_shown(left)} and is {_shown(right)}"
-            plain = isinstance(left, (int, float, complex)) and isinstance(right, (int, float, complex))
+            plain = isinstance(left, (int, float, complex)) and isinstance(
+                right, (int, float, complex)
+            )
             kind = Kind.CONSTANT if plain else Kind.STRUCTURE
             yield Difference(kind, what, now.provenance.line)
 
@@ -129,9 +133,7 @@ def _constants(old: Outcome, new: Outcome) -> Iterator[Difference]:
         old.tape.constants.items(), new.tape.constants.items(), strict=False
     ):
         if not _same(one, other):
-            line = next(
-                (e.provenance.line for e in new.tape.entries if e.outs == index), None
-            )
+            line = next((e.provenance.line for e in new.tape.entries if e.outs == index), None)
             what = f"a tensor that Python makes held {_shown(one)} and holds {_shown(other)}"
             yield Difference(Kind.CONSTANT, what, line)
 
@@ -149,7 +151,9 @@ def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _reads(entry: Entry, index: int) -> bool:
-    return any(getattr(value, "index", None) == index for value in _flat((entry.args, entry.kwargs)))
+    return any(
+        getattr(value, "index", None) == index for value in _flat((entry.args, entry.kwargs))
+    )
 
 
 def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -179,7 +183,7 @@ def _same(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(map(_same, old, new))
     try:
         return bool(old == new)
-    except Exception:  # noqa: BLE001  # a class of the user's that cannot be compared
+    except Exception:  # a class of the user's that cannot be compared
         return False
 
 
@@ -196,5 +200,7 @@ def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
 
 def _shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())
+        return (
+            f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())
+        )
     return repr(value)[:80]

@@ -18,9 +18,9 @@ import torch
 
 from .._listening import not_listening
 from .._torch import OpOverload
-from .trail import Trail
 from ..errors import RandomStateTouched
 from .tape import Entry, Ref
+from .trail import Trail
 
 aten = torch.ops.aten
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from .._torch import pytree, storage_id
+from ..capture.scaler import Scaling
+from ..capture.step import Step
 from ..errors import GradientNotFinal, SourceLine
 from ..options import Options
 from ..program import Phase, Role
-from ..capture.scaler import Scaling
-from ..capture.step import Step
 from .trail import Trail
 
 

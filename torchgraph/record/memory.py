@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
 from .tape import Layout, Tape
 
 _Key = tuple[Any, ...]

@@ -11,10 +11,10 @@ from torch import nn
 
 from ..capture.inputs import hollow, map_leaves
 from ..capture.step import Leaf, Step
-from .watch import Change
 from ..errors import GraphError
 from ..program import CallRecord, OutputSpec, Role
 from .tape import Tape
+from .watch import Change
 
 Read = tuple[str, Any, str, Any]
 

@@ -11,7 +11,6 @@ import torch
 from .. import effects
 from .._listening import decomposes, listening, not_listening
 from .._torch import OpOverload
-from .trail import Trail
 from ..errors import CaptureError, RandomStateTouched
 from ..program import Phase, Provenance
 from . import number
@@ -19,6 +18,7 @@ from .draws import Draws
 from .memory import Memory
 from .rewritten import in_parts, rewritten
 from .tape import Entry, Expectation, Ref, Tape
+from .trail import Trail
 from .undo import Undo
 
 aten = torch.ops.aten

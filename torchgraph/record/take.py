@@ -13,15 +13,10 @@ from torch import nn
 
 from .._listening import not_listening
 from .._torch import storage_id
-from .amp import Autocast
-from .gradients import Gradients
 from ..capture.inputs import Call, map_leaves, paths
 from ..capture.micro_batch import micro_batch, pack
-from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
-from .trail import Trail
-from .watch import AttributeWatch, CallWatch
 from ..errors import (
     BackwardWithoutOptimizer,
     OptimizerWithoutBackward,
@@ -32,12 +27,17 @@ from ..errors import (
 )
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
+from .amp import Autocast
 from .border import Border
 from .ends import ends
+from .gradients import Gradients
 from .outcome import Outcome, OutputSlot, rebuilt
 from .recorder import Recorder
-from .tape import Ref, Tape
+from .refusals import no_cond, no_steps, readable_errors, scaler_calls
+from .tape import Ref
+from .trail import Trail
 from .update import Numbers, Update
+from .watch import AttributeWatch, CallWatch
 
 
 def take(
@@ -231,9 +231,9 @@ class _Taking:
                 found.append(tensor)
                 return
             value = tensor.detach()
-            if value.layout is torch.strided and storage_id(value) in owned:
-                value = value.clone()
-            elif self._recorder.memory.find(value) in self._recorder.tape.constants:
+            if (
+                value.layout is torch.strided and storage_id(value) in owned
+            ) or self._recorder.memory.find(value) in self._recorder.tape.constants:
                 value = value.clone()
             found.append(value)
 
@@ -381,7 +381,9 @@ class _Taking:
             for holder in (module._parameters, module._buffers, module._modules)
         ]
         places = [(leaf.value, leaf.value.data) for _, leaf in self._step.tensors()]
-        leaves = [(leaf.value, leaf.value.grad) for _, leaf in self._step.tensors() if leaf.value.is_leaf]
+        leaves = [
+            (leaf.value, leaf.value.grad) for _, leaf in self._step.tensors() if leaf.value.is_leaf
+        ]
         try:
             yield
         except BaseException:

@@ -14,10 +14,9 @@ from .. import ops
 from .._listening import not_listening
 from .._symbolic import symbolic_python_math
 from .._torch import OpOverload
+from ..capture.optimizers import clip_gradients, scaled_step, unscale
 from ..capture.scaler import Scaling
 from ..capture.step import SCALER, Leaf, Step
-from .trail import Trail
-from ..capture.optimizers import clip_gradients, scaled_step, unscale
 from ..optim import fused
 from ..optim.rules import check, eager_branches
 from ..options import Options
@@ -26,6 +25,7 @@ from . import number
 from .places import assign
 from .recorder import Recorder
 from .tape import Ref
+from .trail import Trail
 
 
 class Numbers:
@@ -227,10 +227,7 @@ class Update:
 def _namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
     """Where the optimizers' steps look up ``max`` and ``min``."""
     steps = {
-        vars(cls)["step"]
-        for opt in optimizers
-        for cls in type(opt).__mro__
-        if "step" in vars(cls)
+        vars(cls)["step"] for opt in optimizers for cls in type(opt).__mro__ if "step" in vars(cls)
     }
     found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
     return list(found.values())

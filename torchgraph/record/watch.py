@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from ..capture.inputs import described
 from ..errors import (
     AttributeWriteWarning,
     SourceLine,
@@ -22,7 +23,6 @@ from ..errors import (
 )
 from ..guards import ABSENT
 from ..program import CallRecord
-from ..capture.inputs import described
 from .trail import Trail
 
 _PLAIN = frozenset(

@@ -11,12 +11,9 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
-from ..capture.program_of import Captured
 from ..capture.inputs import Call, described, map_leaves
+from ..capture.program_of import Captured
 from ..capture.step import Leaf, Step
-from ..record.outcome import rebuilt
-from ..record.places import assign
-from ..counters import counters
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
 from ..guards import Guards, same_attribute
@@ -32,6 +29,8 @@ from ..program import (
     TensorMeta,
     optimizer_of,
 )
+from ..record.outcome import rebuilt
+from ..record.places import assign
 from . import cudnn
 from .confirm import Audit, NotConfirmed
 from .derived import Derived
@@ -189,7 +188,6 @@ class Replay:
     def _run(self, call: Call) -> Any:
         try:
             values = self._values(call)
-            counters.replays += 1
             if self.derived.tensors:
                 self.derived.refresh()
             results = self._execute(values)
