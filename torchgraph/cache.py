@@ -54,6 +54,11 @@ class ProgramCache:
                 return replay
         return None
 
+    def others(self, key: Key, tried: Replay) -> list[Replay]:
+        """The other programs that fit such a call as things stand."""
+        found = [one for one in self._by_key.get(key, ()) if one is not tried]
+        return [one for one in found if not one.why_not()]
+
     def holds(self, key: Key) -> bool:
         """True when there is a program for such calls, though it may not fit as things stand."""
         return bool(self._by_key.get(key))

@@ -7,12 +7,14 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from rich.tree import Tree
 from torch.optim import Optimizer
 
 from . import amp, state
+from ._listening import is_listening
 from ._torch import is_tracing
 from .amp import Scaler
 from .buckets import Padder
@@ -33,6 +35,7 @@ from .errors import (
     NestedGraph,
     NotAnOptimizer,
     NotCompiled,
+    SharedMemory,
 )
 from .holder import ModuleHolder
 from .inspect import announce, peaks
@@ -50,6 +53,7 @@ from .replay.replay import Replay
 from .replay.switch import Switch
 from .schedule import Schedulers
 
+_in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
 _capturing = threading.RLock()
 """Capture patches torch.nn.Module for its length: one at a time in a process."""
 
@@ -94,6 +98,8 @@ class Graph(ModuleHolder):
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._progress = state.Progress()
+        self._strangers: set[int] = set()
+        """ids of modules that no attribute holds, of which was warned."""
         self._last_call: tuple[Outcome, Call] | None = None
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()
@@ -167,7 +173,7 @@ class Graph(ModuleHolder):
             raise GraphNotInitialized(
                 f"{type(self).__name__} was called before super().__init__()."
             )
-        if is_tracing():
+        if is_listening() or is_tracing() or _in_build.get():
             raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
         with self._lock:
             return self._step(args, kwargs)
@@ -177,27 +183,43 @@ class Graph(ModuleHolder):
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call, replay = self._fit(args, kwargs)
-        if replay is None or not replay.guards.no_gradients():
+        if replay is None or self._recordings.doubts(replay, call) or self._has_gradients(replay):
             return self._recorded(call)
+        try:
+            returned = self._replayed(replay, call)
+        except (ValueMoved, SharedMemory):  # nothing has happened
+            return self._other(replay, call)
+        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+
+    def _replayed(self, replay: Replay, call: Call) -> Any:
         self._schedulers.check_loss(replay.returns_loss)
         if replay.before_run is not None:
             replay.before_run(self._progress.calls[replay.serves])
         with replay.around:
-            try:
-                returned = self._cache.run(replay, call)
-            except ValueMoved:
-                return self._recorded(call)
+            returned = self._cache.run(replay, call)
             self._progress.count(replay.serves)
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
                 self._schedulers.step(lambda: replay.loss(returned), stepped)
-        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+        return returned
+
+    def _has_gradients(self, replay: Replay) -> bool:
+        return bool(self._optimizers) and not replay.guards.no_gradients()
+
+    def _other(self, tried: Replay, call: Call) -> Any:
+        """A call whose values the program that seemed to fit was not made for."""
+        for replay in self._cache.others(self._key(call), tried):
+            try:
+                return self._replayed(replay, call)
+            except (ValueMoved, SharedMemory):
+                continue
+        return self._recorded(call)
 
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
         with amp.started(self._scaler, self._optimizers):
             step = Step.scan(self._modules, self._optimizers, self._scaler)
-            if step.has_gradients():
+            if self._optimizers and step.has_gradients():
                 outcome = self._recordings.alone(step, call)
             else:
                 outcome = self._recordings.call(self._key(call), step, call, self.config.options)
@@ -289,6 +311,7 @@ class Graph(ModuleHolder):
                 depth=self._blocks.debug().max_py_stack_depth,
                 options=self.config.options,
                 heard=heard,
+                warned=self._strangers,
                 built=self._schedulers.check_loss,
             )
 
@@ -297,9 +320,11 @@ class Graph(ModuleHolder):
         """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
         with _capturing, self._inside_build():
             self._schedulers.tracing(True)
+            token = _in_build.set(True)
             try:
                 yield
             finally:
+                _in_build.reset(token)
                 self._schedulers.tracing(False)
 
     def sync(self) -> None:

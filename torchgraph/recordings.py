@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ._torch import storage_id
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
@@ -20,6 +21,7 @@ from .errors import (
     warn,
 )
 from .options import Options
+from .program import Role
 from .record.compare import Difference, Kind, difference
 from .record.outcome import Outcome
 from .record.watch import warn_written
@@ -71,12 +73,13 @@ class Recordings:
         self._take = take
         self._compile = compile
         self._signatures: dict[Hashable, _Signature] = {}
+        self._doubted: dict[int, tuple[_Signature, _Draft, Replay]] = {}
         self.eager_calls = 0
-        self._warned: set[str] = set()
 
     def clear(self) -> None:
         """Forget everything."""
         self._signatures.clear()
+        self._doubted.clear()
 
     def call(self, key: Any, step: Step, call: Call, options: Options) -> Outcome:
         """Run a call that no program serves, and learn from it.
@@ -88,7 +91,8 @@ class Recordings:
         known = self._signatures.setdefault(key, _Signature())
         if known.refused is not None and not self._cache.holds(key):
             raise known.refused.with_traceback(None)
-        if known.eager or known.refused is not None:
+        unlike_others = step.shares_memory(call.tensors)
+        if known.eager or known.refused is not None or unlike_others:
             return self._in_eager(step, call)
         replays = [draft.replay for draft in known.drafts if draft.replay is not None]
         start = Start.of(step, call, replays)
@@ -120,7 +124,7 @@ class Recordings:
         same = next((draft for draft, apart in found if apart is None), None)
         if same is None:
             self._draft(key, known, call, start, outcome, options, found[0][1] if found else None)
-        elif same.replay is not None and not _is_weak(same, start):
+        elif same.replay is not None:
             known.restless = known.restless_constants = 0
             self._confirm(key, known, same, same.replay, call, start, outcome, options)
 
@@ -148,7 +152,7 @@ class Recordings:
             except GraphError as error:
                 self._refuse(key, known, error)
                 return
-        known.drafts.insert(0, _Draft(outcome, replay, start.digest))
+        known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
         del known.drafts[options.cache_size :]
 
     def _confirm(
@@ -175,6 +179,25 @@ class Recordings:
             )
             return
         self._cache.add(key, replay, options.cache_size)
+        if _is_weak(draft, start, outcome):
+            self._doubted[id(replay)] = (known, draft, replay)
+
+    def doubts(self, replay: Replay, call: Call) -> bool:
+        """True when a program was confirmed by the very batch that it was recorded with.
+
+        Then its constants may be of that batch: the first other batch is recorded once more.
+        """
+        if id(replay) not in self._doubted:
+            return False
+        known, draft, _ = self._doubted[id(replay)]
+        if digest(call) == draft.digest:
+            return False
+        del self._doubted[id(replay)]
+        if replay in list(self._cache):
+            self._cache.remove(replay)
+            known.drafts.insert(0, draft)
+            draft.replay = replay
+        return True
 
     def _give_up(self, key: Any, known: _Signature) -> None:
         apart = known.last
@@ -198,6 +221,12 @@ class Recordings:
             warn_written(written)
 
 
-def _is_weak(draft: _Draft, start: Start) -> bool:
+def _is_weak(draft: _Draft, start: Start, outcome: Outcome) -> bool:
     """True where two equal recordings say little: the same batch, and constants among the ops."""
-    return False and draft.digest == start.digest and bool(draft.outcome.tape.constants)
+    pairs = zip(draft.outcome.leaves, outcome.leaves, strict=True)
+    others = any(
+        one.role is Role.FREE and storage_id(one.value) != storage_id(other.value)
+        for (one, _), (other, _) in pairs
+    )
+    constants = others or bool(outcome.tape.constants)
+    return constants and bool(start.digest) and draft.digest == start.digest

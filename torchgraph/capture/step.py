@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._torch import has_step_hooks, tensor_hooks
+from .._torch import has_step_hooks, storage_id, tensor_hooks
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..program import ParameterGroup, Role
@@ -174,6 +174,11 @@ class Step:
         """True when an eager backward has left a gradient in a parameter or a buffer."""
         leaves = (leaf.value for _, leaf in self.tensors())
         return any(value.is_leaf and value.grad is not None for value in leaves)
+
+    def shares_memory(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """True when one of ``tensors`` lies in the memory of a state."""
+        memory = {storage_id(leaf.value) for _, leaf in self.tensors() if leaf.value.numel()}
+        return any(storage_id(tensor) in memory for tensor in tensors)
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""

@@ -109,6 +109,7 @@ class Recorder:
     def outs(self, out: Any) -> Any:
         """The values of results, new ones where nothing lay there."""
         if isinstance(out, torch.Tensor):
+            self._refuse_layout(out)
             known = self.memory.find(out)
             return self.memory.new(out) if known is None else known
         if isinstance(out, (list, tuple)):
@@ -246,6 +247,14 @@ class Recorder:
         if self._trail.phase is not Phase.UPDATE:
             with not_listening():
                 self.undo.keep(tensor)
+
+    def _refuse_layout(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
+            raise CaptureError(
+                f"build makes a tensor of layout {tensor.layout}; a program holds dense ones only.",
+                where=self._trail.line,
+                fix="use nn.Embedding(sparse=False), or to_dense().",
+            )
 
     def _refuse_generator(self, op: OpOverload, args: Any, kwargs: Any) -> None:
         if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):

@@ -23,7 +23,6 @@ from ..errors import (
     RandomStateTouched,
     ScalerInBuild,
     SourceLine,
-    UnsupportedInput,
 )
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
@@ -37,7 +36,7 @@ from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from .tape import Ref
 from .trail import Trail
 from .update import Numbers, Update
-from .watch import AttributeWatch, CallWatch
+from .watch import AttributeWatch, CallWatch, warn_unregistered
 
 
 def take(
@@ -50,11 +49,13 @@ def take(
     depth: int,
     options: Options,
     built: Callable[[bool], None],
+    warned: set[int],
     heard: bool = True,
 ) -> Outcome:
     """One real step: ``build``, its backward passes, the optimizers' own steps.
 
-    ``built`` is told, before the update, whether `build` returns its loss. ``heard``: it is written down. If not, the tape is empty.
+    ``built`` is told, before the update, whether `build` returns its loss. ``heard``: it is
+    written down. If not, the tape is empty.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: tensors, attributes and generators are
@@ -63,8 +64,12 @@ def take(
     """
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built = built
+    taking.warned = warned
     taking.heard = heard
-    return taking.run()
+    try:
+        return taking.run()
+    finally:
+        vars(taking).clear()  # it knows itself, and would keep the batch until a collection
 
 
 class _Taking:
@@ -106,6 +111,7 @@ class _Taking:
             self._batches = [micro_batch(call, build, options, i) for i in number]
         self._inputs = list(self._call_leaves())
         self.built: Callable[[bool], None] = lambda returned: None
+        self.warned: set[int] = set()
         self.heard = True
         """While micro-batches after the first run nobody listens, and numbers are plain ones."""
         self._more: list[Any] = []
@@ -266,8 +272,9 @@ class _Taking:
                     values[position] = recorder.index(found[position])
             if self.heard:
                 ends(self._step, recorder, self._numbers.index)
-        for parameter in list(self._with_gradient()):
-            parameter.grad = None
+        if self._step.optimizers:
+            for parameter in list(self._with_gradient()):
+                parameter.grad = None
         return found, values
 
     # --- what comes of it -------------------------------------------------------------------------
@@ -341,13 +348,6 @@ class _Taking:
         call, memory = self._batches[0], self._recorder.memory
         names = paths(call.args, call.kwargs)
         for position, (name, tensor) in enumerate(zip(names, call.tensors, strict=True)):
-            if tensor.numel() and any(
-                storage_id(leaf.value) == storage_id(tensor) for _, leaf in self._step.tensors()
-            ):
-                raise UnsupportedInput(
-                    f"{name} shares memory with a parameter, a buffer or a slot of the Graph.",
-                    fix="pass a clone(), or read it inside of build.",
-                )
             self._recorder.undo.foreign(tensor)
             leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
             yield leaf, memory.new(tensor)
@@ -361,6 +361,9 @@ class _Taking:
         self._recorder.undo.foreign(held)
 
     def _meet_module(self, module: nn.Module) -> None:
+        if id(module) not in self.warned and any(True for _ in module.parameters()):
+            self.warned.add(id(module))
+            warn_unregistered(module)
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
             self._outside.append(child)

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -275,14 +274,16 @@ class CallWatch:
 
     def _meet(self, module: nn.Module) -> str:
         """A module that no attribute of the Graph holds: its tensors are inputs by reference."""
-        if any(True for _ in chain(module.parameters(), module.buffers())):
-            warn(
-                f"{type(module).__name__} is called in build, but no attribute of the Graph holds "
-                "it: its parameters are read by reference and no optimizer of the Graph can train "
-                "them.",
-                UnregisteredModuleWarning,
-            )
         self._met(module)
         for child in module.modules():
             self._paths.setdefault(id(child), "")
         return ""
+
+
+def warn_unregistered(module: nn.Module) -> None:
+    """Warn of a module whose parameters no optimizer of the Graph can train."""
+    warn(
+        f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: its "
+        "parameters are read by reference and no optimizer of the Graph can train them.",
+        UnregisteredModuleWarning,
+    )
