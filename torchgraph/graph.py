@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 from rich.tree import Tree
+from torch import nn
 from torch.optim import Optimizer
 
 from . import amp, state
@@ -98,8 +100,8 @@ class Graph(ModuleHolder):
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._progress = state.Progress()
-        self._strangers: set[int] = set()
-        """ids of modules that no attribute holds, of which was warned."""
+        self._strangers: WeakSet[nn.Module] = WeakSet()
+        """Modules that no attribute holds, of which was warned."""
         self._last_call: tuple[Outcome, Call] | None = None
         self._stage_seconds: dict[str, float] = {}
         self.config = GraphConfig()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -49,7 +49,7 @@ def take(
     depth: int,
     options: Options,
     built: Callable[[bool], None],
-    warned: set[int],
+    warned: MutableSet[nn.Module],
     heard: bool = True,
 ) -> Outcome:
     """One real step: ``build``, its backward passes, the optimizers' own steps.
@@ -111,7 +111,7 @@ class _Taking:
             self._batches = [micro_batch(call, build, options, i) for i in number]
         self._inputs = list(self._call_leaves())
         self.built: Callable[[bool], None] = lambda returned: None
-        self.warned: set[int] = set()
+        self.warned: MutableSet[nn.Module] = set()
         self.heard = True
         """While micro-batches after the first run nobody listens, and numbers are plain ones."""
         self._more: list[Any] = []
@@ -361,8 +361,8 @@ class _Taking:
         self._recorder.undo.foreign(held)
 
     def _meet_module(self, module: nn.Module) -> None:
-        if id(module) not in self.warned and any(True for _ in module.parameters()):
-            self.warned.add(id(module))
+        if module not in self.warned and any(True for _ in module.parameters()):
+            self.warned.add(module)
             warn_unregistered(module)
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
