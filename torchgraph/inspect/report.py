@@ -31,6 +31,7 @@ class Report:
     name: str
     """Of the Graph: ``TrainGraph_0``."""
     backend: str
+    """That which runs: ``"inductor"``, ``"aten"``, or ``"aten (inductor failed: ...)"``."""
     serves_once: bool
     """True for a program that creates optimizer state: the second call captures another."""
     stages: tuple[Stage, ...]
@@ -85,7 +86,7 @@ class Report:
         held = tuple(facts.held(one, replay, peaks.of_values(one)) for one in cache)
         return cls(
             name=name,
-            backend=options.backend,
+            backend=facts.backend(replay),
             serves_once=replay.serves_once,
             stages=facts.stages(seconds, replay),
             passes=tuple(program.history),

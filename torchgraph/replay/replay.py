@@ -71,6 +71,8 @@ class Replay:
         """To be called before each run, with the number of calls so far; see `Switch`."""
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
+        self.inductor_failed: str = ""
+        """Why it stays on aten although Inductor was asked for."""
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""

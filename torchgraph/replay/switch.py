@@ -55,6 +55,7 @@ class Switch:
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
             self._end()
             kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
+            self._replay.inductor_failed = f"{kind}{failure}"
             warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
 
     def _start(self) -> None:
