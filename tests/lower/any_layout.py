@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torchgraph._torch import OpOverload
 from torchgraph.aliasing import alias_sources
 from torchgraph.lower.layouts import takes_any_layout
 
@@ -34,10 +35,12 @@ class AnyLayout(fx.Interpreter):
     @staticmethod
     def _has_a_kernel_of_its_own(target: Any) -> bool:
         """True for what compilers do not call ATen for, whose kernel may want contiguous inputs."""
-        if not isinstance(target, torch._ops.OpOverload) or target in _LEFT_ALONE:
+        if not isinstance(target, OpOverload) or target in _LEFT_ALONE:
             return False
         node = fx.Graph().call_function(target)
-        return takes_any_layout(node) and torch.Tag.pointwise not in target.tags and not _views(node)
+        if torch.Tag.pointwise in target.tags or _views(node):
+            return False
+        return takes_any_layout(node)
 
 
 def _views(node: fx.Node) -> bool:

@@ -53,7 +53,8 @@ def distances(x, w):
 
 def windows(x, w):
     y = (x @ w).unflatten(2, (6, 6)).permute(0, 3, 1, 2)
-    return torch.einsum("bchw,bdhw->bcd", y, y).sum() + F.unfold(y, 3).square() + y.unfold(2, 3, 2).mean()
+    product = torch.einsum("bchw,bdhw->bcd", y, y)
+    return product.sum() + F.unfold(y, 3).square() + y.unfold(2, 3, 2).mean()
 
 
 def scattered(x, w):
