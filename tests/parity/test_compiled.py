@@ -50,6 +50,7 @@ def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InThisProcess, "root", tmp_path, raising=False)
     # Not optimized: half of the compiler's time, and what is wrong then is wrong here.
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+    monkeypatch.setenv("TORCHGRAPH_VERIFY", "fast")
 
 
 def small(architecture: Architecture) -> Architecture:
