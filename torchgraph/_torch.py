@@ -93,7 +93,36 @@ class _HostValue(Source):
 
 def fake_mode() -> FakeTensorMode:
     """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
-    return FakeTensorMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
+    return _FakeMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
+
+
+class _FakeMode(FakeTensorMode):
+    """With the strides that views have for real: torch's fakes stride dims of size 1 otherwise.
+
+    Kernels look at those: whether an image of batch 1 is channels-last, say.
+    """
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As torch does."""
+        made = super().dispatch(func, types, args, kwargs or {})
+        if func in _VIEWS and isinstance(made, FakeTensor) and _is_plain(args[0], made):
+            known, source = tuple(made.shape), args[0]
+            with torch._C._DisableTorchDispatch():
+                blank = torch.empty_strided(source.shape, source.stride(), device="meta")
+                wanted = blank.view(known).stride()
+            if wanted != made.stride():
+                strided = (made, known, wanted, made.storage_offset())
+                return super().dispatch(torch.ops.aten.as_strided.default, types, strided, {})
+        return made
+
+
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
+
+
+def _is_plain(source: torch.Tensor, view: torch.Tensor) -> bool:
+    """True for known sizes, with one of 1 among those of the view."""
+    numbers = (*source.shape, *source.stride(), *view.shape, *view.stride())
+    return 1 in view.shape and all(type(number) is int for number in numbers)
 
 
 def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:

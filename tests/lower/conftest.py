@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.lower.any_layout import AnyLayout
 from torchgraph.replay import switch
 
 
@@ -36,5 +37,21 @@ class Interpretation:
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Interpretation]:
     """The compilations of the test, newest last."""
     monkeypatch.setattr(switch, "Compilation", Interpretation)
+    monkeypatch.setattr(Interpretation, "made", [])
+    return Interpretation.made
+
+
+class InAnyLayout(Interpretation):
+    """Interprets regions with every value laid out otherwise than in eager."""
+
+    def finish(self) -> None:
+        for region in self.regions:
+            region.compiled(AnyLayout(region.gm).run)
+
+
+@pytest.fixture
+def in_any_layout(monkeypatch: pytest.MonkeyPatch) -> list[Interpretation]:
+    """The compilations of the test, newest last."""
+    monkeypatch.setattr(switch, "Compilation", InAnyLayout)
     monkeypatch.setattr(Interpretation, "made", [])
     return Interpretation.made

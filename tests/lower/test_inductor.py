@@ -180,9 +180,10 @@ def test_a_failed_compilation(empty, monkeypatch):
     job._machine.cache_clear()
     try:
         with pytest.warns(BackendWarning, match="stays on the aten backend") as seen:
-            got, _, _ = trained("auto", 6, switch_at=3)
+            got, _, graph = trained("auto", 6, switch_at=3)
     finally:
         job._machine.cache_clear()
+    assert graph.report().backend.startswith("aten (inductor failed: ")
     assert got == trained("aten", 6)[0]
     assert len(seen) == 1
 

@@ -4,18 +4,17 @@ import json
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 
 import torchgraph as tg
+from tests.support import build
 from torchgraph import _inductor
 from torchgraph.errors import BackendWarning
-from torchgraph.lower import job
-from torchgraph.lower.bias import addmm
+from torchgraph.lower import job, reading
+from torchgraph.lower.failure import Failure
 from torchgraph.lower.job import Job
-from torchgraph.lower.region import Region
+from torchgraph.lower.region import Region, RegionGraph
 from torchgraph.program import TensorMeta
-
-aten = torch.ops.aten
 
 needs_compiler = pytest.mark.skipif(
     job.cpp_compiler() is None, reason="Inductor needs a C++ compiler, and there is none here"
@@ -26,15 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning") 
 
 def linear_relu():
     """A region, what it is called with, and what it gives."""
-    graph = fx.Graph()
-    bias, left, right = (graph.placeholder(name) for name in ("bias", "left", "right"))
-    product = graph.call_function(aten.addmm.default, (bias, left, right))
-    graph.output((graph.call_function(aten.relu.default, (product,)),))
     torch.manual_seed(0)
     inputs = (torch.randn(5), torch.randn(3, 4), torch.randn(4, 5))
     expected = nn.functional.relu(torch.addmm(*inputs))
+    program = build(lambda bias, left, right: (torch.addmm(bias, left, right).relu(),), *inputs)
+    ops = [node for node in program.nodes if node.op == "call_function"]
+    gm = RegionGraph(ops, {}).write(ops[-1:])
     metas = tuple(map(TensorMeta.of, inputs))
-    gm = fx.GraphModule(nn.Module(), graph)
     outputs = (TensorMeta.of(expected),)
     return Region(0, gm, metas, outputs, written=(), random=False), inputs, expected
 
@@ -69,24 +66,24 @@ def test_what_the_cpp_form_cannot_do_python_does(tmp_path, monkeypatch):
     torch.testing.assert_close(one.load(tmp_path)(*inputs)[0], expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_sum_of_a_product_and_a_bias(dtype):
-    bias, left, right = (torch.randn(s, dtype=dtype) for s in ((5,), (3, 4), (4, 5)))
-    torch.testing.assert_close(addmm(bias, left, right), torch.addmm(bias, left, right))
-
-
 @pytest.mark.parametrize(
-    ("bias", "dtype", "options"),
+    ("bias", "dtype", "options", "adds"),
     [
-        ((5,), torch.bfloat16, {}),
-        ((3, 5), torch.float32, {}),
-        ((5,), torch.float32, {"beta": 2}),
-        ((5,), torch.float32, {"alpha": 0.5}),
+        ((5,), torch.float32, {}, True),
+        ((5,), torch.float64, {}, True),
+        ((5,), torch.bfloat16, {}, False),
+        ((3, 5), torch.float32, {}, False),
+        ((5,), torch.float32, {"beta": 2}, False),
+        ((5,), torch.float32, {"alpha": 0.5}, False),
     ],
 )
-def test_sums_that_stay_what_they_are(bias, dtype, options):
-    tensors = (torch.randn(s, dtype=dtype) for s in (bias, (3, 4), (4, 5)))
-    assert addmm(*tensors, **options) is NotImplemented
+def test_which_sums_are_written_apart(bias, dtype, options, adds):
+    tensors = [torch.randn(s, dtype=dtype) for s in (bias, (3, 4), (4, 5))]
+    program = build(lambda a, b, c: (torch.addmm(a, b, c, **options),), *tensors)
+    ops = [node for node in program.nodes if node.op == "call_function"]
+    written = RegionGraph(ops, {}).write(ops)
+    assert ("addmm" not in str(written.graph)) == adds
+    torch.testing.assert_close(written(*tensors)[0], torch.addmm(*tensors, **options))
 
 
 class Predict(tg.Graph):
@@ -116,3 +113,32 @@ def test_without_its_caches_inductor_cannot_hand_over_code(
     x = torch.randn(4, 3)
     with pytest.warns(BackendWarning, match=f"{variable}={off} takes the caches away"):
         assert torch.equal(graph(x), graph.model(x))
+
+
+def failed(region, place, said):
+    message = (
+        f'{said}\n\nWhile executing %x\nOriginal traceback:\n  File "region", line {place}, in f'
+    )
+    return Failure.from_json(Failure.of(RuntimeError(message), "key").json()).explained(region)
+
+
+def test_a_failed_compilation_names_the_op_the_shapes_and_the_line():
+    nodes = build(lambda x, y: (torch.mm(x, y).view(6),), torch.ones(2, 4), torch.ones(4, 3))
+    ops = [node for node in nodes.nodes if node.op == "call_function"]
+    region = Region(0, RegionGraph(ops, {}).write(ops[-1:]), (), (), written=(), random=False)
+    (reshape,) = (i for i, n in enumerate(region.gm.graph.nodes) if "reshape" in str(n.target))
+    message = failed(region, reshape, "Cannot view a tensor")
+    assert message == (
+        "Inductor cannot compile aten.view.default(f32[2, 3], [6]) of net (forward): "
+        "RuntimeError: Cannot view a tensor\n  at model.py:2 in forward"
+    )
+    assert "tlparse" not in failed(region, reshape, "No\nUse tlparse to see full graph. (http)")
+    nowhere = Failure.of(RuntimeError("No"), "key").explained(region)
+    assert nowhere == "Inductor cannot compile region_0, 5 ops: RuntimeError: No"
+
+
+def test_text_is_read_as_the_graph_that_it_was_written_from():
+    region, _, _ = linear_relu()
+    read = reading.read(Job.of(region, eager_draws=True).code, 3)
+    targets = [(node.op, node.target) for node in read.graph.nodes if node.op == "call_function"]
+    assert targets == [(n.op, n.target) for n in region.gm.graph.nodes if n.op == "call_function"]

@@ -161,6 +161,15 @@ class Memory:
         return state + self.constants + self.inputs
 
 
+def backend(replay: Replay) -> str:
+    """What it runs on now, and why not on Inductor where that has failed."""
+    if replay.inductor_since is not None:
+        return "inductor"
+    if replay.inductor_failed:
+        return f"aten (inductor failed: {replay.inductor_failed.splitlines()[0]})"
+    return "aten"
+
+
 def nodes(
     captured: Program, program: Program, lowered: Iterable[Program]
 ) -> tuple[PhaseCount, ...]:

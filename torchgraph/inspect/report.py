@@ -32,6 +32,7 @@ class Report:
     name: str
     """Of the Graph: ``TrainGraph_0``."""
     backend: str
+    """That which runs: ``"inductor"``, ``"aten"``, or ``"aten (inductor failed: ...)"``."""
     stages: tuple[Stage, ...]
     passes: tuple[PassRecord, ...]
     """In the order in which they ran."""
@@ -90,7 +91,7 @@ class Report:
         held = tuple(facts.held(one, replay, peaks.of_values(one)) for one in cache)
         return cls(
             name=name,
-            backend=options.backend,
+            backend=facts.backend(replay),
             stages=facts.stages(seconds, replay),
             passes=tuple(program.history),
             nodes=facts.nodes(captured.program, program, replay.executable.programs),

@@ -9,21 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import fx
 
 aten = torch.ops.aten
 
 
-def addmm(
-    bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Any:
-    """As `torch.addmm`; NotImplemented where the product would be rounded first, or scaled."""
+def adds_bias(node: fx.Node) -> bool:
+    """True for an ``addmm`` that `rewritten` takes: of wide floats, on a CPU, not scaled."""
+    if node.target is not aten.addmm.default or node.kwargs:
+        return False
+    bias, left = (node.args[i].meta["val"] for i in (0, 1))  # type: ignore[union-attr]  # nodes
     wide = left.dtype in (torch.float32, torch.float64)
-    if not wide or bias.dim() != 1 or left.device.type != "cpu" or (beta, alpha) != (1, 1):
-        return NotImplemented
-    product = aten.mm.default(left, right)
+    return wide and bias.dim() == 1 and left.device.type == "cpu"
+
+
+def rewritten(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
+    """The product and the sum. A product of less wide floats would be rounded first."""
+    bias, left, right = args
+    product = graph.call_function(aten.mm.default, (left, right))
     # Inductor would make addmm again of a sum of two dimensions.
-    return aten.add.Tensor(product.unsqueeze(0), bias).squeeze(0)
-
-
-DECOMPOSITIONS = {aten.addmm.default: addmm}
-"""For make_fx."""
+    product = graph.call_function(aten.unsqueeze.default, (product, 0))
+    summed = graph.call_function(aten.add.Tensor, (product, bias))
+    return graph.call_function(aten.squeeze.dim, (summed, 0))

@@ -18,6 +18,7 @@ from .. import _inductor
 from ..counters import counters
 from .compile_child import GUARDED
 from .disk_cache import DiskCache
+from .failure import Failure
 from .job import Job, missing
 from .region import Region
 
@@ -135,14 +136,18 @@ class Compilation:
             self._finalizer()
             self._process = None
             raise CompilationFailed(f"Inductor was not done after {limit:g} s.") from late
-        error, output = self._folder / "error", self._folder / "output"
-        said = (error if error.exists() else output).read_text(encoding="utf-8", errors="replace")
+        error = self._folder / "error"
+        failure = Failure.from_json(error.read_text(encoding="utf-8")) if error.exists() else None
+        said = (self._folder / "output").read_text(encoding="utf-8", errors="replace")
         self._finalizer.detach()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._process = None
+        if failure is not None and failure.key in self._keys:
+            region = self._regions[self._keys.index(failure.key)]
+            raise CompilationFailed(failure.explained(region))
         if code:
-            last = said.strip().splitlines()[-1:] or [f"the process ended with {code}"]
-            raise CompilationFailed(f"Inductor failed: {last[0]}")
+            last = [*said.strip().splitlines()[-1:], f"the process ended with {code}"]
+            raise CompilationFailed(f"Inductor failed: {failure.said if failure else last[0]}")
 
 
 def _has_pidfd() -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from pathlib import Path
 
 from .. import _inductor
 from .disk_cache import DiskCache
+from .failure import Failure
 from .job import Job
 
 
@@ -18,13 +18,16 @@ def main(order: str) -> None:
     Exits with 1 when a job fails; what happened is in the file ``error`` beside the order then.
     """
     wanted = json.loads(Path(order).read_text(encoding="utf-8"))
+    key = ""
     try:
         _inductor.change_config(wanted["config"])
         cache = DiskCache(Path(wanted["cache"]))
         for text in wanted["jobs"]:
-            _compile(Job.from_json(text), cache, wanted["keys"][text])
-    except Exception:  # the process that waits reports it, whatever it is
-        Path(order).with_name("error").write_text(traceback.format_exc(), encoding="utf-8")
+            key = wanted["keys"][text]
+            _compile(Job.from_json(text), cache, key)
+    except Exception as error:  # the process that waits reports it, whatever it is
+        failure = Failure.of(error, key).json()
+        Path(order).with_name("error").write_text(failure, encoding="utf-8")
         sys.exit(1)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 import platform
 import shutil
 import subprocess
@@ -17,19 +16,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from .. import _extension, _inductor
-from .._torch import fake_mode, make_fx
+from .._torch import fake_mode
 from ..config import inductor_environment
 from ..program import TensorMeta
 from . import in_cpp
-from .bias import DECOMPOSITIONS
+from .reading import read
 from .region import Region
 
-_FORMAT = 5
+_FORMAT = 6
 _IN_CPP = "cpp_wrapper"
 _CPP, _PYTHON = "cpp", "python"
 """Directories of an entry: one of them."""
@@ -105,18 +104,13 @@ class Job:
         return in_cpp.is_known(directory / _CPP)
 
     def _compile_into(self, directory: Path, options: dict[str, Any]) -> None:
-        namespace = {"torch": torch, "device": torch.device, "inf": math.inf, "nan": math.nan}
-        exec(self.code, namespace)
-        forward = functools.partial(cast("Any", namespace["forward"]), None)
         with fake_mode():  # real ones would take the step's memory a second time
             inputs = [
                 torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
                 for shape, stride, dtype, device in self.inputs
             ]
-        # Not fx.symbolic_trace: it runs what takes no tensor, and keeps the result as a constant.
         with torch.no_grad():
-            gm = make_fx(forward, DECOMPOSITIONS, tracing_mode="fake")(*inputs)
-        _inductor.compile_into(directory, gm, inputs, options)
+            _inductor.compile_into(directory, read(self.code, len(inputs)), inputs, options)
 
 
 def cpp_compiler() -> str | None:

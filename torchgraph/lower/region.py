@@ -12,9 +12,13 @@ from torch.autograd.graph import increment_version
 from .._torch import FakeTensor, graph_module
 from ..effects import Effects
 from ..program import TensorMeta, identity
-from . import fast_draws, numbers
+from . import bias, fast_draws, numbers
+from .layouts import Layouts
 
 aten = torch.ops.aten
+
+ORIGIN = "of"
+"""Key of ``meta`` in a region's graph: the node of the program that an op was written for."""
 
 
 class Crossing(NamedTuple):
@@ -118,6 +122,7 @@ class RegionGraph:
         self._written = written
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
+        self._layouts = Layouts(self._graph, self._copies)
 
     def write(self, outputs: Sequence[fx.Node]) -> fx.GraphModule:
         """The graph that returns ``outputs``."""
@@ -129,6 +134,7 @@ class RegionGraph:
             self._unpack_numbers()
         for node in self._nodes:
             self._copies[node] = self._copy(node)
+            self._note_origin(node)
         for state, value in self._written.items():
             pair = (self._copies[state], self._copies[value])
             self._graph.call_function(aten.copy_.default, pair).meta["val"] = state.meta["val"]
@@ -159,13 +165,25 @@ class RegionGraph:
             made.meta["val"] = element
             self._copies[node] = made
 
+    def _note_origin(self, node: fx.Node) -> None:
+        for made in reversed(self._graph.nodes):
+            if ORIGIN in made.meta or made.op == "placeholder":
+                break
+            made.meta[ORIGIN] = node
+
     def _copy(self, node: Any) -> fx.Node:
-        args = fx.map_arg(node.args, self._copies.__getitem__)
-        kwargs = fx.map_arg(node.kwargs, self._copies.__getitem__)
+        argument = self._layouts.pinned(node, self._copies.__getitem__)
+        args = fx.map_arg(node.args, argument)
+        kwargs = fx.map_arg(node.kwargs, argument)
+        made: fx.Node | None
         if numbers.moving(node):
             return numbers.with_tensors(self._graph, node.target, node.meta["val"], args, kwargs)
         if fast_draws.has_rule(node):
             return fast_draws.rewritten(self._graph, node, args)
-        made = self._graph.call_function(node.target, args, kwargs)
+        if bias.adds_bias(node):
+            made = bias.rewritten(self._graph, args)
+        else:
+            made = self._layouts.written(node, args)
+        made = made or self._graph.call_function(node.target, args, kwargs)
         made.meta["val"] = node.meta["val"]
         return made

@@ -75,6 +75,8 @@ class Replay:
         """How many runs came before Inductor's code; None while it runs on aten."""
         self.backend_plan: str = ""
         """When it switches to Inductor's code and why, since when it runs, or why it does not."""
+        self.inductor_failed: str = ""
+        """Why it stays on aten although Inductor was asked for."""
         self.broken: str = ""
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""

@@ -79,6 +79,7 @@ class Switch:
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
             kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
             self._end(f"stays on aten: {kind}{failure}")
+            self._replay.inductor_failed = f"{kind}{failure}"
             warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
 
     def _start(self, calls: int) -> None:

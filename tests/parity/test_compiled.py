@@ -1,0 +1,89 @@
+"""Hugging Face architectures compiled for real, dropout on: three steps within rounding of eager's.
+
+`test_huggingface` shows that the aten backend gives eager's bits, so eager stands for it here. SGD
+updates: AdamW would divide a gradient that is nothing but rounding, of a bias before a softmax or a
+norm, by its own size.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.lower.conftest import Interpretation
+from torchgraph.lower import job
+from torchgraph.replay import switch
+from torchgraph.testing import Setup, assert_parity
+
+from .huggingface import Architecture
+from .huggingface_models import ARCHITECTURES
+from .test_huggingface import _config, _explained, _loss, _name, transformers
+
+pytestmark = [
+    pytest.mark.skipif(job.cpp_compiler() is None, reason="there is no C++ compiler here"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # Inductor's own
+]
+
+ALWAYS = ("gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet", "wav2vec2")
+"""Of `make test`: dropout in attention, a cache, fewer keys than heads, experts, masks, convs."""
+_LAYERS = ("n_layer", "num_layers", "num_hidden_layers")
+
+
+class InThisProcess(Interpretation):
+    """Compiles as the compiling process does, without starting one for each architecture."""
+
+    def finish(self) -> None:
+        for region in self.regions:
+            one = job.Job.of(region, eager_draws=self.eager_draws)
+            directory = Path(tempfile.mkdtemp(dir=self.root))
+            one.compile_into(directory)
+            region.compiled(one.load(directory))
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "Compilation", InThisProcess)
+    monkeypatch.setattr(InThisProcess, "root", tmp_path, raising=False)
+    # Not optimized: half of the compiler's time, and what is wrong then is wrong here.
+    monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
+    monkeypatch.setenv("TORCHGRAPH_VERIFY", "fast")
+
+
+def small(architecture: Architecture) -> Architecture:
+    """With one layer, where that is one number."""
+    settings = architecture.settings
+    return replace(architecture, settings={**settings, **{n: 1 for n in _LAYERS if n in settings}})
+
+
+def check(architecture: Architecture) -> None:
+    config = _config(architecture)
+
+    def make() -> Setup:
+        net = getattr(transformers, architecture.model)(config).train()
+        return Setup(net, torch.optim.SGD(net.parameters(), lr=0.1), _loss)
+
+    with _explained(architecture):
+        graph = assert_parity(
+            make,
+            [(architecture.feed(config),) for _ in range(3)],
+            rtol=1e-4,
+            atol=1e-6,
+            configure=lambda config: config.set_backend("inductor"),
+        )
+    assert graph.report().backend == "inductor"
+
+
+@pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if a.name in ALWAYS], ids=_name)
+def test_three_steps_are_eagers(architecture):
+    check(small(architecture))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if not a.refused], ids=_name)
+def test_three_steps_of_every_architecture(architecture):
+    check(architecture)
