@@ -23,6 +23,7 @@ from .undo import Undo
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
+_READS = frozenset({_ITEM, aten.item.default})
 _EQUAL = aten.equal.default
 _LIFT = aten.lift_fresh.default
 _READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
@@ -92,7 +93,7 @@ class Recorder:
             self.tape.constants[index] = tensor.detach().clone()
 
     def _note(self, op: OpOverload, given: Any, args: tuple[Any, ...], out: Any) -> None:
-        if op is _ITEM:
+        if op in _READS:
             self._item(given, out)
         elif op is _EQUAL:
             ref = self._computed(op, given, out)

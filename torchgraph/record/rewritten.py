@@ -5,7 +5,7 @@ becomes the overload of the same kernel that tells the truth. ``bernoulli_`` and
 an order that depends on strides, which their functional forms do not keep. ``_grouped_mm`` has no
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
-heard instead.
+heard instead. So are those of ``allclose``, which hands a value to Python.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
     aten.binary_cross_entropy_with_logits.default: composite(
         aten.binary_cross_entropy_with_logits.default
     ),
+    aten.allclose.default: composite(aten.allclose.default),
     aten.bernoulli_.float: _bernoulli_,
     aten.normal_.default: _normal_,
 }
@@ -42,7 +43,7 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
 def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
     found = _PARTS.get(op)
-    if found is None or op is aten.binary_cross_entropy_with_logits.default:
+    if found is None or not op._schema.is_mutable:
         return found
     whole = kwargs.get("generator") is not None or args[0].is_contiguous()
     return None if whole else found
