@@ -409,6 +409,34 @@ def test_warnings_are_one_family():
     assert issubclass(GraphWarning, UserWarning)
 
 
+def test_calls_that_cannot_be_a_program_beside_others_that_are_run_in_eager():
+    numbers = itertools.count()
+
+    def build(x):
+        if x.sum() > 9:
+            return x * next(numbers)  # HERE
+        return x + 1
+
+    graph = Function(build)
+    settle(graph, torch.ones(1))
+    with pytest.warns(errors.EagerWarning, match=r"(?s)test_errors\.py:\d+.*# HERE.*Fix"):
+        found = [graph(torch.full((1,), 10.0)).item() for _ in range(5)]
+    assert found == [0, 10, 20, 30, 40]
+
+
+def test_a_program_that_is_wrong_is_not_used():
+    def spoil(program):
+        node = next(n for n in program.nodes if n.op == "call_function")
+        node.args = (node.args[0], 2)
+
+    graph = Function(lambda x: x + 1)
+    graph.config.passes.insert(Wrong(spoil))
+    graph(torch.ones(1))
+    with pytest.warns(errors.ConfirmWarning, match="output 0 differs from eager's by up to 1"):
+        graph(torch.ones(1))
+    assert graph(torch.ones(1)).item() == 2
+
+
 def test_a_message_of_a_key_error_is_no_repr():
     with pytest.raises(KeyError) as found:
         EXAMPLES["ModuleNameTaken"]()

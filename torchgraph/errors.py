@@ -332,7 +332,7 @@ class ConfirmWarning(GraphWarning):
 
 
 class EagerWarning(GraphWarning):
-    """``if next(numbers) > 9:`` in ``build``: calls that do other things than before run in eager."""
+    """``x * next(numbers)`` under ``if x.sum() > 9:`` in ``build``: such calls run in eager."""
 
 
 class PaddingWarning(GraphWarning):
