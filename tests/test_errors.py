@@ -30,7 +30,7 @@ def raised(name):
 EXAMPLES: dict = {}
 
 
-def again(graph, *args):
+def again(graph, *args: torch.Tensor):
     """Call a graph until its step is refused: some refusals come when recordings are compared."""
     for _ in range(8):
         graph(*args)

@@ -173,7 +173,7 @@ class CaptureError(GraphError):
 
 
 class DataDependent(CaptureError):
-    """``scipy.special.erf(x.numpy())`` in ``build``: values leave torch, where nobody can follow."""
+    """``scipy.special.erf(x.numpy())`` in ``build``: values leave torch, and nobody can follow."""
 
     fix = "compute it with torch, or outside of build and pass it in."
 
