@@ -84,7 +84,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
-    """What comes out otherwise when the program in ``replay`` runs from ``start``; empty if nothing.
+    """What comes out otherwise when the program of ``replay`` runs from ``start``; empty: nothing.
 
     ``outcome``: what eager has made of the same call; the live states are as it left them.
     """

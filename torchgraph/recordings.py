@@ -10,7 +10,7 @@ from ._torch import storage_id
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Start, unlike
+from .confirm import Start, digest, unlike
 from .errors import (
     AttributeReadAndWritten,
     ConfirmWarning,
@@ -176,8 +176,8 @@ class Recordings:
         if wrong:
             known.eager = f"its program does not compute what eager does: {wrong}"
             warn(
-                f"The program of this step is not confirmed: {wrong}. This is a fault of torchgraph: "
-                "please report it. The step goes on in eager.",
+                f"The program of this step is not confirmed: {wrong}. This is a fault of "
+                "torchgraph: please report it. The step goes on in eager.",
                 ConfirmWarning,
             )
             return

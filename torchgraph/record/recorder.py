@@ -185,7 +185,8 @@ class Recorder:
 
     def _computed(self, op: Any, given: Any, value: Any) -> Ref:
         index = self.tape.add(None)
-        entry = Entry(op, *given, index, self._trail.here(), value)
+        args, kwargs = given
+        entry = Entry(op, args, kwargs, index, self._trail.here(), value)
         self.tape.entries.append(entry)
         return Ref(index)
 
