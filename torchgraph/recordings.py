@@ -167,8 +167,11 @@ class Recordings:
         options: Options,
     ) -> None:
         known.drafts.remove(draft)
-        if not replay.refit(outcome.step):  # to the tensors that are there now
+        if not replay.refit(outcome.after):  # the tensors that are there now
             replay = self._compile(outcome, call)
+            if not replay.refit(outcome.after):
+                known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
+                return
         wrong = unlike(replay, start, call, outcome)
         if wrong:
             known.eager = f"its program does not compute what eager does: {wrong}"

@@ -170,6 +170,10 @@ class Step:
             if leaf.role is Role.SCALER:
                 yield "scaler", self.scaler, str(leaf.path[0]), leaf.value
 
+    def names(self) -> frozenset[str]:
+        """Of all tensors, numbers and settings."""
+        return frozenset(found.fqn for found in (*self.leaves, *self.statics))
+
     def has_gradients(self) -> bool:
         """True when an eager backward has left a gradient in a parameter or a buffer."""
         leaves = (leaf.value for _, leaf in self.tensors())

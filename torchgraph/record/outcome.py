@@ -49,9 +49,8 @@ class Outcome:
     outside: list[nn.Module]
     loss_path: str | None
     loss: torch.Tensor | None
-    structure: frozenset[str]
-    """The names of the states that there were."""
-    structure_after: frozenset[str]
+    after: Step
+    """As the step left it: a buffer that it rebound is another tensor now."""
     skipped: frozenset[int] = frozenset()
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
     norms: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -82,7 +81,7 @@ class Outcome:
     @property
     def settled(self) -> bool:
         """True when the step left no more states than it found: the next one may be the same."""
-        return self.structure == self.structure_after
+        return self.step.names() == self.after.names()
 
     @property
     def stepped(self) -> bool:

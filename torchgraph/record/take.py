@@ -307,8 +307,7 @@ class _Taking:
             outside=self._outside,
             loss_path=loss_path,
             loss=loss,
-            structure=_names(self._step),
-            structure_after=_names(self._rescan()),
+            after=self._rescan(),
             skipped=self._update.skipped,
             norms=self._update.norms,
             undo_bytes=self._recorder.undo.nbytes,
@@ -402,10 +401,6 @@ class _Taking:
             self._attributes.put_back()
             _set_generators(generators)
             raise
-
-
-def _names(step: Step) -> frozenset[str]:
-    return frozenset([*(leaf.fqn for leaf in step.leaves), *(s.fqn for s in step.statics)])
 
 
 def _is_tensor(leaf: Leaf) -> bool:
