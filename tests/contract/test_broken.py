@@ -90,7 +90,7 @@ def test_an_op_that_fails_before_the_first_write_changes_nothing(kind):
     settle(graph, *data())
     ACTION.append(fail)
     before = snapshot(model, optimizer)
-    with pytest.raises(StepFailed, match=r"(?s)out of luck.*Nothing was.*test_failures") as error:
+    with pytest.raises(StepFailed, match=r"(?s)out of luck.*Nothing was.*test_broken") as error:
         graph(*data())
     assert isinstance(error.value.__cause__, ValueError)
     assert same(snapshot(model, optimizer), before)
