@@ -95,13 +95,16 @@ class ProgramCache:
     def add(self, key: Key, replay: Replay, size: int) -> None:
         """Keep a new program, and at most ``size`` in all."""
         self.misses += 1
-        self._captures_since_hit += 1
         self._entries[id(replay)] = (key, replay)
         self._by_key.setdefault(key, []).insert(0, replay)
         self._latest = ((), [])
         while len(self._entries) > size:
             self.remove(next(iter(self)))
-            self._warn_of_thrash(size)
+
+    def drafted(self, size: int) -> None:
+        """A program was made, and none served a call since the last: warn when that goes on."""
+        self._captures_since_hit += 1
+        self._warn_of_thrash(size)
 
     def remove(self, replay: Replay) -> None:
         """Drop one program."""

@@ -280,6 +280,7 @@ class Graph(ModuleHolder):
         self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
         announce.program(stages, self._name, replay, lambda: repr(self))
+        self._cache.drafted(options.cache_size)
         return replay
 
     def _program_of(self, outcome: Outcome, call: Call) -> Captured:

@@ -30,6 +30,9 @@ from .replay.replay import Replay
 _PATIENCE = 4
 """Recordings in a row that are not the same before a step counts as one that never settles."""
 
+_SIGNATURES = 4
+"""How many signatures are remembered for each program that the cache holds."""
+
 
 @dataclass(eq=False)
 class _Draft:
@@ -88,7 +91,7 @@ class Recordings:
             CaptureError and its kin: the step can be no static program; nothing has changed. What
                 was found too late to take a step back is raised by the next call instead.
         """
-        known = self._signatures.setdefault(key, _Signature())
+        known = self._signature(key, options)
         if known.refused is not None and not self._cache.holds(key):
             raise known.refused.with_traceback(None)
         unlike_others = step.shares_memory(call.tensors)
@@ -100,6 +103,13 @@ class Recordings:
         if outcome.stepped:
             self._learn(key, known, call, start, outcome, options)
         return outcome
+
+    def _signature(self, key: Any, options: Options) -> _Signature:
+        """The least recently used go first: a value that moves is a new signature each time."""
+        known = self._signatures[key] = self._signatures.pop(key, None) or _Signature()
+        while len(self._signatures) > _SIGNATURES * options.cache_size:
+            del self._signatures[next(iter(self._signatures))]
+        return known
 
     def alone(self, step: Step, call: Call) -> Outcome:
         """Run a call of which nothing is learnt."""

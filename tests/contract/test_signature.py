@@ -150,6 +150,26 @@ def test_one_warning_when_the_cache_thrashes():
     assert found[0].filename == __file__
 
 
+def test_a_value_that_moves_keeps_nothing_of_old_calls():
+    graph = Function(lambda x, value: x * value)
+    graph.config.set_cache_size(2)
+    with pytest.warns(CacheThrashWarning):
+        got = [graph(torch.ones(2), number) for number in range(40)]
+    assert torch.stack(got)[:, 0].tolist() == list(range(40))
+    assert len(graph._cache) == 0
+    assert len(graph._recordings._signatures) == 8
+
+
+def test_one_warning_when_python_goes_by_a_value_that_moves():
+    graph = Function(lambda x: x * x.sum().item())
+    graph.config.set_cache_size(3)
+    batches = [torch.full((2,), float(number)) for number in range(12)]
+    with pytest.warns(CacheThrashWarning) as found:
+        got = [graph(x) for x in batches]
+    assert len(found) == 1
+    assert all(map(torch.equal, got, (x * x.sum() for x in batches)))
+
+
 def test_a_few_shapes_in_turn_are_no_thrash():
     graph = Function(lambda x: x * 2)
     graph.config.set_cache_size(2)
