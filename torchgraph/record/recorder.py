@@ -25,6 +25,7 @@ from .undo import Undo
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
+_READS = frozenset({_ITEM, aten.item.default})
 _EQUAL = aten.equal.default
 _LIFT = aten.lift_fresh.default
 _EMPTY = re.compile(r"aten::(new_)?empty")
@@ -117,7 +118,7 @@ class Recorder:
             self.tape.constants[index] = tensor.detach().clone()
 
     def _note(self, op: OpOverload, given: Any, args: tuple[Any, ...], out: Any) -> None:
-        if op is _ITEM:
+        if op in _READS:
             self._item(given, out)
         else:
             self._add(op, given, out)
