@@ -87,7 +87,9 @@ class _Saved:
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_meta and not is_lazy(tensor)
+    if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor):
+        return False
+    return tensor.numel() == 0 or tensor.untyped_storage().nbytes() > 0  # not a hollow one
 
 
 def _contents(container: Any) -> Any:
