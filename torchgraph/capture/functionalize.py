@@ -220,7 +220,8 @@ def functionalize(
 def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
-        inputs = [_fake_input(mode, leaf) for leaf in leaves]
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        inputs = [_fake_input(mode, *pair) for pair in zip(leaves, placeholders, strict=True)]
     numbers = _Numbers(mode)
     replayer = _Replayer(gm.graph, gm, numbers)
 
@@ -236,7 +237,13 @@ def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     return made
 
 
-def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
+def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
+    if leaf.role is Role.INPUT:  # the batch may be gone
+        val = node.meta["val"]
+        with mode:
+            return torch.empty_strided(
+                val.shape, val.stride(), dtype=val.dtype, device=val.device
+            )
     if isinstance(leaf.value, torch.Tensor):
         return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
@@ -273,8 +280,8 @@ def _program(
     _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf), _alias_of(leaf, owners))
-        for name, leaf in zip(names, leaves, strict=True)
+        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf, node), _alias_of(leaf, owners))
+        for name, leaf, node in zip(names, leaves, placeholders, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
 
@@ -303,8 +310,11 @@ def _stamp_regenerated(graph: fx.Graph) -> None:
             node.meta["provenance"] = next(sources, Provenance())
 
 
-def _meta(leaf: Leaf) -> TensorMeta | None:
-    return TensorMeta.of(leaf.value) if isinstance(leaf.value, torch.Tensor) else None
+def _meta(leaf: Leaf, node: fx.Node) -> TensorMeta | None:
+    if not isinstance(leaf.value, torch.Tensor):
+        return None
+    # The batch may be gone.
+    return TensorMeta.of(node.meta["val"] if leaf.role is Role.INPUT else leaf.value)
 
 
 def _numbers_as_inputs(
