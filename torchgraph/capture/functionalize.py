@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -241,12 +242,12 @@ def _program(
     output.args = (tuple(results),)
     _drop_absent(graph)
     _stamp_regenerated(graph)
-    names = _name_placeholders(placeholders, leaves)
+    _name_placeholders(placeholders, leaves)
     _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf), _alias_of(leaf, owners))
-        for name, leaf in zip(names, leaves, strict=True)
+        InputSpec(node.name, leaf.role, leaf.fqn, _meta(leaf, node), _alias_of(leaf, owners))
+        for node, leaf in zip(placeholders, leaves, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
 
@@ -274,8 +275,11 @@ def _stamp_regenerated(graph: fx.Graph) -> None:
             node.meta["provenance"] = next(sources, Provenance())
 
 
-def _meta(leaf: Leaf) -> TensorMeta | None:
-    return TensorMeta.of(leaf.value) if isinstance(leaf.value, torch.Tensor) else None
+def _meta(leaf: Leaf, node: fx.Node) -> TensorMeta | None:
+    if not isinstance(leaf.value, torch.Tensor):
+        return None
+    # Of a batch that is gone, only the shape is left: on which device it was, the node knows.
+    return replace(TensorMeta.of(leaf.value), device=node.meta["val"].device)
 
 
 def _numbers_as_inputs(
@@ -294,14 +298,11 @@ def _numbers_as_inputs(
             graph.erase_node(read)
 
 
-def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> list[str]:
-    names = []
+def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> None:
     for node, leaf in zip(placeholders, leaves, strict=True):
         readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
         node._rename(readable)
         node.target = node.name
-        names.append(node.name)
-    return names
 
 
 def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
