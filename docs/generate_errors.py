@@ -18,6 +18,8 @@ What each means, what triggers it, and the way out. Catch them by class, as in
 message says what happened, the line of your code where it did, and the way out.
 
 A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
+What is known only when calls are compared, or when a program is made of one, is raised by the next
+call: the calls before it have run as eager runs them.
 
 This page is generated from `torchgraph/errors.py` by `python docs/generate_errors.py`.
 """

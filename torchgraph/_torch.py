@@ -51,6 +51,7 @@ function_modes = torch._C._len_torch_function_stack
 global_hooks = [v for name, v in vars(torch.nn.modules.module).items() if name.endswith("_hooks")]
 any_autocast = torch._C._is_any_autocast_enabled
 has_kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
+VF: Any = torch._VF
 
 FUSED_KERNELS: dict[str, Callable[..., None]] = {
     name: getattr(torch, name)

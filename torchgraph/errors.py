@@ -8,75 +8,9 @@ working.
 
 from __future__ import annotations
 
-import functools
-import linecache
-import os
-import sys
-import warnings
-from types import FrameType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_ENTRANCE = _PACKAGE + "graph.py"
-
-
-class SourceLine(NamedTuple):
-    """One line of Python: where a node, or an error, comes from."""
-
-    filename: str
-    lineno: int
-    function: str
-
-    @property
-    def text(self) -> str:
-        """The line itself, stripped; empty when the file cannot be read."""
-        return linecache.getline(self.filename, self.lineno).strip()
-
-    def __str__(self) -> str:
-        quoted = f": {self.text}" if self.text else ""
-        return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
-
-
-@functools.cache
-def _torch_root() -> str:
-    return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
-
-
-def _is_library(filename: str) -> bool:
-    return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
-
-
-def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
-    """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
-
-    Innermost first. Empty when there are none inside the call of the Graph: the line that calls it
-    says nothing about a node.
-    """
-    frame = frame or sys._getframe(1)
-    found: list[SourceLine] = []
-    current: FrameType | None = frame
-    while current is not None and len(found) < depth:
-        code = current.f_code
-        if code.co_filename == _ENTRANCE:
-            break
-        if not _is_library(code.co_filename):
-            found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
-        current = current.f_back
-    return tuple(found)
-
-
-def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the user's innermost line, once per line as Python does."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        warnings.warn(message, category, stacklevel=2)
-        return
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(
-        message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry
-    )
+from .lines import SourceLine as SourceLine, user_frames as user_frames, warn as warn
 
 
 class GraphError(RuntimeError):
@@ -211,9 +145,9 @@ class NonScalarBackward(GraphError):
 
 
 class GradPresent(GraphError):
-    """Calling a training Graph while a parameter still has a ``.grad`` from an eager backward."""
+    """``graph.check(x)`` while a parameter still has a ``.grad`` from an eager backward."""
 
-    fix = "call optimizer.zero_grad(set_to_none=True) before the Graph."
+    fix = "call optimizer.zero_grad(set_to_none=True) before it."
 
 
 class SchedulerSteppedTwice(GraphError):
@@ -239,22 +173,26 @@ class CaptureError(GraphError):
 
 
 class DataDependent(CaptureError):
-    """``if loss.item() > 1:`` in ``build``: Python asks for the value of a tensor."""
+    """``scipy.special.erf(x.numpy())`` in ``build``: values leave torch, and nobody can follow."""
 
-    fix = (
-        "keep the value in a tensor (torch.where, torch.clamp, masks), or compute it outside of "
-        "build and pass it in."
-    )
+    fix = "compute it with torch, or outside of build and pass it in."
 
 
 class AttributeReadAndWritten(CaptureError):
-    """``self.calls += 1`` in ``forward``: Python state that each call would have to carry on."""
+    """``x * self.calls`` in ``forward`` after ``self.calls += 1``: no program carries it on.
+
+    The calls before it ran as eager runs them. An attribute that is written and read but then
+    stays as it is, such as a cache, is no error.
+    """
 
     fix = "keep the state in a buffer (register_buffer) and update it in place."
 
 
 class MovingConstant(CaptureError):
-    """``build`` computes with ``random.random()`` or with a counter of its own: it would be frozen."""
+    """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call.
+
+    The calls before it ran as eager runs them.
+    """
 
     fix = (
         "pass it in as a tensor, or keep it in a buffer; what changes seldom may be an attribute "
@@ -263,7 +201,10 @@ class MovingConstant(CaptureError):
 
 
 class StepMoves(CaptureError):
-    """``build`` does something else at each call: no static program can be all of them."""
+    """``for _ in range(next(numbers)):`` in ``build``: it does something else at each call.
+
+    The calls before it ran as eager runs them.
+    """
 
     fix = "take what changes from call to call out of build, or pass it in."
 
@@ -379,7 +320,7 @@ class UnregisteredModuleWarning(GraphWarning):
 
 
 class AttributeWriteWarning(GraphWarning):
-    """An attribute written in ``build``: the value is put back, later calls will not write it."""
+    """``self.last = x`` in ``build``: the first calls write it, a program does not."""
 
 
 class BackendWarning(GraphWarning):
@@ -387,11 +328,11 @@ class BackendWarning(GraphWarning):
 
 
 class ConfirmWarning(GraphWarning):
-    """A program came to another result than eager: it is not used, the step goes on in eager."""
+    """A program comes to another result than eager, by a fault of torchgraph: it is not used."""
 
 
 class EagerWarning(GraphWarning):
-    """Some calls of a Graph run in eager: no program fits them."""
+    """``x * next(numbers)`` under ``if x.sum() > 9:`` in ``build``: such calls run in eager."""
 
 
 class PaddingWarning(GraphWarning):

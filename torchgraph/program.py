@@ -23,7 +23,7 @@ IN_PLACE = "in_place"
 """Key in ``node.meta``: eager calls the in-place form of the node's op."""
 
 RECORDED = "recorded"
-"""Key in ``node.meta``: the value has the strides that a real kernel gave; a fake one may differ."""
+"""Key in ``node.meta``: the value has the strides of a real kernel; a fake one may differ."""
 
 SKIPPED_BY = "skipped_by"
 """Key in ``node.meta`` of a lowered program: the SKIP output that leaves the node out."""

@@ -180,11 +180,11 @@ class _Writer:
 
     def _expect(self, found: Expectation) -> Iterator[tuple[Any, Any]]:
         """A call that looks again; or, for a number that is known before the run, a guard."""
-        if self._known.always(found.index):
+        if self._known.always(found.looked_at):
             return
-        node = self._nodes[found.index]
-        if self._tape.layouts[found.index] is None:
-            if self._known.before(found.index):
+        node = self._nodes[found.looked_at]
+        if self._tape.layouts[found.looked_at] is None:
+            if self._known.before(found.looked_at):
                 yield node, found.value
                 return
             self._expect_number(node, found)

@@ -260,7 +260,7 @@ class Step:
         if isinstance(value, torch.Tensor):
             if id(value) not in self.index:
                 self._add(Leaf(fqn, Role.SLOT, root, path, value))
-        elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        elif not isinstance(value, bool) and isinstance(value, numbers.Real):
             self._add(Leaf(fqn, Role.SCALAR, root, path, value))
         elif isinstance(value, dict):
             for key, item in value.items():

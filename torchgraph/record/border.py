@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .._listening import is_listening, not_listening
+from .._torch import VF
 from ..errors import DataDependent, NonScalarBackward
 from ..program import Phase
 from . import number
@@ -38,7 +39,6 @@ class Border:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Watch the block."""
-        vf: Any = torch._VF
         with ExitStack() as stack:
             patches: list[tuple[Any, str, Callable[..., Any]]] = [
                 (torch.Tensor, "backward", self._backward),
@@ -51,8 +51,8 @@ class Border:
                 (torch, "ctc_loss", self._lengths),
                 (torch, "tensor_split", self._lengths),
                 (torch.Tensor, "tensor_split", self._lengths),
-                *((vf, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
-                (vf, "_pad_packed_sequence", self._lengths),
+                *((VF, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+                (VF, "_pad_packed_sequence", self._lengths),
             ]
             for holder, name, ours in patches:
                 stack.enter_context(_patched(holder, name, self._own(ours, getattr(holder, name))))

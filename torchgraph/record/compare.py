@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 def difference(old: Outcome, new: Outcome) -> Difference | None:
     """What ``new`` did differently; None when both did the same."""
-    for part in (_inputs, _attributes, _entries, _constants, _tensors, _outputs):
+    for part in (_inputs, _attributes, _expectations, _entries, _constants, _tensors, _outputs):
         for found in part(old, new):
             return found
     return None
@@ -68,17 +68,17 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
             yield Difference(Kind.ATTRIBUTE, what, written.get((path, name)))
 
 
-def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
-    for one, other in zip_longest(old.tape.expectations, new.tape.expectations):
-        if one is None or other is None:
-            break
-        if one[:2] == other[:2] and not _same(one.value, other.value):
-            what = f"a value that decides what follows was {_shown(one.value)}"
-            yield Difference(
-                Kind.VALUE, f"{what} and is {_shown(other.value)}", other.provenance.line
-            )
+def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    for one, other in zip(old.tape.expectations, new.tape.expectations, strict=False):
         if one[:2] != other[:2]:
-            break
+            return  # the ops tell
+        if not _same(one.value, other.value):
+            what = f"a value that decides what follows was {_shown(one.value)}"
+            what = f"{what} and is {_shown(other.value)}"
+            yield Difference(Kind.VALUE, what, other.provenance.line)
+
+
+def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
     for before, now in zip_longest(old.tape.entries, new.tape.entries):
         if before is None or now is None:
             place = now or before

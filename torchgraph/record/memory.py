@@ -74,7 +74,7 @@ class Memory:
         return Layout(
             self.storage(tensor),
             tensor.untyped_storage().nbytes(),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
             tuple(tensor.shape),
             tensor.stride(),
             tensor.dtype,

@@ -1,9 +1,9 @@
 """Numbers that move between steps: learning rates, step counts, what is computed from them.
 
 While an optimizer's own ``step()`` runs, each number of its param groups and state is a `Number`:
-arithmetic is done and written down, a comparison gives a plain bool and is written down as a branch,
-and whatever needs the bare value (``float()``, an index, ``torch.tensor``) makes the value a branch.
-torch's C++ takes them for symbolic numbers and hands them on to the listener untouched.
+arithmetic is done and written down, a comparison gives a plain bool and is written down as a
+branch, and whatever needs the bare value (``float()``, an index, ``torch.tensor``) makes the value
+a branch. torch's C++ takes them for symbolic numbers and hands them on to the listener untouched.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def bare(value: Any) -> Any:
 
 
 def bare_arguments(value: Any) -> Any:
-    """As `bare`, for the arguments of an op: most hold no such number, and are returned as given."""
+    """As `bare`, for the arguments of an op: most hold no such number, and are given back."""
     if type(value) is tuple:
         return value if not any(map(_moves, value)) else tuple(map(bare, value))
     return value if not any(map(_moves, value.values())) else bare(value)
@@ -261,9 +261,6 @@ _fill()
 class Number(_Arithmetic, torch.SymFloat):
     """A float that moves. To ``isinstance`` it is a float: optimizers ask."""
 
-    def __init__(self, node: _Node) -> None:
-        super().__init__(node)
-
     @property  # type: ignore[misc]  # not its class, but what it stands for
     def __class__(self) -> type:
         return float
@@ -271,9 +268,6 @@ class Number(_Arithmetic, torch.SymFloat):
 
 class Integer(_Arithmetic, torch.SymInt):
     """An int that moves."""
-
-    def __init__(self, node: _Node) -> None:
-        super().__init__(node)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

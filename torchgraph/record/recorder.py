@@ -60,7 +60,7 @@ class Recorder:
         if op.namespace == "profiler" or op.namespace == "prim":
             with not_listening():
                 return op(*args, **kwargs)
-        if torch.is_inference_mode_enabled() and decomposes(op, _device(args)):
+        if decomposes(op, _device(args)):
             return op.decompose(*args, **kwargs)
         parts = in_parts(op, args, kwargs)
         if parts is not None:
@@ -185,7 +185,8 @@ class Recorder:
 
     def _computed(self, op: Any, given: Any, value: Any) -> Ref:
         index = self.tape.add(None)
-        entry = Entry(op, *given, index, self._trail.here(), value)
+        args, kwargs = given
+        entry = Entry(op, args, kwargs, index, self._trail.here(), value)
         self.tape.entries.append(entry)
         return Ref(index)
 

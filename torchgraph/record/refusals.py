@@ -106,9 +106,13 @@ def readable_errors(trail: Trail) -> Iterator[None]:
             where=_line_of(error) or trail.line,
         ) from error
     except RuntimeError as error:
-        if "two different devices" in str(error) or "same device" in str(error):
+        if any(words in str(error) for words in _DEVICES):
             raise DeviceMismatch(str(error).splitlines()[0], where=_line_of(error)) from error
         raise
+
+
+_DEVICES = ("two different devices", "same device", "not on the expected device")
+"""What torch says where devices do not fit."""
 
 
 def _line_of(error: BaseException) -> Any:

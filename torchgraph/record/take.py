@@ -142,7 +142,7 @@ class _Taking:
                 map_leaves(returned, torch.Tensor, given.append)
                 self.built(any(id(tensor) in losses for tensor in given))
                 found = self._outputs(returned)
-                self._first = {id(p): self._recorder.index(p.grad) for p in self._with_gradient()}
+                self._first = {id(p): self._recorder.index(g) for p, g in self._with_gradient()}
             heard, self.heard = self.heard, False
             for batch in self._batches[1:]:
                 with self._guarded():
@@ -227,7 +227,7 @@ class _Taking:
         owned.update(storage_id(tensor) for tensor in self._call.tensors)
         owned.update(storage_id(leaf.value) for leaf, _ in self._free)
         # Clipping and optimizers write gradients in place.
-        owned.update(storage_id(p.grad) for p in self._with_gradient())
+        owned.update(storage_id(gradient) for _, gradient in self._with_gradient())
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> None:
@@ -248,10 +248,10 @@ class _Taking:
         self._values = [self._recorder.index(tensor) for tensor in found]
         return found
 
-    def _with_gradient(self) -> Iterator[torch.Tensor]:
+    def _with_gradient(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _, leaf in self._step.tensors():
             if leaf.value.is_leaf and leaf.value.grad is not None:
-                yield leaf.value
+                yield leaf.value, leaf.value.grad
 
     # --- the update -------------------------------------------------------------------------------
 
@@ -262,9 +262,9 @@ class _Taking:
         self._update = Update(self._step, self._trail, self._options, scaling, recorder, leaves)
         with self._listening(), self._trail.update():
             if self._step.optimizers:
-                for parameter in self._with_gradient():
+                for parameter, gradient in self._with_gradient():
                     if id(parameter) in self._first:
-                        recorder.memory.put(parameter.grad, self._first[id(parameter)])
+                        recorder.memory.put(gradient, self._first[id(parameter)])
                 with self._numbers.in_place() if self.heard else nullcontext():
                     self._update.run(self._late.values())
                 for position, parameter in self._late.items():
@@ -273,7 +273,7 @@ class _Taking:
             if self.heard:
                 ends(self._step, recorder, self._numbers.index)
         if self._step.optimizers:
-            for parameter in list(self._with_gradient()):
+            for parameter, _ in list(self._with_gradient()):
                 parameter.grad = None
         return found, values
 
@@ -377,7 +377,7 @@ class _Taking:
     @contextmanager
     def _taken_back_on_error(self) -> Iterator[None]:
         generators = _generators()
-        held = [
+        held: list[tuple[dict[str, Any], dict[str, Any]]] = [
             (holder, dict(holder))
             for module in self._step.modules.values()
             for holder in (module._parameters, module._buffers, module._modules)

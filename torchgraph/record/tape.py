@@ -56,7 +56,8 @@ class Expectation(NamedTuple):
 
     place: int
     """The entries before it."""
-    index: int
+    looked_at: int
+    """The number of the value."""
     value: Any
     """A number, the shape of a tensor, or what a whole tensor holds."""
     provenance: Provenance

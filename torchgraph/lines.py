@@ -1,0 +1,73 @@
+"""The lines of the user's code: where a node, an error or a warning comes from."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import sys
+import warnings
+from types import FrameType
+from typing import NamedTuple
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ENTRANCE = _PACKAGE + "graph.py"
+
+
+class SourceLine(NamedTuple):
+    """One line of Python: where a node, or an error, comes from."""
+
+    filename: str
+    lineno: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line itself, stripped; empty when the file cannot be read."""
+        return linecache.getline(self.filename, self.lineno).strip()
+
+    def __str__(self) -> str:
+        quoted = f": {self.text}" if self.text else ""
+        return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
+
+
+@functools.cache
+def _torch_root() -> str:
+    return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
+
+
+def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
+    """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
+
+    Innermost first. Empty when there are none inside the call of the Graph: the line that calls it
+    says nothing about a node.
+    """
+    frame = frame or sys._getframe(1)
+    found: list[SourceLine] = []
+    current: FrameType | None = frame
+    while current is not None and len(found) < depth:
+        code = current.f_code
+        if code.co_filename == _ENTRANCE:
+            break
+        if not _is_library(code.co_filename):
+            found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
+        current = current.f_back
+    return tuple(found)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the user's innermost line, once per line as Python does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        warnings.warn(message, category, stacklevel=2)
+        return
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(
+        message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry
+    )
