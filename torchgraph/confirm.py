@@ -87,7 +87,9 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
 
     ``outcome``: what eager has made of the same call; the live states are as it left them.
     """
-    shadow, leaves = _shadow(replay, start)
+    exact = all(record.exact for record in replay.program.history)
+    before = {} if exact else {name: _copied(value) for name, value in start.tensors.items()}
+    shadow, leaves = _shadow(replay, start)  # it writes the tensors of ``start``
     arguments = iter(call.tensors)
     names = iter([leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT])
     own: dict[str, torch.Tensor] = {}
@@ -107,9 +109,8 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
         drawn = torch.get_rng_state()
     finally:
         torch.set_rng_state(after)
-    exact = all(record.exact for record in replay.program.history)
     for name, expected, got in _pairs(replay, outcome, returned, leaves, own, call):
-        if not _agree(expected, got, start.tensors.get(name), exact=exact):
+        if not _agree(expected, got, before.get(name), exact=exact):
             return f"{name} differs from eager's{_gap(expected, got)}"
     if not torch.equal(drawn, after):
         return "it draws other random numbers than eager"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -276,12 +277,12 @@ def _program(
     output.args = (tuple(results),)
     _drop_absent(graph)
     _stamp_regenerated(graph)
-    names = _name_placeholders(placeholders, leaves)
+    _name_placeholders(placeholders, leaves)
     _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf, node), _alias_of(leaf, owners))
-        for name, leaf, node in zip(names, leaves, placeholders, strict=True)
+        InputSpec(node.name, leaf.role, leaf.fqn, _meta(leaf, node), _alias_of(leaf, owners))
+        for node, leaf in zip(placeholders, leaves, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
 
@@ -333,14 +334,11 @@ def _numbers_as_inputs(
             graph.erase_node(read)
 
 
-def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> list[str]:
-    names = []
+def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> None:
     for node, leaf in zip(placeholders, leaves, strict=True):
         readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
         node._rename(readable)
         node.target = node.name
-        names.append(node.name)
-    return names
 
 
 def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
