@@ -57,8 +57,12 @@ def is_listening() -> bool:
     ) and not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
 
 
+@functools.cache
 def decomposes(op: OpOverload, device: str) -> bool:
-    """True for an op that is nothing but calls of others, met whole because autograd is off."""
+    """True for an op that is nothing but calls of others.
+
+    It is met whole in inference mode, and where the kernel of another op calls it.
+    """
     key = torch._C.DispatchKey
     whole = "CUDA" if device == "cuda" else "CPU"
     return op.has_kernel_for_dispatch_key(

@@ -70,12 +70,12 @@ class ProgramCache:
             StepFailed: an op raised. ``broken`` says whether anything was written before.
         """
         start = perf_counter()
-        counters.replays += 1
         try:
             returned = replay.run(call)
         except StepFailed:
             self.broken = replay.broken
             raise
+        counters.replays += 1  # a program whose predicate fails has served nobody
         if replay.runs > 1:
             replay.seconds.append(perf_counter() - start)
         else:

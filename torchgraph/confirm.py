@@ -10,9 +10,13 @@ import torch
 
 from .capture.inputs import Call, map_leaves
 from .capture.step import Leaf, Step
+from .lower import lower
+from .options import Options
+from .passes import pipeline, run
 from .program import OutputKind, Role
 from .record.compare import same_bits
 from .record.outcome import Outcome
+from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
 
 
@@ -116,6 +120,20 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     if not torch.equal(drawn, after):
         return "it draws other random numbers than eager"
     return ""
+
+
+def as_eager(replay: Replay, options: Options) -> Replay:
+    """``replay``, or its program without the casts that eager does not make.
+
+    The colouring of ``policy="oneflow"`` has no eager twin: what it starts from is compared.
+    """
+    if options.amp is None or options.autocast is not None:
+        return replay
+    options = replace(options, amp=None, cuda_graph="off")
+    program = run(replay.captured.program, pipeline(options), options.passes)
+    lowered = lower(program, "as eager", options)
+    graphing = CudaGraphs().graphing(options)
+    return Replay(replay.captured, program, lowered, options, graphing)
 
 
 def replace_tensors(call: Call, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Call:

@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -294,13 +294,29 @@ class Graph(ModuleHolder):
 
     def _aside_outcome(self, call: Call) -> Outcome:
         """What a step would leave: it runs, and is taken back."""
+        with self._kept(call) as step:
+            return self._take(step, call, True)
+
+    @contextmanager
+    def _kept(self, call: Call) -> Iterator[Step]:
+        """What runs here is taken back."""
         with amp.started(self._scaler, self._optimizers):
             step = Step.scan(self._modules, self._optimizers, self._scaler)
             tensors = [leaf.value for _, leaf in step.tensors()]
             scalers = [] if self._scaler is None else [self._scaler]
             owners = [self, *step.modules.values(), *self._optimizers, *scalers]
             with Snapshot(owners, [*tensors, *call.tensors]).kept():
-                return self._take(step, call, True)
+                yield step
+
+    @contextmanager
+    def _with_states(self, call: Call) -> Iterator[None]:
+        """Where a step would make states, one runs before what is done here, and is taken back."""
+        with ExitStack() as stack:
+            if self._program_for(call) is None:
+                outcome = self._aside_outcome(call)
+                if not (outcome.settled or outcome.step.has_gradients()):
+                    self._take(stack.enter_context(self._kept(call)), call, False)
+            yield
 
     def _take(self, step: Step, call: Call, heard: bool) -> Outcome:
         with self._building():
@@ -411,8 +427,9 @@ class Graph(ModuleHolder):
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
 
-        ``build`` and the optimizers run for real, once or a few times, and are undone. Prints
-        stay, and so do writes to objects other than modules, optimizers and tensors.
+        ``build`` and the optimizers run for real, a few times, and are undone. Prints stay, and so
+        do writes to objects other than modules, optimizers and tensors. Where the first step makes
+        optimizer state, the second one is compared.
 
         Returns:
             The first node whose value differs, with the user's line; None when every output and
@@ -430,11 +447,14 @@ class Graph(ModuleHolder):
         """The program for a call, the call, and what ``look`` finds out about both."""
         with self._lock:
             call = self._inputs.bind(args, kwargs)
-            replay = self._program_aside(call)
-            replay.guards.check_gradients(replay.name_of)
-            with self._building():
-                held = (self._modules, self._optimizers, self._scaler)
-                return replay, call, look(replay, self.build, call, *held, self)
+            with self._with_states(call):
+                replay = self._program_for(call)
+                if replay is None:  # none that is confirmed: it serves no call
+                    replay = self._compile(self._aside_outcome(call), call)
+                replay.guards.check_gradients(replay.name_of)
+                with self._building():
+                    held = (self._modules, self._optimizers, self._scaler)
+                    return replay, call, look(replay, self.build, call, *held, self)
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None and self._last_call is not None:

@@ -10,7 +10,7 @@ from ._torch import storage_id
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Start, digest, unlike
+from .confirm import Start, as_eager, digest, unlike
 from .errors import (
     AttributeReadAndWritten,
     ConfirmWarning,
@@ -172,7 +172,7 @@ class Recordings:
             if not replay.refit(outcome.after):
                 known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
                 return
-        wrong = unlike(replay, start, call, outcome)
+        wrong = unlike(as_eager(replay, options), start, call, outcome)
         if wrong:
             known.eager = f"its program does not compute what eager does: {wrong}"
             warn(

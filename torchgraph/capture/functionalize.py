@@ -262,7 +262,8 @@ def _alias_of(leaf: Leaf, owners: dict[int, str]) -> str | None:
 def _drop_absent(graph: fx.Graph) -> None:
     """make_fx also unpacks results that are None: a bias gradient of a convolution without bias."""
     for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and "val" not in node.meta and not node.users:
+        absent = node.op == "call_function" and "val" not in node.meta and not node.users
+        if absent and not effects.of(node).expects:  # a predicate has no value either
             graph.erase_node(node)
 
 

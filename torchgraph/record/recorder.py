@@ -60,7 +60,7 @@ class Recorder:
         if op.namespace == "profiler" or op.namespace == "prim":
             with not_listening():
                 return op(*args, **kwargs)
-        if torch.is_inference_mode_enabled() and decomposes(op, _device(args)):
+        if decomposes(op, _device(args)):
             return op.decompose(*args, **kwargs)
         parts = in_parts(op, args, kwargs)
         if parts is not None:

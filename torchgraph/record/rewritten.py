@@ -5,7 +5,7 @@ becomes the overload of the same kernel that tells the truth. ``bernoulli_`` and
 an order that depends on strides, which their functional forms do not keep. ``_grouped_mm`` has no
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
-heard instead.
+heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,15 @@ def rewritten(
         return _cudnn_batch_norm(*args, **kwargs)
     if op is aten._grouped_mm.default:
         return ops.grouped_mm, (args, kwargs)
+    if name == "aten::_index_put_impl_":
+        return _index_put(*args, **kwargs)
     return op, (args, kwargs)
+
+
+def _index_put(
+    self: Any, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
+) -> tuple[Any, _Arguments]:
+    return aten.index_put_.default, ((self, indices, values, accumulate), {})
 
 
 def _native_batch_norm(

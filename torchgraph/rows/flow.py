@@ -288,4 +288,6 @@ def _differ(node: fx.Node, reason: str) -> None:
 
 
 def _refuse(node: fx.Node, reason: str) -> None:
-    raise PaddingRefused(f"{node.target}: {reason}.", where=provenance(node).line)
+    places = [node, *node.users] if node.op == "get_attr" else [node]
+    lines = [provenance(place).line for place in places]
+    raise PaddingRefused(f"{node.target}: {reason}.", where=next(filter(None, lines), None))
