@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.contract.models import Function, data
+from tests.contract.models import Function, Train, data, made
 from torchgraph.errors import CaptureError, UnsupportedInput
 from torchgraph.testing import counters
 
@@ -305,6 +305,18 @@ def test_an_input_that_requires_grad_gets_no_grad_and_can_be_differentiated():
 
     assert torch.equal(graph(x), 3 * x.detach() ** 2)
     assert x.grad is None
+
+
+def test_a_backward_leaves_the_grad_of_an_input_as_it_is():
+    model, optimizer = made()
+    graph = Train(model, optimizer)
+    x = data()[0].requires_grad_()
+    for held in (None, torch.ones_like(x), torch.zeros_like(x)):
+        for _ in range(4):
+            x.grad = held
+            graph(x)
+            assert x.grad is held
+            assert held is None or torch.equal(held, torch.full_like(x, float(held.max())))
 
 
 def test_numpy_arrays_are_refused():
