@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchgraph.errors import ParityError, VerifyError
+from torchgraph.errors import ConfirmWarning, ParityError, VerifyError
 from torchgraph.passes import Pass
 from torchgraph.program import Program
 from torchgraph.rewriter import Rewriter
@@ -113,6 +113,27 @@ def test_different_sides_fail(change, message):
         assert_parity(_maker(change), _batches())
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_it_goes_on_until_a_program_serves(count):
+    with counters.expect(captures=1, replays=1):
+        assert_parity(_maker(), _batches(count))
+
+
+def test_a_step_that_no_program_serves_proves_nothing():
+    def make() -> Setup:
+        return Setup(nn.Linear(3, 2), None, lambda model, x: torch.sin(model(x)).sum())
+
+    def spoil(config: Any) -> None:
+        config.passes.insert(_Rewrite(aten.tan.default))
+
+    with (
+        pytest.warns(ConfirmWarning, match="output 0 differs"),
+        pytest.raises(ParityError, match="no program"),
+    ):
+        assert_parity(make, _batches(), configure=spoil)
+    assert_parity(make, _batches())
+
+
 def test_later_steps_are_compared():
     def from_the_second_step(model: nn.Module, optimizer: Any) -> None:
         model.limit = 1
@@ -201,8 +222,8 @@ def test_check_pass_repeats_random_draws():
 
 
 def test_counters_expect():
-    with counters.expect(captures=1, replays=3, lowers=1):
-        assert_parity(_maker(), _batches())
+    with counters.expect(captures=1, replays=3, lowers=1):  # after three recorded calls
+        assert_parity(_maker(), _batches(6))
     wrong = r"expected counter increments .*, got {'replays': 0}"
     with pytest.raises(AssertionError, match=wrong), counters.expect(replays=1):
         pass

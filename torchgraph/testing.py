@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from .passes import Pass, run
 from .program import Program
 
 __all__ = ["Counters", "Setup", "assert_parity", "check_pass", "counters"]
+
+_MORE = 8
+"""How often batches are gone through again before a step counts as one without a program."""
 
 
 class Setup(NamedTuple):
@@ -57,6 +61,9 @@ def assert_parity(
 ) -> Graph:
     """Train eager and through a Graph, and compare after each step.
 
+    The first steps of a Graph are eager's own: where ``batches`` are too few for a program to serve
+    one, they are gone through again.
+
     ``make`` is called twice under one seed. Compared are the loss, every parameter, buffer and
     optimizer slot, every param group, and the state of torch's CPU generator; bitwise unless a
     tolerance is given. ``configure`` sets options of the Graph before its first call.
@@ -65,7 +72,8 @@ def assert_parity(
         The Graph, for further checks.
 
     Raises:
-        ParityError: names the step and the first value that differs, with the largest difference.
+        ParityError: names the step and the first value that differs, with the largest difference;
+            or no program came to serve a step.
     """
     torch.manual_seed(seed)
     eager = make()
@@ -75,7 +83,11 @@ def assert_parity(
     if configure is not None:
         configure(graph.config)
     state = torch.get_rng_state()
-    for number, batch in enumerate(batches):
+    before = counters.replays
+    more = itertools.islice(itertools.cycle(batches), _MORE * len(batches))
+    for number, batch in enumerate([*batches, *more]):
+        if number >= len(batches) and counters.replays > before:
+            break
         torch.set_rng_state(state)
         expected = _eager_step(eager, batch)
         eager_rng = torch.get_rng_state()
@@ -85,6 +97,8 @@ def assert_parity(
         _compare(f"step {number}: loss", expected, got, rtol, atol)
         _compare(f"step {number}: RNG state", eager_rng, state, 0, 0)
         _compare_setups(f"step {number}", eager, graphed, rtol, atol)
+    if batches and counters.replays == before:
+        raise ParityError("All steps ran in eager: no program came to serve one.")
     return graph
 
 
