@@ -64,8 +64,10 @@ def digest(call: Call) -> tuple[float, ...]:
     found: list[float] = []
     with torch.no_grad():
         for tensor in call.tensors:
-            if tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex():
-                values = tensor.detach().double().flatten()
+            if tensor.numel():
+                values = tensor.detach()
+                values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+                values = values.double().flatten()
                 weights = torch.arange(1, 8, dtype=torch.float64, device=values.device)
                 found += [
                     values.sum().item(),
@@ -74,7 +76,7 @@ def digest(call: Call) -> tuple[float, ...]:
                     .item(),
                 ]
             else:
-                found.append(float(tensor.detach().abs().sum().item()) if tensor.numel() else 0.0)
+                found.append(0.0)
     return tuple(found)
 
 
