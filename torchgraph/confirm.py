@@ -66,7 +66,9 @@ def digest(call: Call) -> tuple[float, ...]:
         for tensor in call.tensors:
             if tensor.numel():
                 values = tensor.detach()
-                values = torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+                values = (
+                    torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+                )
                 values = values.double().flatten()
                 weights = torch.arange(1, 8, dtype=torch.float64, device=values.device)
                 found += [
