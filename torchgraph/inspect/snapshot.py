@@ -89,7 +89,8 @@ class _Saved:
 def _has_data(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor):
         return False
-    return tensor.numel() == 0 or tensor.untyped_storage().nbytes() > 0  # not a hollow one
+    # The Graph itself holds its last batch as tensors whose memory is given back.
+    return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
 
 
 def _contents(container: Any) -> Any:
