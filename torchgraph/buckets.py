@@ -35,7 +35,7 @@ class Padder:
 
     Args:
         inputs: binds the calls of the Graph's `build`.
-        program_for: the program of a call.
+        program_for: the program of a call; None for one that eager is to run.
         capture: captures a call as things stand, for the analysis.
     """
 
@@ -43,7 +43,7 @@ class Padder:
         self,
         inputs: Inputs,
         build: Callable[..., Any],
-        program_for: Callable[[Call], Replay],
+        program_for: Callable[[Call], Replay | None],
         capture: Callable[[Call], Captured],
     ) -> None:
         self._inputs = inputs
@@ -59,8 +59,10 @@ class Padder:
 
     def fit(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
-    ) -> tuple[Call, Replay]:
+    ) -> tuple[Call, Replay | None]:
         """The call, padded to its bucket, and its program; as it is when it fits none.
+
+        Without a program, for lack of optimizer state, say, it is as it is, too.
 
         Raises:
             PaddingRefused: real rows may depend on padded ones; names the user's line.
@@ -84,6 +86,8 @@ class Padder:
             return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
         call, replay = self._found(padded)
+        if replay is None:
+            return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
         if rows.key not in known:
             try:
@@ -107,7 +111,7 @@ class Padder:
         cuts = iter(self._cuts)
         return map_leaves(returned, torch.Tensor, lambda tensor: _cut(tensor, next(cuts)))
 
-    def _found(self, given: inspect.BoundArguments) -> tuple[Call, Replay]:
+    def _found(self, given: inspect.BoundArguments) -> tuple[Call, Replay | None]:
         call = self._inputs.bind(given.args, given.kwargs)
         return call, self._program_for(call)
 

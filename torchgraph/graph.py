@@ -186,11 +186,12 @@ class Graph(ModuleHolder):
         self._schedulers.check()
         call, replay = self._fit(args, kwargs)
         if replay is None or self._recordings.doubts(replay, call) or self._has_gradients(replay):
-            return self._recorded(call)
-        try:
-            returned = self._replayed(replay, call)
-        except (ValueMoved, SharedMemory):  # nothing has happened
-            return self._other(replay, call)
+            returned = self._recorded(call)
+        else:
+            try:
+                returned = self._replayed(replay, call)
+            except (ValueMoved, SharedMemory):  # nothing has happened
+                returned = self._other(replay, call)
         return returned if self.config.options.buckets is None else self._padder.cut(returned)
 
     def _replayed(self, replay: Replay, call: Call) -> Any:
@@ -251,11 +252,14 @@ class Graph(ModuleHolder):
                 found = self._cache.refit(key, step)
         return found
 
-    def _program_aside(self, call: Call) -> Replay:
-        """The program for a call, made from a step that is taken back."""
+    def _program_aside(self, call: Call) -> Replay | None:
+        """The program for a call, made from a step that is taken back; None for an odd step."""
         found = self._program_for(call)
         if found is None:
-            found = self._compile(self._aside_outcome(call), call)
+            outcome = self._aside_outcome(call)
+            if not (outcome.settled and outcome.stepped) or outcome.step.has_gradients():
+                return None  # states are not there yet, or it is skipped: eager's own step
+            found = self._compile(outcome, call)
             self._cache.add(self._key(call), found, self.config.options.cache_size)
         return found
 

@@ -12,6 +12,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from examples.models import GPT
+from tests.support import settle
 from torchgraph.config import GraphConfig
 from torchgraph.errors import InvalidOption
 from torchgraph.testing import Setup, assert_parity
@@ -151,7 +152,7 @@ def clipped(graph: tg.Graph) -> None:
 @pytest.mark.parametrize("prepare", [accumulating, in_half, scaled, clipped])
 @pytest.mark.parametrize("model", MODELS)
 def test_together_with_other_options(model: str, prepare: Callable[[tg.Graph], object]) -> None:
-    data = batches(model)
+    data = batches(model, 8)
     expected, _ = trained(model, lambda config: None, data, prepare)
     got, graph = trained(model, everything, data, prepare)
     for index, (one, other) in enumerate(zip(expected, got, strict=True)):
@@ -164,6 +165,7 @@ def test_together_with_other_options(model: str, prepare: Callable[[tg.Graph], o
 
 def test_what_is_returned_is_not_overwritten() -> None:
     graph = Train(mlp(), everything)
+    settle(graph, *batches("mlp", 1)[0])
     returned = [graph(*batch) for batch in batches("mlp", 3)]
     copies = [[tensor.clone() for tensor in found] for found in returned]
     graph(*batches("mlp", 1)[0])
@@ -196,7 +198,7 @@ def test_measured_is_within_five_percent_of_planned(
 ) -> None:
     graph = Train(make(), OPTIONS[options])
     batch = data_for(make)
-    graph(*batch)
+    settle(graph, *batch)
     before = [value.clone() for value in graph.model.state_dict().values()]
     generator = torch.get_rng_state()
     peaks = graph.report(memory=batch).peaks
@@ -214,7 +216,7 @@ def test_planned_memory_is_less() -> None:
     measured = {}
     for options in ("Disable", "MemoryFirst", "everything"):
         graph = Train(wide(), OPTIONS[options])
-        graph(*batch)
+        settle(graph, *batch)
         measured[options] = graph.report(memory=batch).peaks.measured
     assert measured["everything"] <= 0.9 * measured["Disable"]
     assert measured["MemoryFirst"] <= 0.9 * measured["Disable"]
@@ -223,7 +225,7 @@ def test_planned_memory_is_less() -> None:
 def test_the_arena_is_given_back_between_calls() -> None:
     batch = data_for(wide)
     graph = Train(wide(), everything)
-    graph(*batch)
+    settle(graph, *batch)
     executable = graph._last()[0].executable
     assert executable.memory.arena.nbytes > 0
     space = executable.function.__globals__
@@ -237,17 +239,17 @@ def test_the_arena_is_given_back_between_calls() -> None:
 def test_check_and_other_backends_go_on() -> None:
     batch = data_for(wide)
     graph = Train(wide(), everything)
-    graph(*batch)
+    settle(graph, *batch)
     assert graph.check(*batch) is None
     graph.config.set_backend("auto")
-    graph(*batch)
+    settle(graph, *batch)
     assert any("Inductor plans its own" in note for note in graph.report().peaks.notes)
 
 
 def test_a_mode_that_cannot_matter_says_so() -> None:
     batch = data_for(wide)
     graph = Train(wide(), OPTIONS["SpeedFirst"])
-    graph(*batch)
+    settle(graph, *batch)
     assert any("nothing to overlap" in note for note in graph.report().peaks.notes)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import torchgraph as tg
 from tests.rows.graphs import Padded, close
+from tests.support import settle
 from torchgraph.errors import (
     CacheThrashWarning,
     InvalidOption,
@@ -64,11 +65,21 @@ def encoder() -> nn.Module:
     return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 
 
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self.mix(x, x, x), -1)
+
+
 MODELS: dict[str, Any] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3), nn.Softmax(-1)),
             lambda rows: torch.randn(rows, 5)),
     "images": (Images, images),
     "words": (Words, ids),
+    "attention": (Attention, lambda rows: torch.randn(rows, 6, 8)),
     "encoder": (encoder, lambda rows: torch.randn(rows, 6, 8)),
 }  # fmt: skip
 
@@ -377,7 +388,7 @@ def test_no_sizes_no_buckets():
     graph = Padded(lambda x: x * 2)
     graph(torch.ones(3))
     graph.config.set_shape_buckets(0, [])
-    graph(torch.ones(3))
+    settle(graph, torch.ones(3))
     assert [held.signature for held in graph.report().programs.held] == [
         "args[0]: float32[8]",
         "args[0]: float32[3]",

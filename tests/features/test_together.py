@@ -65,11 +65,11 @@ def eager(model, optimizer, x, y, amp, k):
 
 
 @pytest.mark.parametrize(("model", "name", "amp", "k", "clipped", "fused"), GRID)
-def test_three_steps_are_bitwise_eagers(model, name, amp, k, clipped, fused):
+def test_five_steps_are_bitwise_eagers(model, name, amp, k, clipped, fused):
     group = {"clip_grad_max_norm": 0.05} if clipped else {}
     mine, optimizer, other, others = twins(model, lambda p: OPTIMIZERS[name](p, **group))
     graph = Train(mine, optimizer, amp, k, fused)
-    for number, (x, y) in enumerate(batches(model, 3)):
+    for number, (x, y) in enumerate(batches(model, 5)):
         torch.manual_seed(number)
         graph(x, y)
         torch.manual_seed(number)

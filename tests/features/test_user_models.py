@@ -77,7 +77,7 @@ def assert_bitwise(
 ) -> tuple[Side, Side]:
     mine, other = Side(make, feature, hooked), Side(make, feature, hooked)
     graph = Train(mine)
-    for number in range(3):
+    for number in range(6):
         x = torch.randn(4, 6)
         torch.manual_seed(number)
         graph(x)

@@ -48,6 +48,12 @@ class Scaling:
         """True when the gradients of that optimizer are as without a scaler."""
         return not self.active or number in self._unscaled
 
+    def check(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Refuse what `unscale` would refuse, while the step can be taken back."""
+        for number, optimizer in enumerate(optimizers):
+            if not self.is_unscaled(number):
+                _check(number, optimizer, _with_gradient(optimizer))
+
     def unscale(
         self, number: int, optimizer: torch.optim.Optimizer, *, explicit: bool = False
     ) -> None:
@@ -61,12 +67,7 @@ class Scaling:
         if self.is_unscaled(number):
             return
         self._unscaled.add(number)
-        parameters = [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
+        parameters = _with_gradient(optimizer)
         _check(number, optimizer, parameters)
         with torch.no_grad():
             if self.dynamic:
@@ -125,6 +126,11 @@ def _check(number: int, optimizer: torch.optim.Optimizer, found: Sequence[torch.
             f"The grad scaler cannot unscale the float16 gradients of {name}.",
             fix="keep the parameters in float32 and compute in float16 with config.enable_amp.",
         )
+
+
+def _with_gradient(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    groups = optimizer.param_groups
+    return [p for group in groups for p in group["params"] if p.grad is not None]
 
 
 def _scales_itself(optimizer: torch.optim.Optimizer) -> bool:

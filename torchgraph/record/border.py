@@ -49,6 +49,7 @@ class Border:
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
                 (torch.Tensor, "_make_subclass", self._subclass),
                 *((torch, name, self._number) for name in ("tensor", "as_tensor")),
+                (torch, "_foreach_lerp_", self._weight),
                 (torch, "ctc_loss", self._lengths),
                 (torch, "tensor_split", self._lengths),
                 (torch.Tensor, "tensor_split", self._lengths),
@@ -136,6 +137,12 @@ class Border:
         if dtype is None:
             dtype = torch.get_default_dtype() if node.is_float() else torch.int64
         return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
+
+    def _weight(self, theirs: Any, tensors: Any, others: Any, weight: Any) -> Any:
+        """Torch's averages give a number as a 0-dim tensor, which C++ would read."""
+        if isinstance(weight, torch.Tensor) and weight.ndim == 0:
+            weight = self._recorder.item(weight)
+        return theirs(tensors, others, weight)
 
     def _lengths(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
         """torch's C++ reads sizes from integer tensors on the CPU, and tells nobody."""

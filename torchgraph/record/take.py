@@ -125,6 +125,7 @@ class _Taking:
             others = (t for t in self._call.tensors if id(t) not in self._step.index)
             with self._taken_back_on_error(), kept(others):
                 returned, found = self._forward_and_backward()
+                (self._scaling if self.heard else self._plain).check(self._step.optimizers)
             tensors, values = self._updated(found)
         return self._outcome(returned, tensors, values)
 

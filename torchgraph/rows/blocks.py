@@ -291,6 +291,8 @@ RULES: dict[str, Callable[[Op], Any]] = {
     **dict.fromkeys(_ATTENTIONS, _attention),
     **{f"{name}_backward": _attention_backward for name in _ATTENTIONS},
     "_scaled_dot_product_attention_math": _attention,
+    "_native_multi_head_attention": RowWise(("query", "key", "value"), _first(1)),
+    "_transformer_encoder_layer_fwd": RowWise(("src",), _first(1)),
     "convolution": RowWise(("input",), _first(1)),
     "convolution_backward": RowWise(("grad_output", "input"), _first(1), gradient=True),
     "native_layer_norm": RowWise(("input",), _before_normalized),
