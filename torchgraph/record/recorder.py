@@ -23,6 +23,7 @@ from .undo import Undo
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
+_MASKS = (torch.bool, torch.uint8)
 _EQUAL = aten.equal.default
 _LIFT = aten.lift_fresh.default
 _READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
@@ -99,7 +100,7 @@ class Recorder:
             self._expect(ref.index, out)
         else:
             self._add(op, given, out)
-            if torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES:
+            if _is_sized_by_data(op, args) or op in _READS_VALUES:
                 self._expect_sizes(op, given, args, out)
 
     def _add(self, op: Any, given: Any, out: Any) -> None:
@@ -284,3 +285,9 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
             return True
         reach += (size - 1) * stride
     return False
+
+
+def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:
+    if op is aten.index.Tensor:  # by masks; positions say their number themselves
+        return any(index is not None and index.dtype in _MASKS for index in args[1])
+    return torch.Tag.dynamic_output_shape in op.tags
