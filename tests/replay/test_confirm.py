@@ -46,7 +46,7 @@ def plant(monkeypatch):
     """Give regions another function: ``change(region)`` returns it."""
 
     def with_fault(change):
-        def finish(self):
+        def finish(self, limit=None):
             for region in self.regions:
                 region.compiled(change(region))
 
