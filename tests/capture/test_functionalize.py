@@ -57,7 +57,7 @@ def _setup(model: nn.Module) -> Setup:
 
 
 def batches() -> list[tuple[torch.Tensor]]:
-    return [(torch.randn(3, 4),) for _ in range(3)]
+    return [(torch.randn(3, 4),) for _ in range(6)]  # three of them replayed
 
 
 @pytest.mark.parametrize("make", [mlp, conv])
@@ -81,8 +81,9 @@ def test_written_views_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(way, "functional_form", watched)
-    assert_parity(rows, batches())
+    graph = assert_parity(rows, batches())
     assert taken == [False]
+    assert len(graph._cache) == 1
 
 
 def _ops(graph: Any) -> list[str]:

@@ -161,7 +161,7 @@ def test_values_of_each_kind():
     out = write.op(torch.ops.aten.index.Tensor, args, None, Provenance(), scale=count)
     own = write.op(torch.ops.prims.sin.default, (index,), empty(2), Provenance("m"))
     program = write.program(
-        (OutputKind.CREATE, "optimizer.0.state.m.weight.new", own), (OutputKind.USER, "0", out)
+        (OutputKind.UPDATE, "optimizer.0.state.m.weight.new", own), (OutputKind.USER, "0", out)
     )
     module = nn.Linear(2, 2, bias=False)
     shown = text(TreeSource("G_0", "G", "(CONFIG)", {"m": module}, program=program))
@@ -170,8 +170,8 @@ def test_values_of_each_kind():
     assert f"index-2([free.1/out:(device='meta', {meta}), None], cpu, slice(0, 2, None)" in shown
     assert "'mean', scale=optimizer.0.state.m.weight.step/out:(int)) -> (index-2/out_0:())" in shown
     assert "(OPERATOR: m-prims.sin-3(" in shown
-    created = "optimizer.0.state.m.weight.new_create(m-prims.sin-3/out_0:size=(2,), "
-    assert f"      (OPERATOR: {created}dtype=torch.float32) -> ())" in shown
+    updated = "optimizer.0.state.m.weight.new_update(m-prims.sin-3/out_0:size=(2,), "
+    assert f"(OPERATOR: {updated}dtype=torch.float32) -> ())" in shown
 
 
 def test_a_lazy_module_has_no_sizes_yet():

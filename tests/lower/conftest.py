@@ -44,7 +44,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Interpretation]:
 class InAnyLayout(Interpretation):
     """Interprets regions with every value laid out otherwise than in eager."""
 
-    def finish(self) -> None:
+    def finish(self, limit: float | None = None) -> None:
         for region in self.regions:
             region.compiled(AnyLayout(region.gm).run)
 

@@ -8,6 +8,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import SHAPES, ConvNet, Mlp, batches
+from tests.support import confirm
 
 cross_entropy = nn.functional.cross_entropy
 
@@ -19,19 +20,26 @@ OPTIMIZERS = {
 
 
 class Training:
-    """A model, its graph on a backend, and what some steps of it left."""
+    """A model, its graph on a backend, and what some steps of its program left.
+
+    The calls before, which are recorded, take the first batch; ``switch_at`` counts from there.
+    """
 
     def __init__(self, model, make, backend, configure=None, loss=cross_entropy, **options: Any):
         torch.manual_seed(0)
         self.model = model()
         self.optimizer = make(self.model.parameters())
         self.graph = tg.train_step(self.model, loss, self.optimizer)
+        if "switch_at" in options:  # slots come with the first recorded call
+            options["switch_at"] += 2 if isinstance(self.optimizer, optim.SGD) else 3
         self.graph.config.set_backend(backend, **options)
         if configure is not None:
             configure(self.graph)
         torch.manual_seed(1)
 
     def run(self, data):
+        if not len(self.graph._cache):
+            confirm(self.graph, *data[0])
         self.losses = [self.graph(*batch) for batch in data]
         return self
 

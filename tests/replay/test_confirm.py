@@ -33,6 +33,7 @@ from tests.replay.confirming import (
     trained,
     wrong_buffer,
 )
+from tests.support import confirm as settle_in_eager, settle
 from torchgraph.errors import BackendWarning, InvalidOption, StepFailed
 from torchgraph.lower import job
 from torchgraph.replay import confirm, switch
@@ -45,7 +46,7 @@ def plant(monkeypatch):
     """Give regions another function: ``change(region)`` returns it."""
 
     def with_fault(change):
-        def finish(self):
+        def finish(self, limit=None):
             for region in self.regions:
                 region.compiled(change(region))
 
@@ -214,7 +215,7 @@ def test_a_step_that_cannot_be_done_is_not_the_compilers_fault():
 
     one = Training(Table, OPTIMIZERS["SGD"], "inductor")
     x, y = torch.tensor([0, 4]), torch.tensor([1, 2])
-    one.graph(x, y)
+    settle(one.graph, x, y)
     before = copy.deepcopy(one.model.state_dict())
     with pytest.raises(StepFailed):
         one.graph(torch.tensor([0, 5]), y)
@@ -293,6 +294,7 @@ def test_a_skipped_step_confirms_nothing_yet(plant):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
     one = Training(Mlp, OPTIMIZERS["SGD"], "inductor", lambda graph: graph.set_grad_scaler(scaler))
     (x, y), *rest = batches(Mlp, 4)
+    settle_in_eager(one.graph, x, y)
     one.run([(x * 1e30, y)])
     assert one.confirmation.confirmed == 0
     plant_later = copy.deepcopy(one.model.state_dict())
@@ -317,13 +319,13 @@ def test_an_evaluation_graph_and_its_fault(plant):
     graph = Eval(model)
     graph.config.set_backend("inductor")
     with torch.no_grad():
-        assert torch.equal(graph(x), model(x))
+        assert torch.equal(settle(graph, x), model(x))
         assert graph.report().confirmation.confirmed == 1
         plant(added(0, 1e-3))
         other = Eval(model)
         other.config.set_backend("inductor")
         with pytest.warns(BackendWarning, match="aten"):
-            assert torch.equal(other(x), model(x))
+            assert torch.equal(settle(other, x), model(x))
 
 
 def test_a_mutated_input_is_put_back(plant):
@@ -335,6 +337,7 @@ def test_a_mutated_input_is_put_back(plant):
     plant(added(0))
     graph = Count()
     graph.config.set_backend("inductor")
+    settle_in_eager(graph, torch.randn(4))
     x = torch.randn(4)
     expected = x + 1
     with pytest.warns(BackendWarning, match="aten"):
@@ -363,7 +366,7 @@ def test_buckets_are_confirmed(plant):
 
     model = Twins().eval()
     graph = Steps(model, optim.SGD(model.parameters(), lr=0.1))
-    for x, y in batches(Twins, 3):
+    for x, y in batches(Twins, 5):
         graph(x, y)
     assert graph.report().confirmation.confirmed == 1
 

@@ -10,6 +10,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp, batches
+from tests.support import confirm
 from torchgraph.errors import BackendWarning, CudaGraphRefused, StepFailed
 from torchgraph.testing import counters
 
@@ -22,10 +23,19 @@ def adamw(parameters):
     return optim.AdamW(parameters, lr=0.01)
 
 
-def made(make=sgd, model=Mlp):
+def made(make=sgd, model=Mlp, **options):
+    """A graph whose program is confirmed: the next call is its first run."""
     torch.manual_seed(0)
     net = model()
-    return tg.train_step(net, nn.functional.cross_entropy, make(net.parameters())), net
+    graph = tg.train_step(net, nn.functional.cross_entropy, make(net.parameters()))
+    for name, value in options.items():
+        getattr(graph.config, name)(value)
+    confirm(graph, *batches(model, 1)[0])
+    return graph, net
+
+
+RECORDED = 3
+"""Calls of AdamW before its program runs."""
 
 
 class Eval(tg.Graph):
@@ -37,10 +47,10 @@ class Eval(tg.Graph):
         return self.function(x) if y is None else self.function(x, y)
 
 
-def test_the_first_call_warms_up_and_the_second_captures(recording):
+def test_the_first_run_warms_up_and_the_second_captures(recording):
     graph, _ = made(adamw)
     states = []
-    with counters.expect(captures=1, graph_captures=1, graph_replays=3, replays=4):
+    with counters.expect(captures=0, graph_captures=1, graph_replays=3, replays=4):
         for batch in batches(Mlp, 4):
             graph(*batch)
             states.append(graph.report().cuda_graph)
@@ -75,7 +85,9 @@ def test_numbers_that_did_not_change_are_not_written(recording):
 
 def test_each_call_is_one_step(recording):
     graph, net = made(sgd, ConvNet)
-    for count, batch in enumerate(batches(ConvNet, 4), start=1):
+    recorded = net.norm.num_batches_tracked.item()
+    assert recorded == 2
+    for count, batch in enumerate(batches(ConvNet, 4), start=recorded + 1):
         before = net.head.weight.detach().clone()
         graph(*batch)
         assert net.norm.num_batches_tracked.item() == count
@@ -110,13 +122,14 @@ def test_a_state_without_a_version(recording):
 
     with torch.inference_mode():
         graph = Runs(Counts())
-        results = [graph(torch.ones(1)).item() for _ in range(4)]
-    assert results == [1, 2, 3, 4]
+        results = [graph(torch.ones(1)).item() for _ in range(6)]
+    assert results == [1, 2, 3, 4, 5, 6]  # two are recorded
     assert recording[0].events.count("replay") == 3
 
 
 def test_results_are_fresh(recording):
     graph = Eval(lambda x: (x + 1, x.sum()))
+    confirm(graph, torch.ones(2))
     results = [graph(torch.full((2,), float(i))) for i in range(5)]
     assert [total.item() for _, total in results] == [0, 2, 4, 6, 8]
     assert len({plus.data_ptr() for plus, _ in results}) == 5
@@ -132,6 +145,7 @@ def test_results_have_the_strides_of_eager(recording, ring):
 
     graph = Eval(views)
     graph.config.set_outputs_buffer_size(ring)
+    confirm(graph, torch.ones(4, 2))
     for number in range(4):
         x = torch.arange(8.0).view(4, 2) + number
         for got, expected in zip(graph(x), views(x), strict=True):
@@ -142,6 +156,7 @@ def test_results_have_the_strides_of_eager(recording, ring):
 def test_a_ring_of_results(recording):
     graph = Eval(lambda x: x + 1)
     graph.config.set_outputs_buffer_size(3)
+    confirm(graph, torch.ones(2))
     results = [graph(torch.full((2,), float(i))) for i in range(7)]
     assert len({result.data_ptr() for result in results}) == 3
     assert [result[0].item() for result in results] == [7, 5, 6, 7, 5, 6, 7]
@@ -150,6 +165,7 @@ def test_a_ring_of_results(recording):
 
 def test_inputs_are_copied_and_not_kept(recording):
     graph = Eval(lambda x, y: x * 2 + y)
+    confirm(graph, torch.ones(3), torch.ones(3))
     for number in range(4):
         x, y = torch.full((3,), float(number)), torch.ones(3)
         assert graph(x, y).tolist() == [2 * number + 1] * 3
@@ -161,17 +177,17 @@ def test_inputs_are_copied_and_not_kept(recording):
 
 def test_an_input_with_overlapping_elements(recording):
     graph = Eval(lambda x: x * 2)
-    for number in range(4):
+    for number in range(6):
         x = torch.arange(number, number + 3.0)[:, None].expand(3, 4)
         assert torch.equal(graph(x), x * 2)
-    for number in range(4):
+    for number in range(6):
         x = torch.arange(number, number + 12.0).view(3, 4).t()[1:]
         assert torch.equal(graph(x), x * 2)
 
 
 def test_an_input_that_build_writes(recording):
     graph = Eval(lambda x: x.mul_(2) + 1)
-    for number in range(4):
+    for number in range(6):
         x = torch.full((2,), float(number))
         assert graph(x).tolist() == [2 * number + 1] * 2
         assert x.tolist() == [2 * number] * 2
@@ -197,8 +213,7 @@ def test_memory_that_was_replaced_is_captured_again(recording):
 
 def test_a_loaded_checkpoint_is_used(recording):
     graph, _ = made(adamw)
-    other, _ = made(adamw)
-    other.config.set_cuda_graph("off")
+    other, _ = made(adamw, set_cuda_graph="off")
     data = batches(Mlp, 6)
     for batch in data[:3]:
         graph(*batch)
@@ -215,6 +230,7 @@ def test_a_loaded_checkpoint_is_used(recording):
 def test_all_shapes_share_a_device(recording):
     graph, _ = made()
     (x, y), *_ = batches(Mlp, 1)
+    confirm(graph, x[:3], y[:3])
     for rows in (5, 3, 5, 3, 3, 5):
         graph(x[:rows], y[:rows])
     (device,) = recording
@@ -224,10 +240,9 @@ def test_all_shapes_share_a_device(recording):
 
 
 def test_an_evicted_program_gives_its_memory_back(recording):
-    graph, _ = made()
-    graph.config.set_cache_size(1)
+    graph, _ = made(set_cache_size=1)
     (x, y), *_ = batches(Mlp, 1)
-    for rows in (5, 5, 3):
+    for rows in (5, 5, 3, 3):
         graph(x[:rows], y[:rows])
     assert recording[0].graphs[0].is_reset
 
@@ -240,18 +255,19 @@ def test_close_and_go_on(recording):
     graph.close()
     (device,) = recording
     assert device.events[-2:] == ["reset", "release"]
-    with counters.expect(captures=1, graph_captures=1, graph_replays=2):
+    assert len(graph._cache) == 0
+    confirm(graph, *data[3])
+    with counters.expect(captures=0, graph_captures=1, graph_replays=2):
         for batch in data[3:]:
             graph(*batch)
     graph.close()
     graph.close()
-    assert graph.state_dict()["_train"]["step"] == 6
+    assert graph.state_dict()["_train"]["step"] == 3 + 3 + 2 + 3
 
 
 def test_off(recording):
-    graph, _ = made()
-    graph.config.set_cuda_graph("off")
-    with counters.expect(graph_captures=0):
+    graph, _ = made(set_cuda_graph="off")
+    with counters.expect(graph_captures=0, replays=3):
         for batch in batches(Mlp, 3):
             graph(*batch)
     assert recording == []
@@ -269,12 +285,11 @@ def test_a_capture_that_fails_leaves_the_step_op_by_op(recording):
         graph(*batch)
     assert recording[0].events.count("replay") == 0
     assert graph.report().cuda_graph.startswith("the capture failed: RuntimeError")
-    assert graph._optimizers[0].state[net.first.weight]["step"].item() == 4
+    assert graph._optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 4
 
 
 def test_a_capture_that_fails_though_it_is_required(recording):
-    graph, net = made(adamw)
-    graph.config.set_cuda_graph("require")
+    graph, net = made(adamw, set_cuda_graph="require")
     data = batches(Mlp, 4)
     graph(*data[0])
     before = net.first.weight.detach().clone()
@@ -282,7 +297,7 @@ def test_a_capture_that_fails_though_it_is_required(recording):
     with pytest.raises(CudaGraphRefused, match="not permitted when stream is capturing"):
         graph(*data[1])
     assert torch.equal(net.first.weight, before)
-    assert graph._optimizers[0].state[net.first.weight]["step"].item() == 1
+    assert graph._optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 1
     graph(*data[2])
     assert graph.report().cuda_graph == "captured"
 
@@ -290,8 +305,11 @@ def test_a_capture_that_fails_though_it_is_required(recording):
 def test_a_warm_up_that_fails_counts_no_step(recording, monkeypatch):
     graph, net = made(adamw)
     data = batches(Mlp, 3)
-    graph(*data[0][:2])
+    graph(*data[0])
     steps = graph._optimizers[0].state[net.first.weight]["step"]
+    x, y = data[1]
+    confirm(graph, x[:2], y[:2])  # a program that has not run
+    assert steps.item() == RECORDED + 1 + 2
     warm_up = type(recording[0]).warm_up
 
     def fail(self, function, values):
@@ -299,11 +317,11 @@ def test_a_warm_up_that_fails_counts_no_step(recording, monkeypatch):
 
     monkeypatch.setattr(type(recording[0]), "warm_up", fail)
     with pytest.raises(StepFailed, match="Nothing was updated"):
-        graph(data[1][0][:2], data[1][1][:2])
-    assert steps.item() == 1
+        graph(x[:2], y[:2])
+    assert steps.item() == 2 * RECORDED
     monkeypatch.setattr(type(recording[0]), "warm_up", warm_up)
-    graph(data[1][0][:2], data[1][1][:2])
-    assert steps.item() == 2
+    graph(x[:2], y[:2])
+    assert steps.item() == 2 * RECORDED + 1
 
 
 def test_ctrl_c_waits_for_the_replay(recording, monkeypatch):
@@ -321,7 +339,7 @@ def test_ctrl_c_waits_for_the_replay(recording, monkeypatch):
     monkeypatch.setattr(type(captured), "replay", lambda self: interrupted())
     with pytest.raises(KeyboardInterrupt):
         graph(*data[2])
-    assert graph._optimizers[0].state[net.first.weight]["step"].item() == 3
+    assert graph._optimizers[0].state[net.first.weight]["step"].item() == RECORDED + 3
     monkeypatch.undo()
 
 
@@ -330,9 +348,12 @@ def test_micro_batches(recording, steps):
     data = [(torch.randn(6, 6), torch.randint(0, 3, (6,))) for _ in range(5)]
     got, models = [], []
     for mode in ("require", "off"):
-        graph, net = made(adamw)
+        torch.manual_seed(0)
+        net = Mlp()
+        graph = tg.train_step(net, nn.functional.cross_entropy, adamw(net.parameters()))
         graph.config.set_cuda_graph(mode)
         graph.config.set_gradient_accumulation_steps(steps)
+        confirm(graph, *data[0])
         torch.manual_seed(1)
         with counters.expect(graph_captures=3 if mode == "require" else 0):
             got.append([graph(*batch) for batch in data])
@@ -345,10 +366,14 @@ def test_micro_batches(recording, steps):
     assert graph.report().cuda_graph == "off"
 
 
-def test_a_step_that_creates_state_runs_once_and_is_not_captured(recording):
-    graph, _ = made(lambda p: optim.SGD(p, lr=0.1, momentum=0.9))
+def test_calls_that_are_recorded_are_not_captured(recording):
+    """The first makes the momentum, two more are written down and compared."""
+    torch.manual_seed(0)
+    net = Mlp()
+    optimizer = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    graph = tg.train_step(net, nn.functional.cross_entropy, optimizer)
     graph.config.set_cuda_graph("require")
-    with counters.expect(captures=2, graph_captures=1, graph_replays=2):
-        for batch in batches(Mlp, 4):
+    with counters.expect(captures=1, graph_captures=1, graph_replays=2, replays=3):
+        for batch in batches(Mlp, 6):
             graph(*batch)
     assert recording[0].events.count("warm-up") == 1

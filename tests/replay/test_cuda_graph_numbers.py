@@ -42,8 +42,8 @@ def check(make, data, configure=required, rtol=1e-9):
 @pytest.mark.parametrize("model", [Mlp, Unbiased])
 @pytest.mark.parametrize("name", [name for name in ELEMENTWISE if name not in WAITS])
 def test_every_optimizer(model, name):
-    data = batches(ConvNet if model is Unbiased else model, 8)
-    # These have two programs for many steps each; SGD's first step has one for itself.
+    data = batches(ConvNet if model is Unbiased else model, 11)
+    # These have two programs for many steps each.
     with counters.expect(graph_captures=2 if name.startswith(("RAdam", "ASGD,")) else 1):
         check(setup(model, ELEMENTWISE[name]), data)
 
@@ -54,20 +54,21 @@ def test_a_learning_rate_that_moves(name):
     def schedule(optimizer):
         return optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
 
+    recorded = 2 if name in ("SGD", "Adagrad") else 3
     with counters.expect(captures=1, graph_captures=1, graph_replays=5):
-        check(setup(Mlp, ELEMENTWISE[name], schedule), batches(Mlp, 6))
+        check(setup(Mlp, ELEMENTWISE[name], schedule), batches(Mlp, 6 + recorded))
 
 
 @pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
 def test_in_float32(name):
-    """Ten steps within a few units in the last place, which the division by a root enlarges."""
-    check(setup(Mlp, ELEMENTWISE[name]), batches(Mlp, 10), rtol=1e-4)
+    """Ten replayed steps within a few units in the last place, which the division by a root enlarges."""
+    check(setup(Mlp, ELEMENTWISE[name]), batches(Mlp, 13), rtol=1e-4)
 
 
 @pytest.mark.usefixtures("recording")
 def test_plain_sgd_is_bitwise_eager():
-    check(setup(Mlp, ELEMENTWISE["SGD"]), batches(Mlp, 4), rtol=1e-6)
+    check(setup(Mlp, ELEMENTWISE["SGD"]), batches(Mlp, 6), rtol=1e-6)
 
 
 @pytest.mark.usefixtures("doubles", "recording")
@@ -81,7 +82,7 @@ def test_fused_updates_take_their_numbers_as_tensors(name, verb):
     def schedule(optimizer):
         return optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
 
-    graph = check(setup(Mlp, ELEMENTWISE[name], schedule), batches(Mlp, 6), configure)
+    graph = check(setup(Mlp, ELEMENTWISE[name], schedule), batches(Mlp, 9), configure)
     assert "_update_" in graph._shown[0].executable.source
 
 
@@ -108,17 +109,17 @@ def test_steps_over_lists_of_parameters(name):
         return optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
 
     with counters.expect(graph_captures=1):
-        check(setup(Mlp, LISTS[name], schedule), batches(Mlp, 6))
+        check(setup(Mlp, LISTS[name], schedule), batches(Mlp, 9))
 
 
 @pytest.mark.usefixtures("doubles", "recording")
 def test_the_inductor_backend(interpreted):
     def configure(config):
         required(config)
-        config.set_backend("auto", switch_at=3)
+        config.set_backend("auto", switch_at=6)  # after three recorded ones and three on aten
 
     with counters.expect(graph_captures=2, graph_replays=2 + 4):
-        check(setup(Mlp, ELEMENTWISE["AdamW"]), batches(Mlp, 8), configure)
+        check(setup(Mlp, ELEMENTWISE["AdamW"]), batches(Mlp, 11), configure)
     assert len(interpreted[-1].regions) == 1
 
 
@@ -131,7 +132,7 @@ def test_dropout_draws_what_eager_draws():
     graph = Drop()
     x = torch.ones(50)
     torch.manual_seed(3)
-    expected = [(nn.functional.dropout(x, 0.5), torch.rand_like(x)) for _ in range(5)]
+    expected = [(nn.functional.dropout(x, 0.5), torch.rand_like(x)) for _ in range(7)]
     torch.manual_seed(3)
     for dropped, drawn in expected:
         got = graph(x)

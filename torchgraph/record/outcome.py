@@ -81,7 +81,19 @@ class Outcome:
     @property
     def settled(self) -> bool:
         """True when the step left no more states than it found: the next one may be the same."""
-        return self.step.names() == self.after.names()
+        return self.step.names() == self.after.names() and not self._converted()
+
+    def _converted(self) -> bool:
+        """True when a state has another dtype or shape now: ``self.linear.to(...)`` in `build`."""
+        states = ((leaf, index) for leaf, index in self.leaves if leaf.role is not Role.INPUT)
+        for leaf, index in states:
+            met = self.tape.layouts[index]
+            if met is not None and (met.dtype, tuple(met.shape)) != (
+                leaf.value.dtype,
+                tuple(leaf.value.shape),
+            ):
+                return True
+        return False
 
     @property
     def stepped(self) -> bool:
