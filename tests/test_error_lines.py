@@ -38,3 +38,13 @@ def test_warn_points_at_the_users_line():
     with pytest.warns(errors.UnregisteredModuleWarning) as found:
         graph(*data())
     assert found[0].filename == __file__
+
+
+def test_unequal_devices():
+    model = nn.Linear(4, 2)
+
+    def build(x):
+        return model(x) + torch.ones(2, device="meta")  # HERE
+
+    with pytest.raises(errors.DeviceMismatch, match=r"(?s)meta.*test_error_lines\.py:\d+.*# HERE.*Fix"):
+        Function(build, model=model)(*data())

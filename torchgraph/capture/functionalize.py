@@ -20,12 +20,14 @@ from .._torch import (
     OpOverload,
     TorchDispatchMode,
     active_tracer,
+    disable_proxies,
     fake_mode,
     graph_module,
     has_numbers,
     host_symbol,
     known_values,
     node_of,
+    pytree,
     restore_numbers,
     storage_id,
     trace_ops,
@@ -34,6 +36,7 @@ from .._torch import (
 from ..errors import UnsupportedOptimizer
 from ..program import (
     IN_PLACE,
+    RECORDED,
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -46,11 +49,13 @@ from ..program import (
     provenance,
 )
 from ..record.trail import Stamp
+from ..values import sized_by_data
 from . import unsafe_parts
 from .functional_form import functional_form
 from .step import Leaf
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_SIZED = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _COPY = torch.ops.aten.copy_.default
 
 
@@ -62,13 +67,34 @@ class _Numbers(TorchDispatchMode):
         self._mode = mode
         self._count = 0
         self.hint: Any = None
+        self.sized: tuple[Any, Any] | None = None
+        """An op whose sizes depend on data, and the value that it was recorded with."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if self.sized is not None and func is self.sized[0]:
+            return self._as_recorded(func, args, kwargs or {}, self.sized[1])
         if func is not _ITEM or self.hint is None:
             return func(*args, **(kwargs or {}))
         return self.record(_ITEM, (node_of(args[0], active_tracer()),), self.hint)
+
+    def _as_recorded(self, func: Any, args: Any, kwargs: Any, recorded: Any) -> Any:
+        """A node with the sizes that were met: a predicate behind it says that they must be."""
+        tracer = active_tracer()
+        given = pytree.tree_map_only(torch.Tensor, lambda t: node_of(t, tracer), (args, kwargs))
+        node = tracer.graph.create_node("call_function", func, *given)
+
+        def like(value: torch.Tensor) -> torch.Tensor:
+            layout = {"dtype": value.dtype, "device": value.device}
+            return torch.empty_strided(value.shape, value.stride(), **layout)
+
+        with disable_proxies():
+            out = pytree.tree_map_only(torch.Tensor, like, recorded)
+        node.meta["val"] = out
+        node.meta[RECORDED] = True
+        track(out, fx.Proxy(node, tracer), tracer)
+        return out
 
     def record(self, target: Any, args: tuple[Any, ...], value: float) -> Any:
         """A node, and a symbolic number of known value that stands for it."""
@@ -113,6 +139,8 @@ class _Replayer:
         kwargs = fx.map_arg(node.kwargs, values.__getitem__)
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
+        sized = sized_by_data(node) or node.target in _SIZED
+        self._numbers.sized = (node.target, node.meta["val"]) if sized else None
         own = _writing_op_of_ours(node.target)
         if own is not None:
             return self._update(own, args, kwargs, stamp)
@@ -193,7 +221,8 @@ def functionalize(
 def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
-        inputs = [_fake_input(mode, leaf) for leaf in leaves]
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        inputs = [_fake_input(mode, *pair) for pair in zip(leaves, placeholders, strict=True)]
     numbers = _Numbers(mode)
     replayer = _Replayer(gm.graph, gm, numbers)
 
@@ -209,7 +238,13 @@ def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     return made
 
 
-def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
+def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
+    if leaf.role is Role.INPUT:  # the batch may be gone
+        val = node.meta["val"]
+        with mode:
+            return torch.empty_strided(
+                val.shape, val.stride(), dtype=val.dtype, device=val.device
+            )
     if isinstance(leaf.value, torch.Tensor):
         return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
@@ -279,8 +314,8 @@ def _stamp_regenerated(graph: fx.Graph) -> None:
 def _meta(leaf: Leaf, node: fx.Node) -> TensorMeta | None:
     if not isinstance(leaf.value, torch.Tensor):
         return None
-    # Of a batch that is gone, only the shape is left: on which device it was, the node knows.
-    return replace(TensorMeta.of(leaf.value), device=node.meta["val"].device)
+    # The batch may be gone.
+    return TensorMeta.of(node.meta["val"] if leaf.role is Role.INPUT else leaf.value)
 
 
 def _numbers_as_inputs(

@@ -87,7 +87,10 @@ class _Saved:
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_meta and not is_lazy(tensor)
+    if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor):
+        return False
+    # The Graph itself holds its last batch as tensors whose memory is given back.
+    return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
 
 
 def _contents(container: Any) -> Any:

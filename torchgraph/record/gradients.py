@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -15,6 +15,19 @@ from ..errors import GradientNotFinal, SourceLine
 from ..options import Options
 from ..program import Phase, Role
 from .trail import Trail
+
+
+@contextmanager
+def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Leave the ``.grad`` of arguments as it is: no program fills it."""
+    before = [(tensor, tensor.grad) for tensor in tensors if tensor.requires_grad]
+    for tensor, _ in before:
+        tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, gradient in before:
+            tensor.grad = gradient
 
 
 class Gradients:

@@ -29,7 +29,7 @@ from ..program import OutputKind, OutputSpec, Role
 from .amp import Autocast
 from .border import Border
 from .ends import ends
-from .gradients import Gradients
+from .gradients import Gradients, kept
 from .outcome import Outcome, OutputSlot, rebuilt
 from .recorder import Recorder
 from .refusals import no_cond, no_steps, readable_errors, scaler_calls
@@ -122,7 +122,8 @@ class _Taking:
     def run(self) -> Outcome:
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-            with self._taken_back_on_error():
+            others = (t for t in self._call.tensors if id(t) not in self._step.index)
+            with self._taken_back_on_error(), kept(others):
                 returned, found = self._forward_and_backward()
             tensors, values = self._updated(found)
         return self._outcome(returned, tensors, values)
