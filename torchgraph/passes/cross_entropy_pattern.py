@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from .. import ops
 from ..ops.cross_entropy import MEAN, NONE
+from ..program import provenance
 from .pattern import Call, Match, Wanted, call, match
 
 aten = torch.ops.aten
@@ -82,6 +84,7 @@ def find_loss(probabilities: fx.Node) -> Loss | None:
     loss.gradient = users.get(aten._log_softmax_backward_data.default)
     if loss.gradient is not None:
         _take_backward(loss)
+    _take_expectation(loss)
     _check(loss)
     return loss
 
@@ -97,6 +100,18 @@ def _take_smoothing(loss: Loss) -> None:
                 loss.take(found.nodes)
                 return
     raise NotFused("something else reads the log-probabilities")
+
+
+def _take_expectation(loss: Loss) -> None:
+    """How many targets count is expected, because it is a shape: the op asks for no such shape.
+
+    An expectation of another line is the user's, who has the same targets counted.
+    """
+    for node in [one for one in loss.nodes if one.target is aten.masked_select.default]:
+        expected = [user for user in node.users if user.target is ops.expect_shape]
+        lines = {provenance(each).line for each in expected}
+        if len(expected) == 1 and lines == {provenance(loss.forward).line}:
+            loss.take(expected)
 
 
 def _smoothing(values: dict[str, Any], classes: int) -> float:

@@ -14,6 +14,7 @@ from ..ops import library
 from ..ops.cross_entropy import backward, forward, wide
 from ..program import Program
 from ..rewriter import Rewriter
+from ..verify import PREDICATES
 from .base import Pass
 from .cross_entropy_pattern import Loss, NotFused, find_loss
 
@@ -35,6 +36,7 @@ class FuseCrossEntropy(Pass):
     """
 
     name: ClassVar[str] = "fuse_cross_entropy"
+    removes: ClassVar[frozenset[str]] = frozenset({PREDICATES})
 
     def exact(self, program: Program) -> bool:
         """Never."""
