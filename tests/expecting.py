@@ -40,15 +40,15 @@ def add_expect_shape(program: Program, node: fx.Node, *shape: int) -> fx.Node:
 
 @pytest.fixture
 def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any]], None]:
-    """``edited(edit)``: each program that a Graph captures from then on is handed to ``edit``."""
-    capture = graph.capture
+    """``edited(edit)``: each program that a Graph makes from then on is handed to ``edit``."""
+    program_of = graph.program_of
 
     def use(edit: Callable[[Program], Any]) -> None:
-        def edited_capture(*args: Any, **kwargs: Any) -> Any:
-            captured = capture(*args, **kwargs)
+        def edited_program_of(*args: Any, **kwargs: Any) -> Any:
+            captured = program_of(*args, **kwargs)
             edit(captured.program)
             return captured
 
-        monkeypatch.setattr(graph, "capture", edited_capture)
+        monkeypatch.setattr(graph, "program_of", edited_program_of)
 
     return use

@@ -166,3 +166,13 @@ def settle(graph: Any, *args: Any, **kwargs: Any) -> Any:
         if counters.replays > with_program:
             return returned
     raise AssertionError("no program came to serve these calls")
+
+
+def confirm(graph: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``graph`` until a program for such calls is confirmed; it has not served one yet."""
+    held = len(graph._cache)
+    for _ in range(5):
+        returned = graph(*args, **kwargs)
+        if len(graph._cache) > held:
+            return returned
+    raise AssertionError("no program was confirmed for these calls")

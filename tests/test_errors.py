@@ -188,18 +188,6 @@ def _():
     again(Function(lambda x: x * next(numbers)), torch.ones(1))  # HERE
 
 
-@raised("StepMoves")
-def _():
-    numbers = itertools.count()
-
-    def build(x):
-        for _ in range(next(numbers)):
-            x = x.exp()  # HERE
-        return x
-
-    again(Function(build), torch.ones(1))
-
-
 @raised("OptimizerStepInBuild")
 def _():
     model = nn.Linear(4, 1)

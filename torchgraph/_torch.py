@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     get_proxy_mode,
+    disable_proxy_modes_tracing,
     get_proxy_slot,
     make_fx as make_fx,
     track_tensor_tree,
@@ -44,6 +45,7 @@ from torch.utils._python_dispatch import (
 )
 
 disable_modes = _disable_current_modes
+disable_proxies = disable_proxy_modes_tracing
 pytree = _pytree
 below_version_counters = torch._C._after_ADInplaceOrView_keyset
 _dispatch_modes = torch._C._len_torch_dispatch_stack

@@ -64,17 +64,12 @@ def digest(call: Call) -> tuple[float, ...]:
     found: list[float] = []
     with torch.no_grad():
         for tensor in call.tensors:
-            if tensor.numel() and tensor.dtype is not torch.bool and not tensor.is_complex():
-                values = tensor.detach().double().flatten()
-                weights = torch.arange(1, 8, dtype=torch.float64, device=values.device)
-                found += [
-                    values.sum().item(),
-                    (values * weights[torch.arange(len(values), device=values.device) % 7])
-                    .sum()
-                    .item(),
-                ]
-            else:
-                found.append(float(tensor.detach().abs().sum().item()) if tensor.numel() else 0.0)
+            values = tensor.detach()
+            if values.is_complex():
+                values = torch.view_as_real(values.resolve_conj())
+            values = values.double().flatten()
+            places = torch.arange(values.numel(), device=values.device) % 7 + 1
+            found += [values.sum().item(), (values * places).sum().item()]
     return tuple(found)
 
 
@@ -92,7 +87,9 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
 
     ``outcome``: what eager has made of the same call; the live states are as it left them.
     """
-    shadow, leaves = _shadow(replay, start)
+    exact = all(record.exact for record in replay.program.history)
+    before = {} if exact else {name: _copied(value) for name, value in start.tensors.items()}
+    shadow, leaves = _shadow(replay, start)  # it writes the tensors of ``start``
     arguments = iter(call.tensors)
     names = iter([leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT])
     own: dict[str, torch.Tensor] = {}
@@ -108,14 +105,12 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     after = torch.get_rng_state()
     torch.set_rng_state(start.random)
     try:
-        with torch.no_grad():
-            returned = shadow.run(replace_tensors(call, tensors, args, kwargs))
+        returned = shadow.run(replace_tensors(call, tensors, args, kwargs))
         drawn = torch.get_rng_state()
     finally:
         torch.set_rng_state(after)
-    exact = all(record.exact for record in replay.program.history)
     for name, expected, got in _pairs(replay, outcome, returned, leaves, own, call):
-        if not _agree(expected, got, start.tensors.get(name), exact=exact):
+        if not _agree(expected, got, before.get(name), exact=exact):
             return f"{name} differs from eager's{_gap(expected, got)}"
     if not torch.equal(drawn, after):
         return "it draws other random numbers than eager"

@@ -200,15 +200,6 @@ class MovingConstant(CaptureError):
     )
 
 
-class StepMoves(CaptureError):
-    """``for _ in range(next(numbers)):`` in ``build``: it does something else at each call.
-
-    The calls before it ran as eager runs them.
-    """
-
-    fix = "take what changes from call to call out of build, or pass it in."
-
-
 class OptimizerStepInBuild(CaptureError):
     """``optimizer.step()`` in ``build``."""
 

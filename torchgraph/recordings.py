@@ -17,7 +17,6 @@ from .errors import (
     EagerWarning,
     GraphError,
     MovingConstant,
-    StepMoves,
     warn,
 )
 from .options import Options
@@ -118,8 +117,6 @@ class Recordings:
         outcome: Outcome,
         options: Options,
     ) -> None:
-        if not known.drafts:
-            self._warn_of_writes(outcome)
         found = [(draft, difference(draft.outcome, outcome)) for draft in known.drafts]
         same = next((draft for draft, apart in found if apart is None), None)
         if same is None:
@@ -152,6 +149,9 @@ class Recordings:
             except GraphError as error:
                 self._refuse(key, known, error)
                 return
+            except Exception as error:  # eager computes the same: whatever it is, it goes on
+                self._stay_eager(known, f"no program can be made of it: {error!r}")
+                return
         known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
         del known.drafts[options.cache_size :]
 
@@ -167,6 +167,7 @@ class Recordings:
         options: Options,
     ) -> None:
         known.drafts.remove(draft)
+        self._warn_of_writes(outcome)
         if not replay.refit(outcome.after):  # the tensors that are there now
             replay = self._compile(outcome, call)
             if not replay.refit(outcome.after):
@@ -202,14 +203,21 @@ class Recordings:
             draft.replay = replay
         return True
 
+    def _stay_eager(self, known: _Signature, why: str) -> None:
+        known.eager = why
+        known.drafts.clear()
+        warn(f"The step runs in eager: {why}.", EagerWarning)
+
     def _give_up(self, key: Any, known: _Signature) -> None:
         apart = known.last
         assert apart is not None
-        kind: type[GraphError] = StepMoves
+        if apart.kind is Kind.STRUCTURE:
+            at = f" (at {apart.where})" if apart.where else ""
+            self._stay_eager(known, f"it is not the same from call to call, {apart.what}{at}")
+            return
+        kind: type[GraphError] = MovingConstant
         if apart.kind is Kind.ATTRIBUTE:
             kind = AttributeReadAndWritten
-        elif apart.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT):
-            kind = MovingConstant
         self._refuse(key, known, kind(f"From call to call, {apart.what}.", where=apart.where))
 
     def _refuse(self, key: Any, known: _Signature, error: GraphError) -> None:

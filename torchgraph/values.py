@@ -149,6 +149,10 @@ def difference_in_kind(recorded: Any, computed: Any) -> str:
     return "" if recorded is None else difference(recorded, computed)
 
 
+_SIZE_UNKNOWN = ("aten::mkldnn_rnn_layer", "aten::_pack_padded_sequence")
+"""Ops whose fake kernels do not know the size of a workspace, or of what lengths decide."""
+
+
 def is_predictable(target: Any) -> bool:
     """False when the fake result is a new symbol at each evaluation, or when nobody can tell."""
     if isinstance(target, HigherOrderOperator):
@@ -156,6 +160,8 @@ def is_predictable(target: Any) -> bool:
     if not isinstance(target, OpOverload):
         # int(), bool() and kin would specialize a symbol instead of computing with it.
         return getattr(target, "__module__", "") != builtins.__name__
+    if target._schema.name.startswith(_SIZE_UNKNOWN):
+        return False
     unknown = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return target.namespace != "profiler" and not any(tag in target.tags for tag in unknown)
 

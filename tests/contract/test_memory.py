@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
+from tests.support import settle
 
 
 def made():
@@ -17,7 +18,7 @@ def made():
 
 def test_a_batch_dies_after_its_call():
     graph = made()
-    for _ in range(2):
+    for _ in range(6):  # recorded, confirmed, replayed
         x, y = torch.randn(3, 4), torch.randn(3, 2)
         alive = weakref.ref(x)
         graph(x, y)
@@ -28,7 +29,7 @@ def test_a_batch_dies_after_its_call():
 
 def test_a_graph_dies_with_its_programs():
     graph = made()
-    graph(torch.randn(3, 4), torch.randn(3, 2))
+    settle(graph, torch.randn(3, 4), torch.randn(3, 2))
     (replay,) = graph._cache
     alive = [weakref.ref(graph), weakref.ref(replay), weakref.ref(replay.program.gm)]
     del graph, replay

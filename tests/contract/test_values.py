@@ -9,7 +9,6 @@ from tests.contract.models import Function, data, made, same, snapshot
 from torchgraph.errors import DataDependent
 from torchgraph.testing import counters
 
-
 READS = {
     "item": lambda x: x * x.sum().item(),
     "bool": lambda x: x * bool(x.sum() > 0),

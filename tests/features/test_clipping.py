@@ -16,7 +16,8 @@ from tests.features.scaling import (
     weighted_loss,
 )
 from tests.parity.models import ConvNet, Mlp
-from torchgraph.errors import DataDependent, GradientNotFinal, InvalidOption
+from torchgraph.errors import GradientNotFinal, InvalidOption
+from torchgraph.testing import counters
 
 NORMS = [1.0, 2.0, 3.5, 0.5, math.inf, -math.inf]
 
@@ -90,7 +91,7 @@ def test_a_fused_update_multiplies_by_the_coefficient_itself():
     mine.step.fuse()
     for batch in batches(Mlp, 2):
         mine.step(*batch)
-    program = next(iter(mine.step._cache)).program
+    program = mine.step._last()[0].program
     (update,) = [n for n in program.nodes if "adam_update" in str(n.target)]
 
     assert update.kwargs["clip_coef"] is not None
@@ -280,17 +281,33 @@ def test_clipping_the_gradients_of_a_micro_batch_is_refused():
         graph(*batches(Mlp, 1)[0])
 
 
-def test_an_error_on_infinite_norms_needs_their_value():
+def test_an_error_on_infinite_norms_is_raised_as_in_eager():
     class Checks(Clips):
         def build(self, x, y, weight):
             loss = weighted_loss(self.model, x, y, weight)
             loss.backward()
             parameters = self.model.parameters()
-            return nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)
+            return nn.utils.clip_grad_norm_(parameters, 0.05, error_if_nonfinite=True)
 
-    mine, _ = plain_sides(Mlp, sgd)
-    with pytest.raises(DataDependent):
-        Checks(mine.model, mine.optimizer, None)(*batches(Mlp, 1)[0])
+    mine, other = plain_sides(Mlp, sgd)
+    graph = Checks(mine.model, mine.optimizer, None)
+    infinite, replays = (0, 2, 6), counters.replays
+    for number, batch in enumerate(batches(Mlp, 9, infinite)):
+        if number in infinite:
+            with pytest.raises(RuntimeError, match="non-finite"):
+                graph(*batch)
+            continue
+        torch.manual_seed(number)
+        got = graph(*batch)
+        torch.manual_seed(number)
+        weighted_loss(other.model, *batch).backward()
+        expected = nn.utils.clip_grad_norm_(other.model.parameters(), 0.05)
+        other.optimizer.step()
+        other.optimizer.zero_grad()
+
+        assert torch.equal(got, expected)
+        assert_same(mine, other)
+    assert counters.replays - replays == 3
 
 
 # --- gradients in reach --------------------------------------------------------------------------
@@ -321,7 +338,7 @@ def test_build_returns_gradients_as_the_optimizer_reads_them(make, k, scaled):
         seen[:] = [other.model.first.weight.grad.clone(), other.model.second.bias.grad.clone()]
 
     other.step.clip = clip
-    for number, batch in enumerate(batches(Mlp, 4, infinite=(2,) if scaled else ())):
+    for number, batch in enumerate(batches(Mlp, 8, infinite=(2, 6) if scaled else ())):
         torch.manual_seed(number)
         got = graph(*batch)
         torch.manual_seed(number)
@@ -343,11 +360,13 @@ def test_returned_gradients_without_clipping():
     mine.model.eval()
     other.model.eval()
     graph = Returns(mine.model, mine.optimizer, None)
-    batch = batches(Mlp, 1)[0]
-    got = graph(*batch)
-    weighted_loss(other.model, *batch).backward()
+    for batch in batches(Mlp, 5):
+        got = graph(*batch)
+        weighted_loss(other.model, *batch).backward()
 
-    assert torch.equal(got["first"], other.model.first.weight.grad)
+        assert torch.equal(got["first"], other.model.first.weight.grad)
+        other.optimizer.step()
+        other.optimizer.zero_grad()
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -370,7 +389,7 @@ def test_the_report_shows_norms_by_group(k, scaled):
         nn.utils.clip_grad_norm_(other.model.parameters(), 0.05)
 
     other.step.clip = clip
-    follow(mine, other, batches(Mlp, 3))
+    follow(mine, other, batches(Mlp, 6))
     report = mine.step.report()
 
     assert [name for name, _ in report.gradient_norms] == [

@@ -13,7 +13,6 @@ import torchgraph as tg
 from tests.features.scaling import found_inf
 from tests.features.test_accumulation import batches
 from tests.parity.models import ConvNet, Mlp
-from torchgraph.errors import DataDependent
 from torchgraph.testing import counters
 
 AVERAGES: dict[str, Any] = {
@@ -78,7 +77,7 @@ def test_an_average_in_build_is_of_the_weights_before_the_update(model, name, re
         average if registered else None,
     )
     optimizer = sgd(other)
-    with counters.expect(captures=2):
+    with counters.expect(captures=1, replays=7):
         for number, (x, y) in enumerate(batches(model, 10)):
             torch.manual_seed(number)
             got = graph(x, y)
@@ -273,7 +272,7 @@ def test_each_side_of_a_branch_on_a_counter_is_captured_once():
     mine = Held()
     optimizer = optim.AdamW(mine.model.parameters())
     graph = Train(mine, optimizer, lambda out: every_third_step(mine, out))
-    with counters.expect(captures=2):
+    with counters.expect(captures=2, replays=4):
         for x, y in batches(Mlp, 9):
             graph(x, y)
 
@@ -286,27 +285,48 @@ def test_a_counter_that_somebody_sets_is_seen():
         optim.AdamW(mine.model.parameters()),
         lambda out: every_third_step(mine, out),
     )
-    for x, y in batches(Mlp, 2):
-        graph(x, y)
-        mine.steps.fill_(2)
-    graph(x, y)
-    assert mine.steps == 3
-    assert not torch.equal(mine.target.first.weight, mine.model.first.weight)
-    mine.steps.fill_(5)
-    before = mine.model.first.weight.detach().clone()
-    graph(x, y)
-    assert torch.equal(mine.target.first.weight, before)
+    target = mine.target.first.weight.detach().clone()
+    with counters.expect(replays=2):  # one of each side
+        for x, y in batches(Mlp, 4):
+            graph(x, y)
+            assert torch.equal(mine.target.first.weight, target)
+            mine.steps.fill_(0)
+        for steps in (2, 5, 8):
+            mine.steps.fill_(steps)
+            before = mine.model.first.weight.detach().clone()
+            graph(x, y)
+            assert mine.steps == steps + 1
+            assert torch.equal(mine.target.first.weight, before)
+            assert not torch.equal(mine.model.first.weight, before)
 
 
-def test_a_branch_on_data_is_refused():
+def test_each_side_of_a_branch_on_data_is_a_program():
+    torch.manual_seed(0)
     mine = Held()
+    other = copy.deepcopy(mine)
+    seen = []
 
-    def branch(out):
-        if (out > 0).any():
-            mine.mean.zero_()
+    def branch(held, out):
+        seen.append(bool(out[0, 0] > 0))
+        if seen[-1]:
+            held.mean.add_(out.detach().mean(0))
 
-    with pytest.raises(DataDependent):
-        Train(mine, sgd(mine.model), branch)(*batches(Mlp, 1)[0])
+    graph = Train(mine, sgd(mine.model), lambda out: branch(mine, out))
+    optimizer = sgd(other.model)
+    sides = []
+    for number, (x, y) in enumerate(batches(Mlp, 16)):
+        torch.manual_seed(number)
+        before = counters.replays
+        graph(x, y)
+        torch.manual_seed(number)
+        forward_backward(other, x, y, lambda out: branch(other, out))
+        optimizer.step()
+        optimizer.zero_grad()
+        if counters.replays > before:
+            sides.append(seen[-1])
+        assert_equal(mine, other)
+    assert {True, False} == set(sides)
+    assert len(sides) >= 8
 
 
 def test_buffers_are_averaged_for_each_micro_batch_in_build():
@@ -315,7 +335,7 @@ def test_buffers_are_averaged_for_each_micro_batch_in_build():
     other = copy.deepcopy(mine)
     graph = Train(mine, sgd(mine.model), lambda out: queue(mine, out), k=2)
     optimizer = sgd(other.model)
-    for number, (x, y) in enumerate(batches(Mlp, 4)):
+    for number, (x, y) in enumerate(batches(Mlp, 6)):
         torch.manual_seed(number)
         graph(x, y)
         torch.manual_seed(number)

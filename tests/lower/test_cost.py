@@ -25,12 +25,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def program_of(work: Work, configure=lambda config: None) -> Program:
-    """After one step with AdamW."""
+    """Of a step with AdamW; the first one makes its slots."""
     graph = tg.train_step(work.model, work.loss_fn, optim.AdamW(work.model.parameters()))
     graph.config.set_backend("auto")
     configure(graph.config)
     graph(work.x, work.y)
-    return graph._shown[0].program
+    graph(work.x, work.y)
+    return graph._last()[0].program
 
 
 def case(name: str) -> Work:

@@ -9,6 +9,7 @@ from torch import nn, optim
 import torchgraph as tg
 from tests.parity.models import Mlp, batches
 from tests.parity.test_optimizers import ELEMENTWISE
+from tests.support import confirm
 from torchgraph.lower import halve, scan
 from torchgraph.lower.numbers import is_number
 from torchgraph.program import OutputKind, TensorMeta
@@ -29,7 +30,7 @@ def captured(make, configure=lambda config: None, scaler=None):
     graph.set_grad_scaler(scaler)
     for batch in batches(Mlp, 3):
         graph(*batch)
-    return graph._shown[0].program
+    return graph._last()[0].program
 
 
 def on_a_gpu(program):
@@ -139,7 +140,7 @@ def test_halves_run_op_by_op_as_the_whole():
         optimizer = optim.AdamW(model.parameters(), lr=0.1)
         graph = tg.train_step(model, nn.functional.cross_entropy, optimizer)
         (batch,) = batches(Mlp, 1)
-        graph(*batch)
+        confirm(graph, *batch)
         replay = graph._shown[0]
         halves = halve(replay.program, "test", torch.device("cpu"))
         values = replay._values(graph._inputs.bind(batch, {}))

@@ -30,4 +30,4 @@ def test_three_steps_are_bitwise_eager(kind: str, options: dict[str, bool], hidd
         optimizer = torch.optim.Adam(model.parameters())
         return Setup(model, optimizer, lambda m, x: m(x).square().mean())
 
-    assert_parity(make, [(torch.randn(3, 5, 4),) for _ in range(3)])
+    assert_parity(make, [(torch.randn(3, 5, 4),) for _ in range(6)])

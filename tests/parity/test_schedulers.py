@@ -54,11 +54,11 @@ def moving_momentum(optimizer):
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize(("make", "captures"), [(sgd, 2), (adam, 1)])
-def test_thirty_steps_are_bitwise_eager(name, make, captures):
+@pytest.mark.parametrize("make", [sgd, adam])
+def test_thirty_steps_are_bitwise_eager(name, make):
     # Adam's momentum is a beta.
     schedule = moving_momentum if name == "CyclicLR" and make is adam else SCHEDULERS[name]
-    with counters.expect(captures=captures, replays=STEPS):
+    with counters.expect(captures=1, replays=STEPS - 3):
         assert_parity(setup(Mlp, make, schedule), batches(Mlp, STEPS))
 
 
@@ -211,7 +211,7 @@ def test_a_per_epoch_scheduler_is_not_given_and_its_rate_is_used():
     def train(step, scheduler):
         losses = []
         for _ in range(3):
-            losses += [step(*batch).detach() for batch in batches(Mlp, 4)]
+            losses += [step(*batch).detach() for batch in batches(Mlp, 6)]
             scheduler.step()
         return torch.stack(losses)
 
@@ -231,7 +231,7 @@ def test_a_per_epoch_scheduler_is_not_given_and_its_rate_is_used():
     step = tg.train_step(model, nn.functional.cross_entropy, other)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch's "lr_scheduler.step() before optimizer.step()"
-        with counters.expect(captures=2):
+        with counters.expect(captures=1):
             got = train(step, scheduler)
 
     assert torch.equal(got, expected)

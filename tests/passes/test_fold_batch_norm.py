@@ -174,7 +174,7 @@ def block() -> nn.Sequential:
 def test_a_graph_with_a_shared_weight_that_moves_unseen() -> None:
     model = block()
     graph = Folding(model)
-    for _ in range(3):
+    for _ in range(5):
         torch.testing.assert_close(graph(X), model(X))
         model[0].weight.data.copy_(torch.randn_like(model[0].weight))  # no version, no pointer
         model[1].running_mean.data.add_(1.0)
@@ -188,10 +188,11 @@ def test_back_in_training_mode_nothing_is_folded() -> None:
     model, twin = block(), block()
     twin.load_state_dict(model.state_dict())
     graph = Folding(model)
-    graph(X)
+    support.settle(graph, X)
     model.train()
     twin.train()
-    assert torch.equal(graph(X), twin(X))
+    for _ in range(4):
+        assert torch.equal(graph(X), twin(X))
     assert torch.equal(model[1].running_mean, twin[1].running_mean)
     record = next(r for r in graph.report().passes if r.name == "fold_batch_norm")
     assert record.edits == 0

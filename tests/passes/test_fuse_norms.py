@@ -181,7 +181,7 @@ def test_parity_of_a_gpt(kind) -> None:
         config.passes.insert(FuseRmsNorm(), after="dce")
 
     torch.manual_seed(1)
-    batches = [(torch.randint(0, 31, (2, 9)),) for _ in range(4)]
+    batches = [(torch.randint(0, 31, (2, 9)),) for _ in range(6)]
     graph = assert_parity(lambda: make(kind), batches, rtol=1e-4, atol=1e-6, configure=configure)
     program = [replay.program for replay in graph._cache][-1]
     forward, backward = LAYER if kind == "layer" else RMS
@@ -195,7 +195,7 @@ def test_the_option_for_additions_is_for_norms_too(kind) -> None:
     torch.manual_seed(1)
     graph = assert_parity(
         lambda: make(kind),
-        [(torch.randint(0, 31, (2, 9)),) for _ in range(3)],
+        [(torch.randint(0, 31, (2, 9)),) for _ in range(6)],
         rtol=1e-4,
         atol=1e-6,
         configure=lambda config: config.allow_fuse_add_to_output(),
@@ -220,7 +220,7 @@ def test_evaluation_has_no_backward() -> None:
 
     model = nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8))
     graph = Evaluate(model.eval())
-    torch.testing.assert_close(graph(X), model(X))
+    torch.testing.assert_close(support.settle(graph, X), model(X))
     (replay,) = graph._cache
     assert ops_of(replay.program) == RMS[:1]
 
@@ -242,12 +242,14 @@ def test_a_frozen_weight() -> None:
     model[1].weight.requires_grad_(False)
     other = copy.deepcopy(model)
     graph = Train(model)
-    graph(X)
-    loss = other(X).square().sum()
-    loss.backward()
-    with torch.no_grad():
-        other[0].weight.sub_(other[0].weight.grad, alpha=0.1)
-    torch.testing.assert_close(model[0].weight, other[0].weight)
+    for _ in range(3):
+        graph(X)
+        loss = other(X).square().sum()
+        loss.backward()
+        with torch.no_grad():
+            other[0].weight.sub_(other[0].weight.grad, alpha=0.1)
+        other[0].weight.grad = None
+        torch.testing.assert_close(model[0].weight, other[0].weight)
     (replay,) = graph._cache
     assert ops_of(replay.program) == RMS
 

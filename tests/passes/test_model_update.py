@@ -38,7 +38,8 @@ RULED = {
     "Lion": lambda p: tg.optim.Lion(p, lr=0.01, weight_decay=0.1),
 }
 FUSED = {name: make for name, make in RULED.items() if name.startswith(("SGD", "Adam", "Adag"))}
-CAPTURES = {"SGD, momentum": 2, "SGD, nesterov": 2}
+SLOTLESS = ("SGD", "SGD, weight decay, maximize", "Adagrad")
+"""No slots that the first step makes: one call fewer is recorded."""
 
 
 def fuse(config: tg.GraphConfig) -> None:
@@ -72,10 +73,10 @@ def reasons(graph: tg.Graph) -> set[str]:
 @pytest.mark.parametrize("model", [Mlp, TallMatrices])
 @pytest.mark.parametrize("name", RULED)
 def test_the_default_branch_within_rounding(name, model):
-    with counters.expect(captures=CAPTURES.get(name, 1), replays=5):
+    with counters.expect(captures=1, replays=4 if name in SLOTLESS else 3):
         graph = assert_parity(
             setup(model, RULED[name], lambda opt: ExponentialLR(opt, 0.9)),
-            batches(model, 5),
+            batches(model, 6),
             rtol=2e-5,
             atol=2e-6,
             configure=fuse,
@@ -90,7 +91,7 @@ def test_the_default_branch_within_rounding(name, model):
 def test_the_fused_branch_bitwise(name, model):
     graph = assert_parity(
         setup(model, flagged(FUSED[name], fused=True), lambda opt: ExponentialLR(opt, 0.9)),
-        batches(model, 5),
+        batches(model, 6),
         configure=fuse,
     )
 
@@ -101,7 +102,7 @@ def test_the_fused_branch_bitwise(name, model):
 @pytest.mark.parametrize("name", RULED)
 def test_the_update_writes_in_place_without_copies(name):
     graph = assert_parity(
-        setup(Mlp, RULED[name]), batches(Mlp, 3), rtol=2e-5, atol=2e-6, configure=fuse
+        setup(Mlp, RULED[name]), batches(Mlp, 6), rtol=2e-5, atol=2e-6, configure=fuse
     )
     program = programs(graph)[-1]
     (call,) = (node for node in calls(program, "") if "_update" in str(node.target))
@@ -120,7 +121,7 @@ def test_the_update_writes_in_place_without_copies(name):
 def test_without_multi_tensor_one_call_for_each_parameter():
     graph = assert_parity(
         setup(Mlp, flagged(optim.AdamW, fused=True)),
-        batches(Mlp, 3),
+        batches(Mlp, 6),
         configure=lambda config: config.allow_fuse_model_update_ops(),
     )
 
@@ -131,7 +132,7 @@ def test_numbers_move_without_a_new_capture():
     def schedule(optimizer):
         return OneCycleLR(optimizer, max_lr=0.1, total_steps=8)  # moves lr and beta1
 
-    with counters.expect(captures=1, replays=6):
+    with counters.expect(captures=1, replays=3):
         assert_parity(
             setup(Mlp, flagged(optim.AdamW, fused=True), schedule), batches(Mlp, 6), configure=fuse
         )
@@ -152,7 +153,7 @@ def test_a_call_for_each_group_with_its_own_settings():
     mine, other = make(model.parameters()), make(twin.parameters())
     graph = tg.train_step(model, nn.CrossEntropyLoss(), mine)
     fuse(graph.config)
-    for x, y in batches(Mlp, 4):
+    for x, y in batches(Mlp, 6):
         graph(x, y)
         nn.functional.cross_entropy(twin(x), y).backward()
         other.param_groups[1]["lr"] *= 0.5
@@ -177,7 +178,7 @@ def test_the_clipping_coefficient_is_part_of_the_call():
         graph = tg.train_step(model, nn.CrossEntropyLoss(), optimizer)
         if fused:
             fuse(graph.config)
-        for x, y in batches(Mlp, 4):
+        for x, y in batches(Mlp, 6):
             graph(x, y)
         results.append([p.detach().clone() for p in model.parameters()])
 
@@ -215,7 +216,7 @@ def test_eager_steps_before_between_and_after():
 
 
 def test_an_optimizer_without_a_rule_keeps_its_ops():
-    graph = assert_parity(setup(Mlp, optim.NAdam), batches(Mlp, 3), configure=fuse)
+    graph = assert_parity(setup(Mlp, optim.NAdam), batches(Mlp, 6), configure=fuse)
 
     assert reasons(graph) == {"no multi-tensor op knows NAdam"}
     assert update_calls(graph) == [[]]
@@ -225,7 +226,7 @@ def test_a_subclass_may_step_in_another_way():
     class Mine(optim.SGD):
         pass
 
-    graph = assert_parity(setup(Mlp, lambda p: Mine(p, lr=0.1)), batches(Mlp, 2), configure=fuse)
+    graph = assert_parity(setup(Mlp, lambda p: Mine(p, lr=0.1)), batches(Mlp, 6), configure=fuse)
 
     assert reasons(graph) == {"no multi-tensor op knows Mine"}
 
@@ -242,22 +243,16 @@ def test_hooks_of_the_optimizer_are_not_lost():
         optimizer.register_step_pre_hook(halve)
         return optimizer
 
-    graph = assert_parity(setup(Mlp, make), batches(Mlp, 3), configure=fuse)
+    graph = assert_parity(setup(Mlp, make), batches(Mlp, 6), configure=fuse)
 
     assert reasons(graph) == {"the optimizer has step hooks"}
-
-
-def test_the_step_that_creates_the_state_is_not_fused():
-    graph = assert_parity(setup(Mlp, RULED["SGD, momentum"]), batches(Mlp, 1), configure=fuse)
-
-    assert reasons(graph) == {"this step creates the optimizer's state; the next program is fused"}
 
 
 def test_a_tensor_lr_is_left_alone():
     def make(parameters):
         return optim.SGD(parameters, lr=torch.tensor(0.1))
 
-    graph = assert_parity(setup(Mlp, make), batches(Mlp, 2), configure=fuse)
+    graph = assert_parity(setup(Mlp, make), batches(Mlp, 6), configure=fuse)
 
     assert reasons(graph) == {"lr is no Python number"}
 
@@ -273,20 +268,20 @@ def test_a_parameter_without_a_gradient_is_not_updated():
         optimizer = optim.AdamW(model.parameters(), fused=True)
         return setup(Mlp, optim.AdamW)()._replace(model=model, optimizer=optimizer)
 
-    graph = assert_parity(made, batches(Mlp, 3), configure=fuse)
+    graph = assert_parity(made, batches(Mlp, 6), configure=fuse)
 
     assert len(update_calls(graph)[-1]) == 1
 
 
 def test_without_the_options_nothing_is_marked():
-    graph = assert_parity(setup(Mlp, optim.AdamW), batches(Mlp, 2))
+    graph = assert_parity(setup(Mlp, optim.AdamW), batches(Mlp, 6))
 
     assert "fuse_model_update" not in [record.name for record in graph.report().passes]
     assert not calls(programs(graph)[-1], "gradient")
 
 
 def test_a_second_run_finds_nothing():
-    graph = assert_parity(setup(Mlp, optim.SGD), batches(Mlp, 2), configure=fuse)
+    graph = assert_parity(setup(Mlp, optim.SGD), batches(Mlp, 6), configure=fuse)
     (replay,) = graph._cache
     again = run(replay.program, (FuseModelUpdate(),), PassOptions(verify="strict"))
 

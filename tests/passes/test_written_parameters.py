@@ -60,7 +60,7 @@ def test_a_parameter_written_in_build(name, where):
     other.load_state_dict(mine.state_dict())
     optimizer = OPTIMIZERS[name](other.parameters())
     graph = Writes(mine, OPTIMIZERS[name](mine.parameters()), where)
-    for x in torch.randn(4, 5, 4):
+    for x in torch.randn(6, 5, 4):
         torch.testing.assert_close(graph(x), eager(other, optimizer, where, x))
     for one, wanted in zip(mine.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, wanted)

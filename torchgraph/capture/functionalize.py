@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,12 +20,14 @@ from .._torch import (
     OpOverload,
     TorchDispatchMode,
     active_tracer,
+    disable_proxies,
     fake_mode,
     graph_module,
     has_numbers,
     host_symbol,
     known_values,
     node_of,
+    pytree,
     restore_numbers,
     storage_id,
     trace_ops,
@@ -33,6 +36,7 @@ from .._torch import (
 from ..errors import UnsupportedOptimizer
 from ..program import (
     IN_PLACE,
+    RECORDED,
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -45,11 +49,13 @@ from ..program import (
     provenance,
 )
 from ..record.trail import Stamp
+from ..values import sized_by_data
 from . import unsafe_parts
 from .functional_form import functional_form
 from .step import Leaf
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_SIZED = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _COPY = torch.ops.aten.copy_.default
 
 
@@ -61,13 +67,34 @@ class _Numbers(TorchDispatchMode):
         self._mode = mode
         self._count = 0
         self.hint: Any = None
+        self.sized: tuple[Any, Any] | None = None
+        """An op whose sizes depend on data, and the value that it was recorded with."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if self.sized is not None and func is self.sized[0]:
+            return self._as_recorded(func, args, kwargs or {}, self.sized[1])
         if func is not _ITEM or self.hint is None:
             return func(*args, **(kwargs or {}))
         return self.record(_ITEM, (node_of(args[0], active_tracer()),), self.hint)
+
+    def _as_recorded(self, func: Any, args: Any, kwargs: Any, recorded: Any) -> Any:
+        """A node with the sizes that were met: a predicate behind it says that they must be."""
+        tracer = active_tracer()
+        given = pytree.tree_map_only(torch.Tensor, lambda t: node_of(t, tracer), (args, kwargs))
+        node = tracer.graph.create_node("call_function", func, *given)
+
+        def like(value: torch.Tensor) -> torch.Tensor:
+            layout = {"dtype": value.dtype, "device": value.device}
+            return torch.empty_strided(value.shape, value.stride(), **layout)
+
+        with disable_proxies():
+            out = pytree.tree_map_only(torch.Tensor, like, recorded)
+        node.meta["val"] = out
+        node.meta[RECORDED] = True
+        track(out, fx.Proxy(node, tracer), tracer)
+        return out
 
     def record(self, target: Any, args: tuple[Any, ...], value: float) -> Any:
         """A node, and a symbolic number of known value that stands for it."""
@@ -112,6 +139,8 @@ class _Replayer:
         kwargs = fx.map_arg(node.kwargs, values.__getitem__)
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
+        sized = sized_by_data(node) or node.target in _SIZED
+        self._numbers.sized = (node.target, node.meta["val"]) if sized else None
         own = _writing_op_of_ours(node.target)
         if own is not None:
             return self._update(own, args, kwargs, stamp)
@@ -192,7 +221,8 @@ def functionalize(
 def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     mode = fake_mode()
     with torch.no_grad():
-        inputs = [_fake_input(mode, leaf) for leaf in leaves]
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        inputs = [_fake_input(mode, *pair) for pair in zip(leaves, placeholders, strict=True)]
     numbers = _Numbers(mode)
     replayer = _Replayer(gm.graph, gm, numbers)
 
@@ -208,7 +238,13 @@ def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     return made
 
 
-def _fake_input(mode: Any, leaf: Leaf) -> torch.Tensor:
+def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
+    if leaf.role is Role.INPUT:  # the batch may be gone
+        val = node.meta["val"]
+        with mode:
+            return torch.empty_strided(
+                val.shape, val.stride(), dtype=val.dtype, device=val.device
+            )
     if isinstance(leaf.value, torch.Tensor):
         return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
@@ -241,12 +277,12 @@ def _program(
     output.args = (tuple(results),)
     _drop_absent(graph)
     _stamp_regenerated(graph)
-    names = _name_placeholders(placeholders, leaves)
+    _name_placeholders(placeholders, leaves)
     _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(name, leaf.role, leaf.fqn, _meta(leaf), _alias_of(leaf, owners))
-        for name, leaf in zip(names, leaves, strict=True)
+        InputSpec(node.name, leaf.role, leaf.fqn, _meta(leaf, node), _alias_of(leaf, owners))
+        for node, leaf in zip(placeholders, leaves, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
 
@@ -275,8 +311,11 @@ def _stamp_regenerated(graph: fx.Graph) -> None:
             node.meta["provenance"] = next(sources, Provenance())
 
 
-def _meta(leaf: Leaf) -> TensorMeta | None:
-    return TensorMeta.of(leaf.value) if isinstance(leaf.value, torch.Tensor) else None
+def _meta(leaf: Leaf, node: fx.Node) -> TensorMeta | None:
+    if not isinstance(leaf.value, torch.Tensor):
+        return None
+    # The batch may be gone.
+    return TensorMeta.of(node.meta["val"] if leaf.role is Role.INPUT else leaf.value)
 
 
 def _numbers_as_inputs(
@@ -295,14 +334,11 @@ def _numbers_as_inputs(
             graph.erase_node(read)
 
 
-def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> list[str]:
-    names = []
+def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> None:
     for node, leaf in zip(placeholders, leaves, strict=True):
         readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
         node._rename(readable)
         node.target = node.name
-        names.append(node.name)
-    return names
 
 
 def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:

@@ -12,6 +12,7 @@ from torch import fx
 
 from .. import effects, ops
 from .._torch import OpOverload, fake_mode, graph_module, host_symbol
+from ..aliasing import alias_sources
 from ..errors import CaptureError
 from ..program import RECORDED, OutputSpec, Provenance, Role
 from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
@@ -70,6 +71,7 @@ class _Writer:
                 self._entry(entry)
         results = [self._argument(value) for _, value in outputs]
         self._graph.output([*results, *(node for node, _ in guards)])
+        _drop_unread_views(self._graph)
         gm = graph_module(self._root, self._graph)
         return Written(gm, self._mode, [value for _, value in guards])
 
@@ -224,6 +226,14 @@ class _Writer:
     def _call(self, op: Any, args: tuple[Any, ...], found: Expectation) -> None:
         node = self._graph.call_function(op, args)
         node.meta["provenance"] = found.provenance
+
+
+def _drop_unread_views(graph: fx.Graph) -> None:
+    """Eager detaches each gradient, and turns it back and forth: a program has no use for that."""
+    for node in reversed(list(graph.nodes)):
+        view = isinstance(node.target, OpOverload) and bool(alias_sources(node))
+        if view and not node.users and effects.of_target(node.target).pure:
+            graph.erase_node(node)
 
 
 class _KnownBefore:

@@ -32,12 +32,8 @@ class Call(NamedTuple):
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape, strides, dtype and device that holds no data."""
-    made = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    made.untyped_storage().resize_(0)
-    return made
+    """A tensor of the same shape, strides and dtype that holds no data."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 class Inputs:

@@ -208,9 +208,16 @@ class Step:
     def _check_parameters(
         self, number: int, optimizer: torch.optim.Optimizer, owners: dict[int, int]
     ) -> None:
+        given = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        # Leaves that no module holds, beside those of modules; an optimizer of another model is an
+        # oversight.
+        strangers = set(given) if any(one in self.index for one in given) else set()
         for group_number, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
-                if id(parameter) not in self.index:
+                if id(parameter) not in self.index and id(parameter) in strangers:
+                    name = f"parameter_{number}_{group_number}_{position}"
+                    self._add(Leaf(name, Role.PARAMETER, group["params"], (position,), parameter))
+                elif id(parameter) not in self.index:
                     raise ParameterOutsideGraph(
                         f"Optimizer {number} ({type(optimizer).__name__}) updates a parameter of "
                         f"shape {tuple(parameter.shape)} (param group {group_number}, position "

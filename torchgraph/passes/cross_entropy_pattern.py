@@ -89,12 +89,13 @@ def find_loss(probabilities: fx.Node) -> Loss | None:
 def _take_smoothing(loss: Loss) -> None:
     candidates = [last for scaled in loss.result.users for last in scaled.users]
     for candidate in candidates:
-        found = Match()
-        if match(_smoothed(loss), candidate, found):
-            loss.result = candidate
-            loss.smoothing = _smoothing(found.values, loss.shape[1])
-            loss.take(found.nodes)
-            return
+        for counted in _counted(loss):
+            found = Match()
+            if match(_smoothed(loss, counted), candidate, found):
+                loss.result = candidate
+                loss.smoothing = _smoothing(found.values, loss.shape[1])
+                loss.take(found.nodes)
+                return
     raise NotFused("something else reads the log-probabilities")
 
 
@@ -121,14 +122,14 @@ def _take_backward(loss: Loss) -> None:
 # --- the calls ------------------------------------------------------------------------------------
 
 
-def _smoothed(loss: Loss) -> Call:
-    """The loss with label smoothing."""
+def _smoothed(loss: Loss, counted: Call) -> Call:
+    """The loss with label smoothing; its mean divides by ``counted``."""
     rows = call(aten.sum, _weighted(loss, loss.probabilities), [1])
     spread = call(aten.masked_fill, call(aten.neg, rows), _ignored(loss), 0)
     if loss.options[2] != NONE:
         spread = call(aten.sum, spread)
     if loss.options[2] == MEAN:
-        spread = call(aten.div, spread, _counted(loss))
+        spread = call(aten.div, spread, counted)
     at_target = call(aten.mul, loss.result, Wanted("kept"))
     return call(aten.add, at_target, call(aten.mul, spread, Wanted("spread")))
 
@@ -138,10 +139,14 @@ def _gradients(loss: Loss) -> list[Call]:
     grad: Any = Wanted("grad")
     if not loss.smoothing:
         return [_at_target(loss, grad)]
+    return [form for counted in _counted(loss) for form in _smoothed_gradients(loss, grad, counted)]
+
+
+def _smoothed_gradients(loss: Loss, grad: Any, counted: Call) -> list[Call]:
     rows, classes = loss.shape
     spread = call(aten.mul, grad, loss.smoothing / classes)
     if loss.options[2] == MEAN:
-        spread = call(aten.div, spread, _counted(loss))
+        spread = call(aten.div, spread, counted)
     if loss.options[2] != NONE:
         spread = call(aten.expand, spread, [rows])
     spread = call(aten.neg, call(aten.masked_fill, spread, _ignored(loss), 0))
@@ -167,14 +172,18 @@ def _weighted(loss: Loss, rows: Any) -> Any:
     return call(aten.mul, rows, call(aten.view, weight, [1, loss.shape[1]]))
 
 
-def _counted(loss: Loss) -> Call:
-    """What the mean divides by."""
+def _counted(loss: Loss) -> list[Call]:
+    """What the mean divides by, in the forms that it may have."""
     target, weight, *_ = loss.options
     ignored = _ignored(loss)
     if weight is None:
-        return call(aten.sum, call(aten.bitwise_not, ignored))
+        return [call(aten.sum, call(aten.bitwise_not, ignored))]
+    chosen = call(aten.masked_select, target, call(aten.bitwise_not, ignored))
     of_row = call(aten.gather, weight, 0, call(aten.masked_fill, target, ignored, 0))
-    return call(aten.sum, call(aten.masked_fill, of_row, ignored, 0))
+    return [
+        call(aten.sum, call(aten.gather, weight, 0, chosen)),
+        call(aten.sum, call(aten.masked_fill, of_row, ignored, 0)),  # of a tensor subclass
+    ]
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -265,16 +265,26 @@ def _gradient(mark: fx.Node) -> fx.Node:
 def _folded(update: Update, group: ParameterGroup) -> Update:
     """The update without those changes of its gradient that the op itself can do."""
     gradient = update.gradient
-    if gradient.target is aten.mul.Tensor and _sole(gradient):
-        source, factor = gradient.args
-        if isinstance(source, fx.Node) and _is_coefficient(factor, gradient):
-            update = replace(update, gradient=source, coefficient=factor)
+    source, factor = _factors(gradient)
+    if isinstance(source, fx.Node) and _sole(gradient) and _is_coefficient(factor, gradient):
+        update = replace(update, gradient=source, coefficient=factor)
     gradient = update.gradient
     if _casts(gradient) and _sole(gradient) and gradient.kwargs["dtype"] is torch.float32:
         source = gradient.args[0]
         if isinstance(source, fx.Node) and source.meta["val"].dtype in _FLOATS - _EXACT:
             update = replace(update, gradient=source)
     return _scaled(update, group)
+
+
+def _factors(node: fx.Node) -> tuple[Any, Any]:
+    """Of a product of two tensors, or of one among many that are multiplied by the same."""
+    if node.target is aten.mul.Tensor:
+        return node.args[0], node.args[1]
+    if node.target is operator.getitem:
+        call, place = node.args
+        if isinstance(call, fx.Node) and call.target is aten._foreach_mul.Tensor:
+            return call.args[0][place], call.args[1]  # type: ignore[index]
+    return None, None
 
 
 def _scaled(update: Update, group: ParameterGroup) -> Update:

@@ -47,6 +47,7 @@ class Border:
                 (torch.Tensor, "__bool__", self._truth),
                 *((torch.Tensor, name, self._escape) for name in _ESCAPES),
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
+                (torch.Tensor, "_make_subclass", self._subclass),
                 *((torch, name, self._number) for name in ("tensor", "as_tensor")),
                 (torch, "ctc_loss", self._lengths),
                 (torch, "tensor_split", self._lengths),
@@ -55,7 +56,9 @@ class Border:
                 (VF, "_pad_packed_sequence", self._lengths),
             ]
             for holder, name, ours in patches:
-                stack.enter_context(_patched(holder, name, self._own(ours, getattr(holder, name))))
+                call: Any = self._own(ours, getattr(holder, name))
+                static = name == "_make_subclass"
+                stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
             yield
 
     @contextmanager
@@ -115,6 +118,11 @@ class Border:
             )
         with not_listening():
             return theirs(tensor, *args, **kwargs)
+
+    def _subclass(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+        """``nn.Parameter(x)``: the same memory. torch wants to be the first to see its object."""
+        with not_listening():
+            return theirs(*args, **kwargs)
 
     def _shown(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         with not_listening():

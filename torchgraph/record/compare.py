@@ -14,7 +14,7 @@ from ..capture.inputs import leaves
 from ..errors import SourceLine
 from ..program import Role
 from .outcome import Outcome, OutputSlot
-from .tape import Entry
+from .tape import Entry, Layout
 
 
 class Kind(enum.Enum):
@@ -52,8 +52,13 @@ def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if before is None or now is None or before[0] != now[0]:
             gone, come = before and before[0], now and now[0]
             yield Difference(Kind.STRUCTURE, f"it reads {come} where it read {gone}")
-        elif before[1] is None or now[1] is None or before[1][2:] != now[1][2:]:
+        elif _kind(before[1]) != _kind(now[1]):
             yield Difference(Kind.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
+
+
+def _kind(layout: Layout | None) -> tuple[object, ...]:
+    """A layout without its place in memory."""
+    return () if layout is None else tuple(layout[2:])
 
 
 def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -188,7 +193,9 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Equal to the last bit; all NaNs are one."""
+    """Equal to the last bit; all NaNs are one, and so is all data of tensors on ``meta``."""
+    if old.is_meta or new.is_meta:
+        return old.is_meta and new.is_meta
     if old.is_complex():
         old, new = torch.view_as_real(old.resolve_conj()), torch.view_as_real(new.resolve_conj())
     if torch.equal(old, new):

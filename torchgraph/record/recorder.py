@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,8 +25,11 @@ from .undo import Undo
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
+_READS = frozenset({_ITEM, aten.item.default})
 _EQUAL = aten.equal.default
 _LIFT = aten.lift_fresh.default
+_EMPTY = re.compile(r"aten::(new_)?empty")
+_BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)")
 _READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
     aten._pack_padded_sequence.default: (1,),
 }
@@ -45,6 +50,8 @@ class Recorder:
         self._branches: set[tuple[int, str]] = set()
         self.check: Callable[[Any], None] | None = None
         """Looks at the arguments of each op before it runs."""
+        self._unset: set[int] = set()
+        """The storages that nothing has filled yet."""
         self.written: set[int] = set()
         """The storages, by their numbers on the tape, that ops wrote."""
 
@@ -66,6 +73,8 @@ class Recorder:
         if parts is not None:
             kwargs.pop("generator", None)
             return parts(*args, **kwargs)
+        if op is _EQUAL:
+            return self._equal(*args)
         self._refuse_generator(op, args, kwargs)
         if self.check is not None:
             self.check((args, kwargs))
@@ -77,6 +86,8 @@ class Recorder:
         """Run an op and write it down."""
         if op is _LIFT and self.memory.find(args[0]) is None:
             self._constant(args[0])
+        if self._unset:
+            self._look_for_strange_data(op, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
         if op._schema.is_mutable or op._schema.name in effects.LYING_SCHEMAS:
             self._writes(op, args, kwargs)
@@ -85,6 +96,21 @@ class Recorder:
             self._note(op, given, args, out)
         return out
 
+    def _look_for_strange_data(self, op: OpOverload, args: Any, kwargs: Any) -> None:
+        """Memory that no op has filled is read: torch's C++ has, from numbers of its own."""
+        if _reads_no_data(op):
+            return
+        written = {id(tensor) for tensor in _written(op, args, kwargs)}
+        for tensor in _tensors((args, kwargs)):
+            if tensor.layout is not torch.strided or tensor.is_nested:
+                continue
+            storage = self.memory.storage(tensor)
+            if storage in self._unset and id(tensor) not in written:
+                self._unset.discard(storage)
+                self._constant(tensor)
+            elif id(tensor) in written:
+                self._unset.discard(storage)
+
     def _constant(self, tensor: torch.Tensor) -> None:
         """A tensor that Python has just made from its own data."""
         index = self.memory.new(tensor)
@@ -92,14 +118,13 @@ class Recorder:
             self.tape.constants[index] = tensor.detach().clone()
 
     def _note(self, op: OpOverload, given: Any, args: tuple[Any, ...], out: Any) -> None:
-        if op is _ITEM:
+        if op in _READS:
             self._item(given, out)
-        elif op is _EQUAL:
-            ref = self._computed(op, given, out)
-            self._expect(ref.index, out)
         else:
             self._add(op, given, out)
-            if torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES:
+            if isinstance(out, torch.Tensor) and _EMPTY.match(op._schema.name):
+                self._unset.add(self.memory.storage(out))
+            if _is_sized_by_data(op, args):
                 self._expect_sizes(op, given, args, out)
 
     def _add(self, op: Any, given: Any, out: Any) -> None:
@@ -168,6 +193,14 @@ class Recorder:
 
     # --- what Python looks at ---------------------------------------------------------------------
 
+    def _equal(self, left: torch.Tensor, right: torch.Tensor) -> bool:
+        """``torch.equal``: what Python learns is whether all elements are."""
+        with not_listening():
+            outcome = _EQUAL(left, right)
+        if left.shape == right.shape:
+            self.expect_content(aten.all.default(aten.eq.Tensor(left, right)))
+        return bool(outcome)
+
     def _item(self, given: Any, value: Any) -> None:
         ref = self._computed(_ITEM, given, value)
         self.branched(ref, value)
@@ -225,15 +258,8 @@ class Recorder:
     # --- what an op writes ------------------------------------------------------------------------
 
     def _writes(self, op: OpOverload, args: Any, kwargs: Any) -> None:
-        for position, argument in enumerate(op._schema.arguments):
-            alias = argument.alias_info
-            lying = op._schema.name in effects.LYING_SCHEMAS and argument.name.startswith("running")
-            if not lying and (alias is None or not alias.is_write):
-                continue
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(tensor, torch.Tensor):
-                    self._writes_tensor(op, tensor)
+        for tensor in _written(op, args, kwargs):
+            self._writes_tensor(op, tensor)
 
     def _writes_tensor(self, op: OpOverload, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:
@@ -268,6 +294,42 @@ class Recorder:
     def here(self) -> Provenance:
         """The provenance of an entry that is written now."""
         return self._trail.here()
+
+
+def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:
+    if op._schema.name.startswith(("aten::index", "aten::_unsafe_index")):
+        indices = args[1] if isinstance(args[1], (list, tuple)) else ()
+        masks = (torch.bool, torch.uint8)
+        return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
+    return torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES
+
+
+def _written(op: OpOverload, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a call writes, though its schema may not say so."""
+    lies = op._schema.name in effects.LYING_SCHEMAS
+    for position, argument in enumerate(op._schema.arguments):
+        alias = argument.alias_info
+        if (lies and argument.name.startswith("running")) or (alias is not None and alias.is_write):
+            yield from _tensors(
+                args[position] if position < len(args) else kwargs.get(argument.name)
+            )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+@functools.cache
+def _reads_no_data(op: OpOverload) -> bool:
+    """True for views, and for ops that take a tensor for its shape alone."""
+    view = any(ret.alias_info is not None for ret in op._schema.returns)
+    return (view and not op._schema.is_mutable) or bool(_BY_SHAPE.match(op._schema.name))
 
 
 def _device(args: tuple[Any, ...]) -> str:

@@ -6,6 +6,7 @@ an order that depends on strides, which their functional forms do not keep. ``_g
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
+``allclose`` hands a value to Python: its ops are heard, too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
     aten.binary_cross_entropy_with_logits.default: composite(
         aten.binary_cross_entropy_with_logits.default
     ),
+    aten.allclose.default: composite(aten.allclose.default),
     aten.bernoulli_.float: _bernoulli_,
     aten.normal_.default: _normal_,
 }
@@ -42,7 +44,7 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
 def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
     found = _PARTS.get(op)
-    if found is None or op is aten.binary_cross_entropy_with_logits.default:
+    if found is None or not op._schema.is_mutable:
         return found
     whole = kwargs.get("generator") is not None or args[0].is_contiguous()
     return None if whole else found
