@@ -26,8 +26,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
-    get_proxy_mode,
     disable_proxy_modes_tracing,
+    get_proxy_mode,
     get_proxy_slot,
     make_fx as make_fx,
     track_tensor_tree,

@@ -42,7 +42,7 @@ def run(then=lambda graph: None, *, model=Mlp, make=sgd, scaled=True, k=1, rows=
     return twice(graph, *(tensor[:rows] for tensor in batches(model, 1)[0]))
 
 
-def twice(graph, *batch):
+def twice(graph, *batch: torch.Tensor):
     """What is raised says by which call."""
     for number in (1, 2):
         try:

@@ -1,8 +1,7 @@
 """Step: the user's modules and optimizers, scanned into named leaves of live state.
 
 A leaf is one tensor or number that the step reads and may write. It remembers the container that
-holds it, so that capture can put a stand-in there, and so that each later call can see what is
-there now.
+holds it, so that each later call can see what is there now.
 """
 
 from __future__ import annotations
