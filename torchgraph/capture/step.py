@@ -171,7 +171,8 @@ class Step:
 
     def names(self) -> frozenset[str]:
         """Of all tensors, numbers and settings."""
-        return frozenset(found.fqn for found in (*self.leaves, *self.statics))
+        statics = (static.fqn for static in self.statics)
+        return frozenset([*(leaf.fqn for leaf in self.leaves), *statics])
 
     def has_gradients(self) -> bool:
         """True when an eager backward has left a gradient in a parameter or a buffer."""
