@@ -19,8 +19,6 @@ from torch._ops import (
     OpOverload as OpOverload,
 )
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException as DataDependentOutputException,
-    DynamicOutputShapeException as DynamicOutputShapeException,
     FakeTensor as FakeTensor,
     FakeTensorMode as FakeTensorMode,
 )
@@ -34,7 +32,6 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    GuardOnDataDependentSymNode as GuardOnDataDependentSymNode,
     ShapeEnv as ShapeEnv,
 )
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
