@@ -67,7 +67,7 @@ def _sentence(title: str) -> str:
 
 
 def _markdown(docstring: str) -> str:
-    text = " ".join(line.strip() for line in docstring.strip().splitlines())
+    text = " ".join(docstring.split())
     return text.replace("``", "`")
 
 

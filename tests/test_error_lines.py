@@ -46,5 +46,6 @@ def test_unequal_devices():
     def build(x):
         return model(x) + torch.ones(2, device="meta")  # HERE
 
-    with pytest.raises(errors.DeviceMismatch, match=r"(?s)meta.*test_error_lines\.py:\d+.*# HERE.*Fix"):
+    expected = r"(?s)meta.*test_error_lines\.py:\d+.*# HERE.*Fix"
+    with pytest.raises(errors.DeviceMismatch, match=expected):
         Function(build, model=model)(*data())

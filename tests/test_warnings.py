@@ -42,6 +42,21 @@ def test_calls_that_cannot_be_a_program_beside_others_that_are_run_in_eager():
     assert found == [0, 10, 20, 30, 40]
 
 
+def test_a_step_that_is_another_one_at_each_call_runs_in_eager():
+    numbers = itertools.count(1)
+
+    def build(x):
+        for _ in range(next(numbers)):
+            x = x + 1  # HERE
+        return x
+
+    graph = Function(build)
+    with pytest.warns(errors.EagerWarning, match=r"(?s)test_warnings\.py:\d+.*# HERE") as found:
+        returned = [graph(torch.ones(1)).item() for _ in range(9)]
+    assert returned == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert len(found) == 1
+
+
 def test_a_program_that_is_wrong_is_not_used():
     def spoil(program):
         node = next(n for n in program.nodes if n.op == "call_function")

@@ -19,22 +19,19 @@ from torch._ops import (
     OpOverload as OpOverload,
 )
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException as DataDependentOutputException,
-    DynamicOutputShapeException as DynamicOutputShapeException,
     FakeTensor as FakeTensor,
     FakeTensorMode as FakeTensorMode,
 )
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
-    get_proxy_mode,
     disable_proxy_modes_tracing,
+    get_proxy_mode,
     get_proxy_slot,
     make_fx as make_fx,
     track_tensor_tree,
 )
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    GuardOnDataDependentSymNode as GuardOnDataDependentSymNode,
     ShapeEnv as ShapeEnv,
 )
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks

@@ -34,7 +34,7 @@ class ProgramCache:
         self.hits = 0
         self.misses = 0
         self.reasons: list[str] = []
-        """Why programs were captured anew, latest last."""
+        """Why programs did not fit a call, latest last."""
 
     def __iter__(self) -> Iterator[Replay]:
         return (replay for _, replay in self._entries.values())
@@ -116,7 +116,7 @@ class ProgramCache:
         replay.close()
 
     def clear(self) -> None:
-        """Drop all programs: the next call captures again."""
+        """Drop all programs: the next call records again."""
         for replay in list(self):
             self.remove(replay)
 

@@ -323,7 +323,11 @@ class ConfirmWarning(GraphWarning):
 
 
 class EagerWarning(GraphWarning):
-    """``x * next(numbers)`` under ``if x.sum() > 9:`` in ``build``: such calls run in eager."""
+    """``for _ in range(next(numbers)):`` in ``build``: another step at each call; it runs in eager.
+
+    ``x * next(numbers)`` under ``if x.sum() > 9:``: so do such calls alone, where others of the
+    same signature have programs.
+    """
 
 
 class PaddingWarning(GraphWarning):

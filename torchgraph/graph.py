@@ -63,10 +63,10 @@ _capturing = threading.RLock()
 class Graph(ModuleHolder):
     """A training or evaluation step that runs as one program.
 
-    Subclass it, give it modules, write ``build``, add an optimizer to train. The first call
-    captures forward, ``loss.backward()`` and the optimizer step as one `torch.fx` program and runs
-    one real step; every further call is one step. Parameters, buffers, optimizer state and RNG stay
-    the live PyTorch objects. OneFlow: ``oneflow.nn.Graph``.
+    Subclass it, give it modules, write ``build``, add an optimizer to train. The first calls run
+    as in eager and are recorded: forward, ``loss.backward()`` and the optimizer step become one
+    `torch.fx` program, which later calls run. Every call is one step. Parameters,
+    buffers, optimizer state and RNG stay the live PyTorch objects. OneFlow: ``oneflow.nn.Graph``.
 
     Args:
         debug_v_level, debug_ranks, debug_max_py_stack_depth, debug_only_user_py_stack,
@@ -168,7 +168,7 @@ class Graph(ModuleHolder):
             What ``build`` returns: fresh, detached tensors in the same structure.
 
         Raises:
-            CaptureError and its kin at the first call of a signature; GradPresent;
+            CaptureError and its kin at the first calls of a signature;
             SchedulerSteppedTwice; StepFailed; GraphBroken.
         """
         if "_modules" not in vars(self):
@@ -358,7 +358,7 @@ class Graph(ModuleHolder):
     def close(self) -> None:
         """Give back the programs, and the memory of their CUDA Graphs. State stays: it is yours.
 
-        A later call captures again, as the first one did.
+        A later call records again, as the first one did.
         """
         with self._lock:
             self._forget()

@@ -56,7 +56,7 @@ class Schedulers:
         self._needs_loss = self._needs_loss or isinstance(scheduler, ReduceLROnPlateau)
 
     def tracing(self, active: bool) -> None:
-        """While a step is traced, the optimizer's hooks do not count it as an eager one."""
+        """While a Graph takes a step, the optimizer's hooks do not count it as an eager one."""
         self._in_graph = active
 
     def check(self) -> None:

@@ -256,9 +256,9 @@ def test_changes_nothing(calls, wrong):
         assert (graph.check(x, y) is not None) is wrong
         _assert_same(before, _everything(model, optimizer, schedule, x, y))
         _assert_same(before[-1], _everything(model, optimizer, schedule, x, y)[-1])
-    with pytest.warns(ConfirmWarning) if wrong and calls == 2 else nullcontext():
-        with counters.expect(captures=int(calls == 1), replays=int(confirmed)):
-            graph(x, y)
+    warns = pytest.warns(ConfirmWarning) if wrong and calls == 2 else nullcontext()
+    with warns, counters.expect(captures=int(calls == 1), replays=int(confirmed)):
+        graph(x, y)
 
 
 def test_a_program_that_check_made_serves_no_call():

@@ -6,13 +6,13 @@ import pytest
 import torch
 from rich.console import Console
 
+from tests.support import settle
 from torchgraph import _extension
 from torchgraph.errors import NotCompiled
 from torchgraph.inspect.baked import Kind
 from torchgraph.inspect.report import Report
 from torchgraph.program import Phase
 
-from tests.support import settle
 from .models import Evaluate, Net, batch, trainer
 
 

@@ -1,1 +1,1 @@
-"""Step → Program: run `build` once over stand-ins, record it whole, make it functional."""
+"""What a step and a call consist of, and from what a recorded call left to a Program."""

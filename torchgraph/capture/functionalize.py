@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,7 +59,7 @@ _COPY = torch.ops.aten.copy_.default
 
 
 class _Numbers(TorchDispatchMode):
-    """Gives ``.item()`` in the second trace the value that it had in the first."""
+    """Gives ``.item()`` under make_fx the value that it had in the recorded step."""
 
     def __init__(self, mode: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
@@ -86,8 +85,8 @@ class _Numbers(TorchDispatchMode):
         node = tracer.graph.create_node("call_function", func, *given)
 
         def like(value: torch.Tensor) -> torch.Tensor:
-            layout = {"dtype": value.dtype, "device": value.device}
-            return torch.empty_strided(value.shape, value.stride(), **layout)
+            shape, stride = value.shape, value.stride()
+            return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
 
         with disable_proxies():
             out = pytree.tree_map_only(torch.Tensor, like, recorded)
@@ -242,9 +241,7 @@ def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
     if leaf.role is Role.INPUT:  # the batch may be gone
         val = node.meta["val"]
         with mode:
-            return torch.empty_strided(
-                val.shape, val.stride(), dtype=val.dtype, device=val.device
-            )
+            return torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device)
     if isinstance(leaf.value, torch.Tensor):
         return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.

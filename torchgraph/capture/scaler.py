@@ -13,7 +13,7 @@ from .step import SCALER, SCALER_NUMBERS, SCALER_TENSORS, Leaf
 
 
 class Scaling:
-    """The scaler of one step, over the live values or over their stand-ins.
+    """The scaler of one step, over plain numbers or over numbers that move.
 
     Args:
         values: ``scale`` and what else a scaler holds; empty where nothing is scaled.

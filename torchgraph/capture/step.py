@@ -1,8 +1,7 @@
 """Step: the user's modules and optimizers, scanned into named leaves of live state.
 
 A leaf is one tensor or number that the step reads and may write. It remembers the container that
-holds it, so that capture can put a stand-in there, and so that each later call can see what is
-there now.
+holds it, so that each later call can see what is there now.
 """
 
 from __future__ import annotations
@@ -172,7 +171,8 @@ class Step:
 
     def names(self) -> frozenset[str]:
         """Of all tensors, numbers and settings."""
-        return frozenset(found.fqn for found in (*self.leaves, *self.statics))
+        statics = (static.fqn for static in self.statics)
+        return frozenset([*(leaf.fqn for leaf in self.leaves), *statics])
 
     def has_gradients(self) -> bool:
         """True when an eager backward has left a gradient in a parameter or a buffer."""

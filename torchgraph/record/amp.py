@@ -16,7 +16,7 @@ class Autocast:
     """``torch.autocast`` of one dtype on the device types of a step; nothing without a dtype.
 
     As in eager, a weight has one cast in a forward part, in which the gradients of all that reads
-    it come together in half precision. make_fx keeps no casts, unless it is told to.
+    it come together in half precision.
     """
 
     def __init__(self, dtype: torch.dtype | None, tensors: Iterable[object]) -> None:
@@ -37,7 +37,7 @@ class Autocast:
                 yield
         finally:
             torch.set_autocast_cache_enabled(outer)
-            torch.clear_autocast_cache()  # a user's autocast around the call would keep stand-ins
+            torch.clear_autocast_cache()  # else one around the call would keep them
 
     @contextlib.contextmanager
     def backward(self, *, accumulates: bool) -> Iterator[None]:

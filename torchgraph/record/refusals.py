@@ -1,4 +1,4 @@
-"""What a trace refuses on the user's behalf, and torch's own refusals in the user's terms."""
+"""What a recording refuses on the user's behalf, and torch's own refusals in the user's terms."""
 
 from __future__ import annotations
 
@@ -11,14 +11,8 @@ from unittest import mock
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .._torch import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    GuardOnDataDependentSymNode,
-)
 from ..errors import (
     CaptureError,
-    DataDependent,
     DeviceMismatch,
     OptimizerStepInBuild,
     ScalerInBuild,
@@ -90,21 +84,10 @@ def no_cond(trail: Trail) -> AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def readable_errors(trail: Trail) -> Iterator[None]:
+def readable_errors() -> Iterator[None]:
     """Turn torch's own refusals into errors that name the user's line."""
     try:
         yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise DataDependent(
-            f"{getattr(error, 'func', error)} needs the values of a tensor, which are only known "
-            "when the program runs.",
-            where=_line_of(error) or trail.line,
-        ) from error
-    except GuardOnDataDependentSymNode as error:
-        raise DataDependent(
-            "Python branches on a number that is only known when the program runs.",
-            where=_line_of(error) or trail.line,
-        ) from error
     except RuntimeError as error:
         if any(words in str(error) for words in _DEVICES):
             raise DeviceMismatch(str(error).splitlines()[0], where=_line_of(error)) from error

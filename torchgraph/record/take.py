@@ -135,7 +135,7 @@ class _Taking:
         engine = self._trail.watching_engine(
             self._gradients.around(self._autocast.backward), self._scaled
         )
-        with readable_errors(self._trail), engine:
+        with readable_errors(), engine:
             with self._listening(), self._random():
                 returned = self._run_build(self._batches[0])
                 self._gradients.check_assigned()

@@ -177,7 +177,7 @@ def warn_written(changes: Sequence[Change]) -> None:
 class _Snapshot:
     """The attributes of one object, and the contents of its plain containers."""
 
-    _HELD = frozenset({"_parameters", "_buffers", "_modules"})  # restored by the stand-ins
+    _HELD = frozenset({"_parameters", "_buffers", "_modules"})  # restored by `take`
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.values = dict(attributes)
