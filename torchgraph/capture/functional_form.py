@@ -207,10 +207,34 @@ class _Copy:
         kwargs = fx.map_arg(node.kwargs, argument)
         new = self._new.call_function(op, args, kwargs)
         new.meta["provenance"] = provenance(node)
-        new.meta["val"] = self._value(new)
+        blank = self._like_written(node)
+        new.meta["val"] = self._value(new) if blank is None else blank
         new.meta[IN_PLACE] = True
         self._renewed.add(new)
         return new
+
+    def _like_written(self, node: fx.Node) -> torch.Tensor | None:
+        """What the functional form of a plain in-place op returns, where that is sure: no kernel
+        is asked, most nodes of an update are such ops."""
+        written = effects.written_values(node.target, node.args)  # type: ignore[arg-type]
+        if len(written) != 1 or not isinstance(written[0], fx.Node):
+            return None
+        value = written[0].meta["val"]
+        others = [other.meta["val"] for other in node.all_input_nodes]
+        alike = all(
+            isinstance(other, torch.Tensor)
+            and other.dtype == value.dtype
+            and other.numel() <= value.numel()
+            and other.ndim <= value.ndim
+            or isinstance(other, (torch.SymFloat, torch.SymInt))
+            for other in others
+        )
+        returns = node.target._schema.returns  # type: ignore[union-attr]
+        if not alike or len(returns) != 1 or not value.is_contiguous():
+            return None
+        with self._mode:
+            layout = {"dtype": value.dtype, "device": value.device}
+            return torch.empty_strided(value.shape, value.stride(), **layout)
 
     def _write_parts(self, node: fx.Node, new: fx.Node, parts: dict[int, Any]) -> None:
         for index, written in parts.items():
