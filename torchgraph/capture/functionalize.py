@@ -242,9 +242,7 @@ def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
     if leaf.role is Role.INPUT:  # the batch may be gone
         val = node.meta["val"]
         with mode:
-            return torch.empty_strided(
-                val.shape, val.stride(), dtype=val.dtype, device=val.device
-            )
+            return torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device)
     if isinstance(leaf.value, torch.Tensor):
         return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
