@@ -315,9 +315,7 @@ def test_a_disabled_scaler_does_nothing():
         other.lr_sch.step()
     assert_same(mine, other)
     assert not [
-        spec
-        for spec in mine.step._last()[0].program.signature.inputs
-        if "scaler" in spec.fqn
+        spec for spec in mine.step._last()[0].program.signature.inputs if "scaler" in spec.fqn
     ]
 
 
