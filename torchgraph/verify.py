@@ -304,7 +304,7 @@ def _recomputed(program: Program) -> Iterator[Broken]:
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
             computed = values.evaluate(mode, node.target, args, kwargs)
             compare = values.difference_in_kind if RECORDED in node.meta else values.difference
-            recorded = node.meta.get("val")
+            recorded: Any = node.meta.get("val")
             if node.target in _NORMS and RECORDED in node.meta:
                 recorded, computed = recorded[0], computed[0]
             why = compare(recorded, computed)
