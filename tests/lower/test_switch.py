@@ -9,7 +9,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from tests.lower.test_inductor import cache, empty, equal, shared, trained
+from tests.lower.test_inductor import cache, empty, shared, trained
 from tests.parity.models import Mlp, batches
 from torchgraph.errors import BackendWarning
 from torchgraph.lower import Compilation, compilation, job

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -242,9 +241,7 @@ def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
     if leaf.role is Role.INPUT:  # the batch may be gone
         val = node.meta["val"]
         with mode:
-            return torch.empty_strided(
-                val.shape, val.stride(), dtype=val.dtype, device=val.device
-            )
+            return torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device)
     if isinstance(leaf.value, torch.Tensor):
         return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
