@@ -63,7 +63,8 @@ def test_nodes_by_phase(report):
     assert [count.phase for count in report.nodes] == list(Phase)
     assert sum(count.captured for count in report.nodes) == report.passes[0].nodes_before
     assert sum(count.after_passes for count in report.nodes) == report.passes[-1].nodes_after
-    assert all(0 < count.in_place < count.after_passes < count.captured for count in report.nodes)
+    assert all(0 < count.in_place < count.after_passes <= count.captured for count in report.nodes)
+    assert sum(c.after_passes for c in report.nodes) < sum(c.captured for c in report.nodes)
 
 
 def test_memory(report):
@@ -160,11 +161,13 @@ def test_baked_numbers_of_a_users_optimizer():
 
 def test_programs_in_the_cache():
     graph = trainer()
-    settle(graph, *batch(3))
-    graph(*batch(3))
-    settle(graph, *batch(5))
+    for _ in range(5):
+        graph(*batch(3))
+    for _ in range(3):
+        graph(*batch(5))
     graph.model.eval()
-    settle(graph, *batch(5))
+    for _ in range(3):
+        graph(*batch(5))
     programs = graph.report().programs
     assert (programs.hits, programs.captures, programs.size) == (4, 3, 8)
     assert [held.signature for held in programs.held] == [
@@ -174,7 +177,7 @@ def test_programs_in_the_cache():
     ]
     assert [held.runs for held in programs.held] == [2, 1, 1]
     assert [held.reported for held in programs.held] == [False, False, True]
-    assert programs.reasons == ("model.norm.training changed",)
+    assert programs.reasons == ("model.norm.training changed",) * 2  # both recorded calls say it
     assert "3 of at most 8 held; hits: 4, misses: 3" in str(graph.report())
 
 

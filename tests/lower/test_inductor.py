@@ -305,7 +305,13 @@ def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short
     monkeypatch.setattr(Replay, "run", run)
     monkeypatch.setattr(Compilation, "start", start)
     *_, graph = trained("auto", 9, switch_at=8)
-    assert seen == [None, short, short, short, short]  # none before the first run is over
+    assert seen == [
+        None,
+        short,
+        short,
+        short,
+        short,
+    ]  # nothing compiles before the first run is over
     assert graph.report().programs.held[0].inductor_since is not None
 
 
