@@ -13,7 +13,6 @@ from torch.nn import functional as F
 import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp, batches
 from tests.support import settle
-from torchgraph.errors import InvalidOption, NotSupported
 from torchgraph.program import Phase
 from torchgraph.testing import counters
 
@@ -394,15 +393,3 @@ def test_a_policy_is_another_program():
     with counters.expect(captures=1, replays=1):
         graph.config.enable_amp(dtype=torch.bfloat16)
         settle(graph, *batch)
-
-
-def test_an_unknown_policy():
-    graph = Evaluate(Mlp())
-    with pytest.raises(InvalidOption):
-        graph.config.enable_amp(policy="torch")
-
-
-def test_check_has_nothing_to_compare_with():
-    graph = Evaluate(Mlp().eval())
-    with pytest.raises(NotSupported, match="policy"):
-        graph.check(torch.randn(5, 6))

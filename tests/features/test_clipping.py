@@ -7,14 +7,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from tests.features.scaling import (
-    Train,
-    assert_same,
-    batches,
-    follow,
-    sides,
-    weighted_loss,
-)
+from tests.features.scaling import Train, assert_same, batches, follow, sides, weighted_loss
 from tests.parity.models import ConvNet, Mlp
 from torchgraph.errors import GradientNotFinal, InvalidOption
 from torchgraph.testing import counters

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from tests.support import same_bits
-from torchgraph.errors import AttributeWriteWarning
+from torchgraph.errors import AttributeWriteWarning, ParityError
 from torchgraph.testing import Setup, assert_parity
 
 Batch = tuple[Any, ...]
@@ -73,6 +74,8 @@ class Idiom:
     """Tensors that the steps move and that ``model.state_dict()`` does not hold."""
     writes: bool = False
     """Sets attributes in each step that no later step reads; a warning about them may come."""
+    stays_eager: type[Warning] | None = None
+    """What says that no program serves its steps: they are eager's all the same."""
 
 
 def each(make: Callable[[int], Batch], steps: int = 3) -> Callable[[], list[Batch]]:
@@ -145,7 +148,11 @@ def assert_steps_are_eagers(idiom: Idiom) -> None:
     with warnings.catch_warnings():
         if idiom.writes:
             warnings.simplefilter("ignore", AttributeWriteWarning)
-        assert_parity(make, idiom.batches())
+        if idiom.stays_eager is None:
+            assert_parity(make, idiom.batches())
+        else:
+            with pytest.warns(idiom.stays_eager), pytest.raises(ParityError, match="ran in eager"):
+                assert_parity(make, idiom.batches())
 
     eager, graphed = (idiom.outside(side.model) for side in made)
     assert len(eager) == len(graphed)

@@ -3,6 +3,7 @@
 import gc
 import signal
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def adamw(parameters):
     return optim.AdamW(parameters, lr=0.01)
 
 
-def made(make=sgd, model=Mlp, **options):
+def made(make=sgd, model=Mlp, **options: Any):
     """A graph whose program is confirmed: the next call is its first run."""
     torch.manual_seed(0)
     net = model()

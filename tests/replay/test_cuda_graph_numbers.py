@@ -62,7 +62,7 @@ def test_a_learning_rate_that_moves(name):
 @pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
 def test_in_float32(name):
-    """Ten replayed steps within a few units in the last place, which the division by a root enlarges."""
+    """Ten replayed steps within a few units in the last place; dividing by a root enlarges them."""
     check(setup(Mlp, ELEMENTWISE[name]), batches(Mlp, 13), rtol=1e-4)
 
 

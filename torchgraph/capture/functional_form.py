@@ -222,10 +222,12 @@ class _Copy:
         value = written[0].meta["val"]
         others = [other.meta["val"] for other in node.all_input_nodes]
         alike = all(
-            isinstance(other, torch.Tensor)
-            and other.dtype == value.dtype
-            and other.numel() <= value.numel()
-            and other.ndim <= value.ndim
+            (
+                isinstance(other, torch.Tensor)
+                and other.dtype == value.dtype
+                and other.numel() <= value.numel()
+                and other.ndim <= value.ndim
+            )
             or isinstance(other, (torch.SymFloat, torch.SymInt))
             for other in others
         )

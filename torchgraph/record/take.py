@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterator, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -20,7 +18,6 @@ from ..capture.step import Leaf, Step
 from ..errors import (
     BackwardWithoutOptimizer,
     OptimizerWithoutBackward,
-    RandomStateTouched,
     ScalerInBuild,
     SourceLine,
 )
@@ -29,12 +26,14 @@ from ..program import OutputKind, OutputSpec, Role
 from .amp import Autocast
 from .border import Border
 from .ends import ends
+from .generators import python_random_unchanged
 from .gradients import Gradients, kept
 from .outcome import Outcome, OutputSlot, rebuilt
 from .recorder import Recorder
 from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from .tape import Ref
 from .trail import Trail
+from .undo import taken_back
 from .update import Numbers, Update
 from .watch import AttributeWatch, CallWatch, warn_unregistered
 
@@ -123,7 +122,7 @@ class _Taking:
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             others = (t for t in self._call.tensors if id(t) not in self._step.index)
-            with self._taken_back_on_error(), kept(others):
+            with taken_back(self._step, self._recorder.undo, self._attributes), kept(others):
                 returned, found = self._forward_and_backward()
                 (self._scaling if self.heard else self._plain).check(self._step.optimizers)
             tensors, values = self._updated(found)
@@ -374,67 +373,6 @@ class _Taking:
         entries = (e for e in self._recorder.tape.entries if e.outs == index)
         return next((entry.provenance.line for entry in entries), None)
 
-    # --- when it fails ----------------------------------------------------------------------------
-
-    @contextmanager
-    def _taken_back_on_error(self) -> Iterator[None]:
-        generators = _generators()
-        held: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            (holder, dict(holder))
-            for module in self._step.modules.values()
-            for holder in (module._parameters, module._buffers, module._modules)
-        ]
-        places = [(leaf.value, leaf.value.data) for _, leaf in self._step.tensors()]
-        leaves = [
-            (leaf.value, leaf.value.grad) for _, leaf in self._step.tensors() if leaf.value.is_leaf
-        ]
-        try:
-            yield
-        except BaseException:
-            self._recorder.undo.put_back()
-            for holder, before in held:
-                holder.clear()
-                holder.update(before)
-            for tensor, place in places:
-                if tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape:
-                    tensor.data = place
-            for tensor, grad in leaves:
-                tensor.grad = grad
-            self._attributes.put_back()
-            _set_generators(generators)
-            raise
-
 
 def _is_tensor(leaf: Leaf) -> bool:
     return isinstance(leaf.value, torch.Tensor)
-
-
-def _generators() -> tuple[Any, ...]:
-    numpy = sys.modules.get("numpy")
-    array = numpy.random.get_state() if numpy is not None else None
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return random.getstate(), array, torch.default_generator.get_state(), cuda
-
-
-def _set_generators(states: tuple[Any, ...]) -> None:
-    python, array, cpu, cuda = states
-    random.setstate(python)
-    if array is not None:
-        sys.modules["numpy"].random.set_state(array)
-    torch.default_generator.set_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
-
-
-@contextmanager
-def python_random_unchanged(line: Callable[[], Any]) -> Iterator[None]:
-    """Refuse a block that moves Python's generator, or NumPy's."""
-    before = _generators()
-    yield
-    after = _generators()
-    if after[0] != before[0] or repr(after[1]) != repr(before[1]):
-        raise RandomStateTouched(
-            "build draws from Python's random or numpy.random: the draw would be the same at every "
-            "step.",
-            fix="draw outside of build and pass the result in, or use torch.rand.",
-        )

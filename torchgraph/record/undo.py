@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
+
+from ..capture.step import Step
+from .generators import generators, set_generators
+from .watch import AttributeWatch
 
 
 class Undo:
@@ -35,3 +43,31 @@ class Undo:
     def nbytes(self) -> int:
         """Of the copies."""
         return sum(b.nbytes() for _, b in self._before.values() if b is not None)
+
+
+@contextmanager
+def taken_back(step: Step, undo: Undo, attributes: AttributeWatch) -> Iterator[None]:
+    """When the block raises, tensors, gradients, attributes and generators are as before."""
+    before_step = generators()
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (holder, dict(holder))
+        for module in step.modules.values()
+        for holder in (module._parameters, module._buffers, module._modules)
+    ]
+    places = [(leaf.value, leaf.value.data) for _, leaf in step.tensors()]
+    leaves = [(leaf.value, leaf.value.grad) for _, leaf in step.tensors() if leaf.value.is_leaf]
+    try:
+        yield
+    except BaseException:
+        undo.put_back()
+        for holder, before in held:
+            holder.clear()
+            holder.update(before)
+        for tensor, place in places:
+            if tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape:
+                tensor.data = place
+        for tensor, grad in leaves:
+            tensor.grad = grad
+        attributes.put_back()
+        set_generators(before_step)
+        raise
