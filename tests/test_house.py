@@ -67,6 +67,7 @@ LAYERS = {
     "cache": 6,
     "confirm": 6,
     "recordings": 6,
+    "running": 7,
     "replay": 6,
     "schedule": 6,
     "state": 6,

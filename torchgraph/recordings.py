@@ -105,7 +105,8 @@ class Recordings:
 
     def _signature(self, key: Any, options: Options) -> _Signature:
         """The least recently used go first: a value that moves is a new signature each time."""
-        known = self._signatures[key] = self._signatures.pop(key, None) or _Signature()
+        known = self._signatures.pop(key, _Signature())
+        self._signatures[key] = known
         while len(self._signatures) > _SIGNATURES * options.cache_size:
             del self._signatures[next(iter(self._signatures))]
         return known

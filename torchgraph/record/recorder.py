@@ -29,7 +29,7 @@ _READS = frozenset({_ITEM, aten.item.default})
 _EQUAL = aten.equal.default
 _LIFT = aten.lift_fresh.default
 _EMPTY = re.compile(r"aten::(new_)?empty")
-_BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)")
+_BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)|torchgraph::(bernoulli|normal)$")
 _READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
     aten._pack_padded_sequence.default: (1,),
 }
