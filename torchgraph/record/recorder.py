@@ -93,6 +93,9 @@ class Recorder:
             self._writes(op, args, kwargs)
         with not_listening():
             out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            if op in _READS and self._trail.phase is Phase.UPDATE and _moves(out):
+                # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
+                return number.make(out, self._computed(_ITEM, given, out), self)
             self._note(op, given, args, out)
         return out
 
@@ -302,6 +305,10 @@ def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:
         masks = (torch.bool, torch.uint8)
         return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
     return torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES
+
+
+def _moves(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _written(op: OpOverload, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
