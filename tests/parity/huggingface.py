@@ -28,6 +28,8 @@ class Architecture:
     settings: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
     """The error class by name, when the architecture cannot be captured so configured."""
+    by_value: bool = False
+    """Its Python goes by values of tensors: a step may have no program, and be eager's own."""
     writes: str = ""
     """The attribute that its forward writes, which is worth a warning."""
     since: str = ""

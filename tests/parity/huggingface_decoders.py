@@ -118,7 +118,7 @@ DECODERS = (
         "MixtralConfig",
         tokens,
         {**_MIXTRAL, "experts_implementation": "eager"},
-        refused="DataDependent",
+        by_value=True,
     ),
     Architecture(
         "qwen3_moe",

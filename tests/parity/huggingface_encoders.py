@@ -94,7 +94,7 @@ ENCODERS = (
         "LongformerConfig",
         masked_tokens,
         {**_BERT, "attention_window": 4},
-        refused="DataDependent",
+        by_value=True,
     ),
     Architecture(
         "xlnet",
@@ -116,7 +116,7 @@ ENCODERS = (
         "SwitchTransformersConfig",
         tokens,
         {**_T5, "num_experts": 4},
-        refused="DataDependent",
+        by_value=True,
     ),
     Architecture(
         "bart",

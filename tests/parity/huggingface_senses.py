@@ -186,7 +186,7 @@ SENSES = (
         "Wav2Vec2Config",
         waves,
         {**_WAV2VEC2, "layerdrop": 0.1, "apply_spec_augment": False},
-        refused="DataDependent",
+        by_value=True,
     ),
     Architecture(
         "wav2vec2, spec_augment",
