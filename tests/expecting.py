@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from torchgraph import graph, ops, values
+from torchgraph import ops, running, values
 from torchgraph.program import Program
 from torchgraph.rewriter import Rewriter
 
@@ -41,7 +41,7 @@ def add_expect_shape(program: Program, node: fx.Node, *shape: int) -> fx.Node:
 @pytest.fixture
 def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any]], None]:
     """``edited(edit)``: each program that a Graph makes from then on is handed to ``edit``."""
-    program_of = graph.program_of
+    program_of = running.program_of
 
     def use(edit: Callable[[Program], Any]) -> None:
         def edited_program_of(*args: Any, **kwargs: Any) -> Any:
@@ -49,6 +49,6 @@ def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any
             edit(captured.program)
             return captured
 
-        monkeypatch.setattr(graph, "program_of", edited_program_of)
+        monkeypatch.setattr(running, "program_of", edited_program_of)
 
     return use

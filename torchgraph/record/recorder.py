@@ -300,7 +300,7 @@ class Recorder:
 
 
 def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:
-    if op._schema.name.startswith(("aten::index", "aten::_unsafe_index")):
+    if op._schema.name in ("aten::index", "aten::_unsafe_index"):
         indices = args[1] if isinstance(args[1], (list, tuple)) else ()
         masks = (torch.bool, torch.uint8)
         return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
