@@ -105,7 +105,7 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     after = torch.get_rng_state()
     torch.set_rng_state(start.random)
     try:
-        returned = shadow.run(replace_tensors(call, tensors, args, kwargs))
+        returned = shadow.run(Call(tensors, call.key, args, kwargs))
         drawn = torch.get_rng_state()
     finally:
         torch.set_rng_state(after)
@@ -132,11 +132,6 @@ def as_eager(replay: Replay, options: Options) -> Replay:
     lowered = lower(program, "as eager", options)
     graphing = CudaGraphs().graphing(options)
     return Replay(replay.captured, program, lowered, options, graphing)
-
-
-def replace_tensors(call: Call, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Call:
-    """``call`` with other tensors of the same kinds."""
-    return Call(tensors, call.key, args, kwargs)
 
 
 def _shadow(replay: Replay, start: Start) -> tuple[Replay, dict[str, Leaf]]:

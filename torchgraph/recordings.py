@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ._torch import storage_id
 from .cache import ProgramCache
@@ -75,8 +76,7 @@ class Recordings:
         self._take = take
         self._compile = compile
         self._signatures: dict[Hashable, _Signature] = {}
-        self._doubted: dict[int, tuple[_Signature, _Draft, Replay]] = {}
-        self.eager_calls = 0
+        self._doubted: WeakKeyDictionary[Replay, tuple[_Signature, _Draft]] = WeakKeyDictionary()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -95,7 +95,7 @@ class Recordings:
             raise known.refused.with_traceback(None)
         unlike_others = step.shares_memory(call.tensors)
         if known.eager or known.refused is not None or unlike_others:
-            return self._in_eager(step, call)
+            return self.alone(step, call)
         replays = [draft.replay for draft in known.drafts if draft.replay is not None]
         start = Start.of(step, call, replays)
         outcome = self._take(step, call, True)
@@ -113,10 +113,6 @@ class Recordings:
 
     def alone(self, step: Step, call: Call) -> Outcome:
         """Run a call of which nothing is learnt."""
-        return self._in_eager(step, call)
-
-    def _in_eager(self, step: Step, call: Call) -> Outcome:
-        self.eager_calls += 1
         return self._take(step, call, False)
 
     def _learn(
@@ -195,23 +191,21 @@ class Recordings:
             return
         self._cache.add(key, replay, options.cache_size)
         if _is_weak(draft, start, outcome):
-            self._doubted[id(replay)] = (known, draft, replay)
+            draft.replay = None  # nobody but the cache keeps a program alive
+            self._doubted[replay] = (known, draft)
 
     def doubts(self, replay: Replay, call: Call) -> bool:
         """True when a program was confirmed by the very batch that it was recorded with.
 
         Then its constants may be of that batch: the first other batch is recorded once more.
         """
-        if id(replay) not in self._doubted:
+        known, draft = self._doubted.get(replay, (None, None))
+        if known is None or draft is None or digest(call) == draft.digest:
             return False
-        known, draft, _ = self._doubted[id(replay)]
-        if digest(call) == draft.digest:
-            return False
-        del self._doubted[id(replay)]
-        if replay in list(self._cache):
-            self._cache.remove(replay)
-            known.drafts.insert(0, draft)
-            draft.replay = replay
+        del self._doubted[replay]
+        self._cache.remove(replay)
+        known.drafts.insert(0, draft)
+        draft.replay = replay
         return True
 
     def _stay_eager(self, known: _Signature, why: str) -> None:

@@ -153,7 +153,10 @@ def test_without_confirmation_the_fault_stays(plant):
 
 def test_every_nth_call_is_compared(plant):
     plant(later(6))
-    watch = lambda graph: graph.config.set_confirm(3)  # noqa: E731
+
+    def watch(graph):
+        graph.config.set_confirm(3)
+
     with pytest.warns(BackendWarning, match="Call 7 ran"):
         got = trained(Mlp, OPTIMIZERS["SGD"], "inductor", watch, steps=9)
     assert got.confirmation.confirmed == 2

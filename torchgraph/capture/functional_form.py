@@ -216,7 +216,7 @@ class _Copy:
     def _like_written(self, node: fx.Node) -> torch.Tensor | None:
         """What the functional form of a plain in-place op returns, where that is sure: no kernel
         is asked, most nodes of an update are such ops."""
-        written = effects.written_values(node.target, node.args)  # type: ignore[arg-type]
+        written = effects.written_values(node.target, node.args)  # type: ignore[arg-type]  # an overload
         if len(written) != 1 or not isinstance(written[0], fx.Node):
             return None
         value = written[0].meta["val"]
@@ -231,7 +231,7 @@ class _Copy:
             or isinstance(other, (torch.SymFloat, torch.SymInt))
             for other in others
         )
-        returns = node.target._schema.returns  # type: ignore[union-attr]
+        returns = node.target._schema.returns  # type: ignore[union-attr]  # an overload
         if not alike or len(returns) != 1 or not value.is_contiguous():
             return None
         with self._mode:

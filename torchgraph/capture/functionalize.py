@@ -243,10 +243,10 @@ def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
         with mode:
             return torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device)
     if isinstance(leaf.value, torch.Tensor):
-        return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]
+        return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]  # torch types it as Any
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
     dtype = torch.int64 if isinstance(leaf.value, int) else torch.float64
-    return mode.from_tensor(torch.tensor(leaf.value, dtype=dtype), static_shapes=True)  # type: ignore[no-any-return]
+    return mode.from_tensor(torch.tensor(leaf.value, dtype=dtype), static_shapes=True)  # type: ignore[no-any-return]  # torch types it as Any
 
 
 def _hint_of(node: fx.Node) -> Any:

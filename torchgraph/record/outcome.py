@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import nn
 
 from ..capture.inputs import hollow, map_leaves
 from ..capture.step import Leaf, Step
-from ..errors import GraphError
 from ..program import CallRecord, OutputSpec, Role
 from .tape import Tape
 from .watch import Change
@@ -53,10 +52,6 @@ class Outcome:
     """As the step left it: a buffer that it rebound is another tensor now."""
     skipped: frozenset[int] = frozenset()
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
-    norms: dict[str, torch.Tensor] = field(default_factory=dict)
-    late: GraphError | None = None
-    """Why the step can be no program, found when it could not be taken back any more."""
-    undo_bytes: int = 0
 
     @property
     def serves(self) -> str:

@@ -14,7 +14,7 @@ from .. import effects
 from .._listening import decomposes, listening, not_listening
 from .._torch import OpOverload
 from ..errors import CaptureError, RandomStateTouched
-from ..program import Phase, Provenance
+from ..program import Phase
 from . import number
 from .draws import Draws
 from .memory import Memory
@@ -128,7 +128,7 @@ class Recorder:
             if isinstance(out, torch.Tensor) and _EMPTY.match(op._schema.name):
                 self._unset.add(self.memory.storage(out))
             if _is_sized_by_data(op, args):
-                self._expect_sizes(op, given, args, out)
+                self._expect_sizes(op, args, out)
 
     def _add(self, op: Any, given: Any, out: Any) -> None:
         target, (args, kwargs) = rewritten(op, *given)
@@ -251,7 +251,7 @@ class Recorder:
         with not_listening():
             self._expect(index, tensor.detach().clone())
 
-    def _expect_sizes(self, op: OpOverload, given: Any, args: Any, out: Any) -> None:
+    def _expect_sizes(self, op: OpOverload, args: Any, out: Any) -> None:
         for position in _READS_VALUES.get(op, ()):
             self.expect_content(args[position])
         for item in out if isinstance(out, (list, tuple)) else (out,):
@@ -293,10 +293,6 @@ class Recorder:
                 where=self._trail.line,
                 fix="draw from torch's default generator, or outside of build, and pass it in.",
             )
-
-    def here(self) -> Provenance:
-        """The provenance of an entry that is written now."""
-        return self._trail.here()
 
 
 def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:

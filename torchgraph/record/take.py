@@ -258,9 +258,10 @@ class _Taking:
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
         recorder, values = self._recorder, list(self._values)
-        leaves = lambda: [leaf for leaf, _ in self._inputs_known() if _is_tensor(leaf)]  # noqa: E731
         scaling = self._scaling if self.heard else self._plain
-        self._update = Update(self._step, self._trail, self._options, scaling, recorder, leaves)
+        self._update = Update(
+            self._step, self._trail, self._options, scaling, recorder, self._tensors
+        )
         with self._listening(), self._trail.update():
             if self._step.optimizers:
                 for parameter, gradient in self._with_gradient():
@@ -310,8 +311,6 @@ class _Taking:
             loss=loss,
             after=self._rescan(),
             skipped=self._update.skipped,
-            norms=self._update.norms,
-            undo_bytes=self._recorder.undo.nbytes,
         )
 
     def _rescan(self) -> Step:
@@ -339,6 +338,9 @@ class _Taking:
             if id(tensor) in losses:
                 return name, value
         return None, None
+
+    def _tensors(self) -> list[Leaf]:
+        return [leaf for leaf, _ in self._inputs_known() if isinstance(leaf.value, torch.Tensor)]
 
     def _inputs_known(self) -> list[tuple[Leaf, int]]:
         own = list(zip(self._step.leaves, self._numbers.index, strict=True))
@@ -372,7 +374,3 @@ class _Taking:
         index = self._recorder.memory.find(tensor)
         entries = (e for e in self._recorder.tape.entries if e.outs == index)
         return next((entry.provenance.line for entry in entries), None)
-
-
-def _is_tensor(leaf: Leaf) -> bool:
-    return isinstance(leaf.value, torch.Tensor)

@@ -39,11 +39,6 @@ class Undo:
             if before is not None:
                 storage.copy_(before)
 
-    @property
-    def nbytes(self) -> int:
-        """Of the copies."""
-        return sum(b.nbytes() for _, b in self._before.values() if b is not None)
-
 
 @contextmanager
 def taken_back(step: Step, undo: Undo, attributes: AttributeWatch) -> Iterator[None]:

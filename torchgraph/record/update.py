@@ -136,7 +136,6 @@ class Update:
         """What optimizers read, by the id of the parameter, where it is asked for."""
         self.outputs: list[tuple[OutputSpec, Any]] = []
         """BEFORE, SKIP and NORM."""
-        self.norms: dict[str, torch.Tensor] = {}
         self.written: dict[str, set[int]] = defaultdict(set)
         """Under a GradScaler, which optimizers' steps, with their hooks, write a tensor."""
         self.skipped: frozenset[int] = frozenset()
@@ -198,7 +197,7 @@ class Update:
                 found = [p.grad for p in group["params"] if p.grad is not None]
                 if found:
                     name = f"optimizer.{n}.param_groups.{index}"
-                    norm = self.norms[name] = torch.nn.utils.get_total_norm(found)
+                    norm = torch.nn.utils.get_total_norm(found)
                     self.outputs.append((OutputSpec(OutputKind.NORM, name), self._ref(norm)))
 
     def _mark_states(self) -> None:
