@@ -176,3 +176,9 @@ def confirm(graph: Any, *args: Any, **kwargs: Any) -> Any:
         if len(graph._cache) > held:
             return returned
     raise AssertionError("no program was confirmed for these calls")
+
+
+def by_name(value: Any) -> str:
+    """An id for a parameter: never an address, which differs from run to run."""
+    shown = str(value)
+    return getattr(value, "__name__", shown) if " at 0x" in shown else shown

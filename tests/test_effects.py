@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support import by_name
 from torchgraph import effects
 from torchgraph.effects import Effects
 
@@ -40,20 +41,20 @@ RANDOM = [
 ]
 
 
-@pytest.mark.parametrize("target", PURE, ids=str)
+@pytest.mark.parametrize("target", PURE, ids=by_name)
 def test_pure(target: Any) -> None:
     assert effects.of_target(target) == Effects()
     assert effects.of_target(target).pure
 
 
-@pytest.mark.parametrize("target", MUTATING, ids=str)
+@pytest.mark.parametrize("target", MUTATING, ids=by_name)
 def test_mutating(target: Any) -> None:
     found = effects.of_target(target)
     assert found.mutates
     assert not found.pure
 
 
-@pytest.mark.parametrize("target", RANDOM, ids=str)
+@pytest.mark.parametrize("target", RANDOM, ids=by_name)
 def test_random(target: Any) -> None:
     found = effects.of_target(target)
     assert found.random

@@ -125,6 +125,15 @@ def _is_plain(source: torch.Tensor, view: torch.Tensor) -> bool:
     return 1 in view.shape and all(type(number) is int for number in numbers)
 
 
+def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
+    """A fake tensor laid out like ``like``, in memory of its own. Call it with no mode active.
+
+    What ``empty_strided`` under the mode makes, in a twentieth of the time.
+    """
+    meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+    return FakeTensor(mode, meta, like.device)
+
+
 def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:
     """A SymFloat or SymInt of known value: its arithmetic is recorded, branches take its value."""
     env: Any = mode.shape_env

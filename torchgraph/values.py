@@ -17,6 +17,8 @@ from ._torch import (
     OpOverload,
     disable_modes,
     fake_mode,
+    has_numbers,
+    known_values,
 )
 from .program import Program
 
@@ -63,6 +65,9 @@ def evaluate(
     mode: FakeTensorMode, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """What ``target`` returns for fake values. Call it under `neutral`."""
+    if isinstance(target, OpOverload) and has_numbers((args, kwargs)):
+        # Shapes do not follow from them, and kernels are quick on numbers that they know.
+        args, kwargs = known_values(args), known_values(kwargs)
     with mode:
         return target(*args, **kwargs)
 
@@ -129,8 +134,8 @@ def difference(recorded: Any, computed: Any) -> str:
         return next(filter(None, map(difference, recorded, computed)), "")
     if isinstance(recorded, torch.Tensor) and isinstance(computed, torch.Tensor):
         return _tensor_difference(recorded, computed)
-    if _kind(recorded) is not _kind(computed):
-        return f"{_kind(recorded).__name__} against {_kind(computed).__name__}"
+    if kind(recorded) is not kind(computed):
+        return f"{kind(recorded).__name__} against {kind(computed).__name__}"
     return ""
 
 
@@ -202,7 +207,7 @@ def _text(value: Any) -> str:
     return str(tuple(value)) if isinstance(value, (tuple, torch.Size)) else str(value)
 
 
-def _kind(value: Any) -> type:
+def kind(value: Any) -> type:
     """The Python type that a value stands for: a SymFloat is a float."""
-    kinds: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-    return kinds.get(type(value), type(value))
+    kinds = zip(_SYMBOLIC, (int, float, bool), strict=True)
+    return next((plain for symbolic, plain in kinds if isinstance(value, symbolic)), type(value))

@@ -6,7 +6,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Eval, Function, data, made
-from tests.support import settle
+from tests.support import by_name, settle
 from torchgraph.errors import AttributeReadAndWritten, AttributeWriteWarning, MovingConstant
 from torchgraph.testing import counters
 
@@ -56,7 +56,7 @@ def test_a_tensor_attribute_that_is_no_buffer_is_read_by_reference_and_replaced(
         (torch.tanh, torch.relu),
         (nn.functional.silu, nn.functional.gelu),
     ],
-    ids=str,
+    ids=by_name,
 )
 def test_an_attribute_that_build_read_changes(old, new):
     class Reads(nn.Module):

@@ -15,7 +15,13 @@ import torch
 from torch import fx
 
 from .. import effects
-from .._torch import FakeTensorMode, HigherOrderOperator, OpOverload, known_values, storage_id
+from .._torch import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    fake_like,
+    storage_id,
+)
 from ..program import IN_PLACE, provenance
 from ..values import evaluate, neutral, same_layout, with_values
 
@@ -111,7 +117,7 @@ class _Copy:
         new.target = _VIEWS.get(node.target, node.target)
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
-            new.meta["val"] = value.detach()
+            new.meta["val"] = value
         elif self._shows_renewed(node) or not self._dense.isdisjoint(new.all_input_nodes):
             new.meta["val"] = self._value(new)
             self._renewed.add(new)
@@ -124,7 +130,7 @@ class _Copy:
             self._dense.add(new)
 
     def _value(self, new: fx.Node) -> Any:
-        args, kwargs = known_values(with_values((new.args, dict(new.kwargs))))
+        args, kwargs = with_values((new.args, dict(new.kwargs)))
         return evaluate(self._mode, new.target, args, kwargs)
 
     def _argument(self, node: fx.Node) -> fx.Node:
@@ -182,8 +188,9 @@ class _Copy:
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]
-            new = self._functional(node, op)
-            self._made[node] = new
+            kept = [node.args[arg].meta["val"] for arg in written.values()]  # type: ignore[union-attr]  # statistics
+            value = (*node.meta["val"], *(fake_like(self._mode, one) for one in kept))
+            new = self._made[node] = self._functional(node, op, value)
             self._write_parts(node, new, {out: node.args[arg] for out, arg in written.items()})
         else:
             self._in_place(node)
@@ -201,14 +208,15 @@ class _Copy:
         else:
             self._write(node, written[0], new)
 
-    def _functional(self, node: fx.Node, op: OpOverload) -> fx.Node:
+    def _functional(self, node: fx.Node, op: OpOverload, value: Any = None) -> fx.Node:
+        """``value``: the new fake value, where it is known."""
         argument = self._arguments(node)
         args = fx.map_arg((*node.args, *_defaults(node, op)), argument)
         kwargs = fx.map_arg(node.kwargs, argument)
         new = self._new.call_function(op, args, kwargs)
         new.meta["provenance"] = provenance(node)
-        blank = self._like_written(node)
-        new.meta["val"] = self._value(new) if blank is None else blank
+        value = self._like_written(node) if value is None else value
+        new.meta["val"] = self._value(new) if value is None else value
         new.meta[IN_PLACE] = True
         self._renewed.add(new)
         return new
@@ -234,9 +242,7 @@ class _Copy:
         returns = node.target._schema.returns  # type: ignore[union-attr]  # an overload
         if not alike or len(returns) != 1 or not value.is_contiguous():
             return None
-        with self._mode:
-            layout = {"dtype": value.dtype, "device": value.device}
-            return torch.empty_strided(value.shape, value.stride(), **layout)
+        return fake_like(self._mode, value)
 
     def _write_parts(self, node: fx.Node, new: fx.Node, parts: dict[int, Any]) -> None:
         for index, written in parts.items():

@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from .. import effects, ops
-from .._torch import OpOverload, fake_mode, graph_module, host_symbol
+from .._torch import OpOverload, fake_mode, graph_module
 from ..aliasing import alias_sources
 from ..errors import CaptureError
 from ..program import RECORDED, OutputSpec, Provenance, Role
+from ..record.number import stand_in
 from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
 from .fakes import Fakes
 from .step import Leaf
@@ -52,7 +53,7 @@ class _Writer:
         self._graph = fx.Graph()
         self._root = fx.GraphModule({}, fx.Graph())
         self._nodes: dict[int, fx.Node] = {}
-        self._symbols = 0
+        self._expected = 0
         self._known = _KnownBefore(tape, leaves)
 
     def run(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> Written:
@@ -84,7 +85,7 @@ class _Writer:
             self._check_layout(layout, None)
             node.meta["val"] = self._fakes.of(layout)
         else:
-            node.meta["val"] = self._symbol(leaf.value)
+            node.meta["val"] = _stand_in(leaf.value)
         self._nodes[index] = node
 
     def _constant(self, index: int, held: torch.Tensor) -> None:
@@ -96,11 +97,6 @@ class _Writer:
         node.meta["val"] = self._fakes.apart(layout)
         node.meta["provenance"] = Provenance()
         self._nodes[index] = node
-
-    def _symbol(self, value: Any) -> Any:
-        self._symbols += 1
-        plain = int(value) if isinstance(value, int) else float(value)
-        return host_symbol(self._mode, self._symbols, plain)
 
     # --- entries ----------------------------------------------------------------------------------
 
@@ -134,7 +130,7 @@ class _Writer:
     def _value_of(self, entry: Entry) -> Any:
         number = entry.number
         if entry.target is _ITEM or not isinstance(number, bool):
-            return number if isinstance(number, (bool, complex)) else self._symbol(number)
+            return number if isinstance(number, (bool, complex)) else _stand_in(number)
         return number
 
     def _value(self, outs: Any, entry: Entry) -> Any:
@@ -212,8 +208,8 @@ class _Writer:
         self._call(ops.expect, (made, self._held(wanted)), found)
 
     def _held(self, value: torch.Tensor) -> fx.Node:
-        name = f"_expected{self._symbols}"
-        self._symbols += 1
+        name = f"_expected{self._expected}"
+        self._expected += 1
         setattr(self._root, name, value)
         node = self._graph.get_attr(name)
         with self._mode:
@@ -226,6 +222,10 @@ class _Writer:
     def _call(self, op: Any, args: tuple[Any, ...], found: Expectation) -> None:
         node = self._graph.call_function(op, args)
         node.meta["provenance"] = found.provenance
+
+
+def _stand_in(value: Any) -> Any:
+    return stand_in(int(value) if isinstance(value, int) else float(value))  # NumPy's: bare
 
 
 def _drop_unread_views(graph: fx.Graph) -> None:

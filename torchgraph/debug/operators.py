@@ -21,11 +21,10 @@ from ..program import (
     TensorMeta,
     provenance,
 )
+from ..values import kind
 
 Leaf = tuple[str, TensorMeta | str]
 """A value by its path: a tensor, or the type name of anything else."""
-
-_NUMBERS = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool"}
 
 
 def io_names(scope: str, kind: str, leaves: Sequence[Leaf]) -> list[str]:
@@ -172,7 +171,7 @@ def _described(value: Any) -> str:
         return f"{device}size={tuple(value.shape)}, dtype={value.dtype}"
     if value is None:
         return ""
-    return _NUMBERS.get(type(value), type(value).__name__)
+    return kind(value).__name__
 
 
 def _is_item(node: fx.Node) -> bool:

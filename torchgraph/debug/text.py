@@ -17,6 +17,7 @@ from torch import fx
 
 from .. import effects, ops
 from ..program import OutputSpec, Program, Provenance, provenance
+from ..values import kind
 
 _SHORT = {
     torch.float64: "f64",
@@ -32,7 +33,6 @@ _SHORT = {
     torch.uint8: "u8",
     torch.bool: "bool",
 }
-_NUMBERS = {torch.SymFloat: "float", torch.SymInt: "int", torch.SymBool: "bool"}
 _SHOWN_ELEMENTS = 8
 
 
@@ -140,7 +140,7 @@ def value_type(value: Any) -> str:
         return _tensor_type(value)
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(value_type, value))})"
-    return _NUMBERS.get(type(value), type(value).__name__)
+    return kind(value).__name__
 
 
 def _tensor_type(value: torch.Tensor) -> str:
