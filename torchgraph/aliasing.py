@@ -131,3 +131,15 @@ def _nodes_in(value: Any) -> list[fx.Node]:
     if isinstance(value, (tuple, list)):
         return [item for item in value if isinstance(item, fx.Node)]
     return []
+
+
+def restrided_inputs(program: Program) -> set[int]:
+    """The inputs that ``as_strided`` reads: its offset counts from the start of the memory."""
+    readers = [node for node in program.nodes if node.target is torch.ops.aten.as_strided.default]
+    seen: set[fx.Node] = set()
+    while readers:
+        node = readers.pop()
+        if node not in seen:
+            seen.add(node)
+            readers.extend(alias_sources(node))
+    return {i for i, node in enumerate(program.placeholders) if node in seen}

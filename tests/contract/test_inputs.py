@@ -338,3 +338,21 @@ def test_a_write_into_elements_that_share_memory_is_refused(write, view):
     columns = Function(lambda x: write((x * 2).view(2, 2).t()) * 1)
     x = torch.arange(4.0)
     assert torch.equal(columns(x), write((x * 2).view(2, 2).t()))
+
+
+def test_batches_that_begin_anywhere_in_their_memory():
+    graph = Function(lambda x: x.t() * 2)
+    captures = counters.captures
+    for x in torch.randn(6, 5, 4):
+        assert torch.equal(graph(x), x.t() * 2)
+
+    assert counters.captures == captures + 1
+
+
+def test_what_as_strided_reads_of_a_batch_that_begins_elsewhere():
+    def step(x):
+        return x.as_strided((2, 2), (1, 1), x.storage_offset())
+
+    graph = Function(step)
+    for x in [torch.randn(4) for _ in range(4)] + list(torch.randn(3, 4)):
+        assert torch.equal(graph(x), step(x))

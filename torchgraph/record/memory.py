@@ -27,6 +27,19 @@ class Memory:
         """Storage -> the first value known in it."""
         self._strange: dict[int, tuple[torch.Tensor, int]] = {}
         """Tensors without a storage, by identity."""
+        self._starts: dict[int, int] = {}
+        """Storage of an argument -> the offset at which it begins: the next batch has another."""
+
+    def argument(self, tensor: torch.Tensor) -> int:
+        """A new value for an argument of the step: its memory begins where it does."""
+        if tensor.layout is torch.strided and not tensor.is_nested:
+            self._starts.setdefault(self.storage(tensor), int(tensor.storage_offset()))
+        return self.new(tensor)
+
+    def offset(self, tensor: torch.Tensor) -> int:
+        """Where in its memory a tensor lies."""
+        start = self._starts.get(self.storage(tensor), 0)
+        return int(tensor.storage_offset()) - start
 
     def find(self, tensor: torch.Tensor) -> int | None:
         """The value that lies where ``tensor`` lies; None when nothing does."""
@@ -74,7 +87,7 @@ class Memory:
         return Layout(
             self.storage(tensor),
             tensor.untyped_storage().nbytes(),
-            int(tensor.storage_offset()),
+            self.offset(tensor),
             tuple(tensor.shape),
             tensor.stride(),
             tensor.dtype,

@@ -190,7 +190,7 @@ class Recorder:
                 where=self._trail.line,
                 fix="use Tensor.view(dtype).",
             )
-        args = (Ref(base), list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
+        args = (Ref(base), list(tensor.shape), list(tensor.stride()), self.memory.offset(tensor))
         entry = Entry(aten.as_strided.default, args, {}, index, self._trail.here())
         self.tape.entries.append(entry)
 

@@ -352,7 +352,7 @@ class _Taking:
         for position, (name, tensor) in enumerate(zip(names, call.tensors, strict=True)):
             self._recorder.undo.foreign(tensor)
             leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
-            yield leaf, memory.new(tensor)
+            yield leaf, memory.argument(tensor)
 
     def _meet_tensor(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""

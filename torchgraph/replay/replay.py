@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
+from ..aliasing import restrided_inputs
 from ..capture.inputs import Call, described, map_leaves
 from ..capture.program_of import Captured
 from ..capture.step import Leaf, Step
@@ -250,6 +251,8 @@ class Replay:
         self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
         self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
         self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
+        restrided = restrided_inputs(self.captured.program)
+        self._restrided = frozenset(i for i in self._inputs if i in restrided)
         numbers = [
             (i, leaf)
             for i, leaf in enumerate(self._leaves)
@@ -285,6 +288,8 @@ class Replay:
             values[i] = leaf.read()
         for i, tensor in zip(self._inputs, call.tensors, strict=True):
             values[i] = tensor
+            if i in self._restrided and tensor.storage_offset():
+                raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
         if not self._written_memory.isdisjoint(call.memory):
             hit = [start in self._written_memory for start in call.memory].index(True)
             raise SharedMemory(
