@@ -156,7 +156,8 @@ def difference_in_kind(recorded: Any, computed: Any) -> str:
             return ""
         found = _tensor_difference(recorded, computed)
         return "" if found.startswith("stride") else found
-    return "" if recorded is None else difference(recorded, computed)
+    unasked = recorded is None or computed is None
+    return "" if unasked else difference(recorded, computed)
 
 
 def _in_dtype_of(recorded: Any, computed: Any) -> Any:

@@ -37,7 +37,10 @@ _VIEWS: dict[Any, OpOverload] = {
     aten.transpose_.default: aten.transpose.int,
     aten.t_.default: aten.t.default,
     aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.squeeze_.default: aten.squeeze.default,
     aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.as_strided_.default: aten.as_strided.default,
 }
 """Ops that write no element, and return the tensor with another shape: later readers take that."""
 _BATCH_NORM = {

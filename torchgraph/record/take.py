@@ -113,7 +113,7 @@ class _Taking:
         self.warned: MutableSet[nn.Module] = set()
         self.heard = True
         """While micro-batches after the first run nobody listens, and numbers are plain ones."""
-        self._more: list[Any] = []
+        self._more: list[list[torch.Tensor]] = []
         """What `build` returned for micro-batches after the first."""
         self._late: dict[int, torch.Tensor] = {}
         """Returned tensors that are the final gradient of a parameter, by position."""
@@ -147,7 +147,7 @@ class _Taking:
             heard, self.heard = self.heard, False
             for batch in self._batches[1:]:
                 with self._guarded():
-                    self._more.append(self._build(*batch.args, **batch.kwargs))
+                    self._more.append(self._apart(self._build(*batch.args, **batch.kwargs)))
             self.heard = heard
         return returned, found
 
@@ -222,7 +222,20 @@ class _Taking:
             scaling.unscale(known[0], optimizer, explicit=True)
 
     def _outputs(self, returned: Any) -> list[torch.Tensor]:
-        """The returned tensors, detached, as before the update; never memory of a state."""
+        """The returned tensors as before the update; those that are final gradients as they are."""
+        given: list[torch.Tensor] = []
+        map_leaves(returned, torch.Tensor, given.append)
+        found = self._apart(returned)
+        for position, tensor in enumerate(given):
+            parameter = self._gradients.final(tensor)
+            if parameter is not None:
+                self._late[position] = parameter
+                found[position] = tensor
+        self._values = [self._recorder.index(tensor) for tensor in found]
+        return found
+
+    def _apart(self, returned: Any) -> list[torch.Tensor]:
+        """The returned tensors, detached: never memory of a state, nor what is written later."""
         leaves = (leaf.value for _, leaf in self._step.tensors())
         owned = {storage_id(value) for value in leaves}
         owned.update(storage_id(tensor) for tensor in self._call.tensors)
@@ -232,21 +245,14 @@ class _Taking:
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> None:
-            parameter = self._gradients.final(tensor)
-            if parameter is not None:
-                self._late[len(found)] = parameter
-                found.append(tensor)
-                return
             value = tensor.detach()
-            if (
-                value.layout is torch.strided and storage_id(value) in owned
-            ) or self._recorder.memory.find(value) in self._recorder.tape.constants:
+            known = self._recorder.memory.find(value) in self._recorder.tape.constants
+            if (value.layout is torch.strided and storage_id(value) in owned) or known:
                 value = value.clone()
             found.append(value)
 
         with torch.no_grad():
             map_leaves(returned, torch.Tensor, keep)
-        self._values = [self._recorder.index(tensor) for tensor in found]
         return found
 
     def _with_gradient(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -317,15 +323,12 @@ class _Taking:
         return Step.scan(self._step.roots, self._step.optimizers, self._step.scaler)
 
     def _packed(self, tree: Any, tensors: list[torch.Tensor]) -> Any:
-        more = []
-        for returned in self._more:
-            one: list[torch.Tensor] = []
-            map_leaves(returned, torch.Tensor, one.append)
-            more.append([tensor.detach() for tensor in one])
-        for position in range(len(tensors) if more else 0):
+        for position in range(len(tensors) if self._more else 0):
             if position not in self._late:
                 with torch.no_grad():
-                    tensors[position] = pack([tensors[position], *(m[position] for m in more)])
+                    tensors[position] = pack(
+                        [tensors[position], *(m[position] for m in self._more)]
+                    )
         return rebuilt(tree, tensors)
 
     def _loss(
