@@ -51,6 +51,8 @@ class _Signature:
     restless: int = 0
     """Recordings in a row that matched none before them."""
     restless_constants: int = 0
+    others: int = 0
+    """Recordings in a row that were each for other values than all before them."""
     last: Difference | None = None
     refused: GraphError | None = None
     """Raised by the next call, before anything runs."""
@@ -129,7 +131,7 @@ class Recordings:
         if same is None:
             self._draft(key, known, call, start, outcome, options, found[0][1] if found else None)
         elif same.replay is not None:
-            known.restless = known.restless_constants = 0
+            known.restless = known.restless_constants = known.others = 0
             self._confirm(key, known, same, same.replay, call, start, outcome, options)
 
     def _draft(
@@ -143,10 +145,12 @@ class Recordings:
         apart: Difference | None,
     ) -> None:
         known.last = apart
-        if apart is not None and apart.kind is not Kind.VALUE:
-            known.restless += 1
+        if apart is not None:
+            known.others += apart.kind is Kind.VALUE
+            known.restless += apart.kind is not Kind.VALUE
             known.restless_constants += apart.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
-        if known.restless >= _PATIENCE or known.restless_constants >= 2:
+        restless = known.restless >= _PATIENCE or known.restless_constants >= 2
+        if restless or known.others >= options.cache_size:
             self._give_up(key, known)
             return
         replay = None
@@ -216,9 +220,12 @@ class Recordings:
     def _give_up(self, key: Any, known: _Signature) -> None:
         apart = known.last
         assert apart is not None
-        if apart.kind is Kind.STRUCTURE:
-            at = f" (at {apart.where})" if apart.where else ""
+        at = f" (at {apart.where})" if apart.where else ""
+        if apart.kind in (Kind.STRUCTURE, Kind.STATE):
             self._stay_eager(known, f"it is not the same from call to call, {apart.what}{at}")
+            return
+        if apart.kind is Kind.VALUE:
+            self._stay_eager(known, f"{apart.what}{at}, in each of {known.others} calls")
             return
         kind: type[GraphError] = MovingConstant
         if apart.kind is Kind.ATTRIBUTE:

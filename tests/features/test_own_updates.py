@@ -241,7 +241,10 @@ AFTER = [
     centralized_gradient,
     another_gradient,
     no_gradient,
-    decay_that_warms_up,
+    pytest.param(
+        decay_that_warms_up,  # a number of a buffer, another one in each call
+        marks=pytest.mark.filterwarnings("ignore:The step runs in eager. a value"),
+    ),
     every_third_step,
 ]
 

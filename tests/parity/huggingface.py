@@ -30,8 +30,6 @@ class Architecture:
     """The error class by name, when the architecture cannot be captured so configured."""
     by_value: bool = False
     """Its Python goes by values of tensors: a step may have no program, and be eager's own."""
-    writes: str = ""
-    """The attribute that its forward writes, which is worth a warning."""
     since: str = ""
     """The release of transformers that it needs: older ones ask for values, or warn."""
 

@@ -96,7 +96,6 @@ SENSES = (
             "attention_probs_dropout_prob": 0.1,
             "drop_path_rate": 0.2,
         },
-        writes="shift_size",
     ),
     Architecture(
         "resnet",
@@ -143,7 +142,6 @@ SENSES = (
             "attention_probs_dropout_prob": 0.1,
             "drop_path_rate": 0.2,
         },
-        writes="_output_capturing_hooks_installed",
     ),
     Architecture(
         "clip",
@@ -177,7 +175,6 @@ SENSES = (
         "Wav2Vec2Config",
         waves,
         {**_WAV2VEC2, "layerdrop": 0.0, "apply_spec_augment": False},
-        writes="_output_capturing_hooks_installed",
         since="5.23",
     ),
     Architecture(

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from torchgraph.errors import EagerWarning
+
 from .idioms import Idiom, each, error, itself, normal
 
 
@@ -266,6 +268,7 @@ IDIOMS = [
         each(frames, 5),
         error,
         outside=lambda model: (model.h,),
+        stays_eager=EagerWarning,
     ),
     Idiom("act_norm", ActNormFlow, normal((6, 4), steps=5), itself),
     Idiom("batch_renorm", BatchRenorm, normal((6, 4), (6, 4), steps=5), error),

@@ -21,7 +21,7 @@ from torchgraph.testing import Setup, assert_parity
 
 from .huggingface import Architecture
 from .huggingface_models import ARCHITECTURES
-from .test_huggingface import _config, _explained, _loss, _name, transformers
+from .test_huggingface import _config, _loss, _name, transformers
 
 pytestmark = [
     pytest.mark.skipif(job.cpp_compiler() is None, reason="there is no C++ compiler here"),
@@ -66,14 +66,13 @@ def check(architecture: Architecture) -> None:
         net = getattr(transformers, architecture.model)(config).train()
         return Setup(net, torch.optim.SGD(net.parameters(), lr=0.1), _loss)
 
-    with _explained(architecture):
-        graph = assert_parity(
-            make,
-            [(architecture.feed(config),) for _ in range(3)],
-            rtol=1e-4,
-            atol=1e-6,
-            configure=lambda config: config.set_backend("inductor"),
-        )
+    graph = assert_parity(
+        make,
+        [(architecture.feed(config),) for _ in range(3)],
+        rtol=1e-4,
+        atol=1e-6,
+        configure=lambda config: config.set_backend("inductor"),
+    )
     assert graph.report().backend == "inductor"
 
 

@@ -32,6 +32,7 @@ from .._torch import (
     trace_ops,
     track,
 )
+from ..aliasing import alias_sources
 from ..errors import UnsupportedOptimizer
 from ..program import (
     IN_PLACE,
@@ -48,13 +49,11 @@ from ..program import (
     provenance,
 )
 from ..record.trail import Stamp
-from ..values import sized_by_data
 from . import unsafe_parts
 from .functional_form import functional_form
 from .step import Leaf
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
-_SIZED = frozenset({torch.ops.aten._pack_padded_sequence.default})
 _COPY = torch.ops.aten.copy_.default
 
 
@@ -66,20 +65,26 @@ class _Numbers(TorchDispatchMode):
         self._mode = mode
         self._count = 0
         self.hint: Any = None
-        self.sized: tuple[Any, Any] | None = None
-        """An op whose sizes depend on data, and the value that it was recorded with."""
+        self.recorded: tuple[Any, Any] | None = None
+        """An op, and the value that it was recorded with: fake kernels do not know all strides,
+        nor sizes that depend on data."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if self.sized is not None and func is self.sized[0]:
-            return self._as_recorded(func, args, kwargs or {}, self.sized[1])
+        if self.recorded is not None and func is self.recorded[0]:
+            tracer = active_tracer()
+            found = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            if all(
+                node_of(tensor, tracer) is not None for tensor in found
+            ):  # no constant among them
+                return self._as_recorded(func, args, kwargs or {}, self.recorded[1])
         if func is not _ITEM or self.hint is None:
             return func(*args, **(kwargs or {}))
         return self.record(_ITEM, (node_of(args[0], active_tracer()),), self.hint)
 
     def _as_recorded(self, func: Any, args: Any, kwargs: Any, recorded: Any) -> Any:
-        """A node with the sizes that were met: a predicate behind it says that they must be."""
+        """A node with the layout that was met; where sizes could be others, a predicate follows."""
         tracer = active_tracer()
         given = pytree.tree_map_only(torch.Tensor, lambda t: node_of(t, tracer), (args, kwargs))
         node = tracer.graph.create_node("call_function", func, *given)
@@ -138,8 +143,9 @@ class _Replayer:
         kwargs = fx.map_arg(node.kwargs, values.__getitem__)
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
-        sized = sized_by_data(node) or node.target in _SIZED
-        self._numbers.sized = (node.target, node.meta["val"]) if sized else None
+        makes_tensors = RECORDED in node.meta and not effects.of(node).mutates
+        fresh = makes_tensors and not alias_sources(node)
+        self._numbers.recorded = (node.target, node.meta["val"]) if fresh else None
         own = _writing_op_of_ours(node.target)
         if own is not None:
             return self._update(own, args, kwargs, stamp)

@@ -25,6 +25,7 @@ class Kind(enum.Enum):
     CONSTANT = "constant"  # a number or a tensor that Python made
     TENSOR = "tensor"  # a tensor from outside is another one
     ATTRIBUTE = "attribute"
+    STATE = "state"  # a tensor in an attribute: it is carried from call to call
     OUTPUT = "output"  # something returned that is no tensor
 
 
@@ -70,7 +71,10 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
             continue  # another branch: the ops tell
         if not _same(known[1], value):
             what = f"{path}.{name} was {_shown(known[1])} and is {_shown(value)}"
-            yield Difference(Kind.ATTRIBUTE, what, written.get((path, name)))
+            kind = Kind.ATTRIBUTE
+            if isinstance(value, torch.Tensor) and (path, name) in written:
+                kind, what = Kind.STATE, f"{what}: keep it in a buffer, and update that in place"
+            yield Difference(kind, what, written.get((path, name)))
 
 
 def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
