@@ -39,8 +39,11 @@ venv: $(READY)
 demo: $(READY)
 	$(BIN)/python -m examples.mobilenet_v2
 
+# A process for each core, up to four: a test takes one thread, and up to three gigabytes.
+IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
+
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(IN_PARALLEL)
 
 # Third-party libraries. timm comes with a torchvision whose ops a CPU torch does not load, and what
 # asks whether it is installed would break: the two lie in a folder that only timm's tests see.
@@ -50,7 +53,7 @@ $(LIBRARIES): $(READY)
 	touch $(LIBRARIES)
 
 test-all: $(LIBRARIES)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 	PYTHONPATH=$(LIBRARIES) $(BIN)/python -m pytest tests/parity/test_timm.py
 
 # The compiled parts under address and undefined-behaviour checks.

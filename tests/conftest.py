@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -31,6 +32,14 @@ def _house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield
     after = _global_state()
     assert after == before, "the test changed global state"
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What runs in the background, or in a worker of xdist, is started with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _global_state() -> dict[str, Any]:

@@ -189,14 +189,6 @@ def test_a_state_that_does_not_fit_leaves_the_graph_broken():
         graph(*data())
 
 
-@pytest.fixture
-def interruptible():
-    """A shell starts what it runs in the background with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("where", ["forward", "update"])
 def test_ctrl_c_waits_for_the_end_of_the_step(where):

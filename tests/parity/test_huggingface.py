@@ -19,7 +19,13 @@ from .huggingface_models import ARCHITECTURES
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
-CAPTURED = [a for a in ARCHITECTURES if not a.refused]
+_SLOW = ("switch_transformers", "mixtral, eager experts")
+"""Each of their steps takes another way, of thousands of ops, and is recorded for a program."""
+CAPTURED = [
+    pytest.param(a, marks=[pytest.mark.slow, pytest.mark.timeout(900)] if a.name in _SLOW else [])
+    for a in ARCHITECTURES
+    if not a.refused
+]
 REFUSED = [a for a in ARCHITECTURES if a.refused]
 DOCS = Path(__file__).parents[2] / "docs" / "architectures.md"
 

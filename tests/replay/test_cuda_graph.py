@@ -325,6 +325,7 @@ def test_a_warm_up_that_fails_counts_no_step(recording, monkeypatch):
     assert steps.item() == 2 * RECORDED + 1
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_waits_for_the_replay(recording, monkeypatch):
     graph, net = made(adamw)
     data = batches(Mlp, 4)
