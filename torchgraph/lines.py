@@ -36,6 +36,7 @@ def _torch_root() -> str:
     return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
 
 
+@functools.cache
 def _is_library(filename: str) -> bool:
     return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
 

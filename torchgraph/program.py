@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from . import nodes
 from ._torch import graph_module
 from .errors import SourceLine
 
@@ -278,8 +279,8 @@ class Program:
         """An independent copy: editing one leaves the other as it is."""
         graph = fx.Graph()
         mapping: dict[fx.Node, fx.Node] = {}
-        graph.output(graph.graph_copy(self.gm.graph, mapping))
-        next(iter(reversed(graph.nodes))).meta = dict(self.output.meta)
+        for node in self.gm.graph.nodes:
+            mapping[node] = nodes.copy(graph, node, mapping.__getitem__)
         return Program(graph_module(self.gm, graph), self.signature, list(self.history))
 
 

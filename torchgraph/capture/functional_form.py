@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import effects
+from .. import effects, nodes
 from .._torch import (
     FakeTensorMode,
     HigherOrderOperator,
@@ -22,7 +22,7 @@ from .._torch import (
     fake_like,
     storage_id,
 )
-from ..program import IN_PLACE, provenance
+from ..program import IN_PLACE, RECORDED, provenance
 from ..values import evaluate, neutral, same_layout, with_values
 
 aten = torch.ops.aten
@@ -116,7 +116,7 @@ class _Copy:
         return self._new
 
     def _copy(self, node: fx.Node) -> fx.Node:
-        new = self._made[node] = self._new.node_copy(node, self._arguments(node))
+        new = self._made[node] = nodes.copy(self._new, node, self._arguments(node))
         new.target = _VIEWS.get(node.target, node.target)
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
@@ -194,6 +194,7 @@ class _Copy:
             kept = [node.args[arg].meta["val"] for arg in written.values()]  # type: ignore[union-attr]  # statistics
             value = (*node.meta["val"], *(fake_like(self._mode, one) for one in kept))
             new = self._made[node] = self._functional(node, op, value)
+            new.meta[RECORDED] = True
             self._write_parts(node, new, {out: node.args[arg] for out, arg in written.items()})
         else:
             self._in_place(node)
@@ -216,7 +217,7 @@ class _Copy:
         argument = self._arguments(node)
         args = fx.map_arg((*node.args, *_defaults(node, op)), argument)
         kwargs = fx.map_arg(node.kwargs, argument)
-        new = self._new.call_function(op, args, kwargs)
+        new = nodes.call(self._new, op, args, kwargs)
         new.meta["provenance"] = provenance(node)
         value = self._like_written(node) if value is None else value
         new.meta["val"] = self._value(new) if value is None else value

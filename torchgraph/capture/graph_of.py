@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import effects, ops
+from .. import effects, nodes, ops
 from .._torch import OpOverload, fake_mode, graph_module
 from ..aliasing import alias_sources
 from ..errors import CaptureError
@@ -105,7 +105,7 @@ class _Writer:
             self._lift(entry)
             return
         args, kwargs = self._argument(entry.args), self._argument(entry.kwargs)
-        node = self._graph.call_function(entry.target, args, kwargs)
+        node = nodes.call(self._graph, entry.target, args, kwargs)
         node.meta["provenance"] = entry.provenance
         if entry.number is not None:
             node.meta["val"] = self._value_of(entry)

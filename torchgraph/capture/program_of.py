@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from .._torch import storage_id
-from ..collection import paused
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
@@ -52,11 +51,10 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     """
     counters.captures += 1
     step = outcome.step
-    with paused():  # many objects and no garbage: a quarter of the time
-        specs = [spec for spec, _ in outcome.outputs]
-        written = graph_of(outcome.tape, outcome.leaves, outcome.outputs)
-        inputs = [leaf for leaf, _ in outcome.leaves]
-        program, guard_nodes = functionalize(written.gm, written.mode, inputs, specs)
+    specs = [spec for spec, _ in outcome.outputs]
+    written = graph_of(outcome.tape, outcome.leaves, outcome.outputs)
+    inputs = [leaf for leaf, _ in outcome.leaves]
+    program, guard_nodes = functionalize(written.gm, written.mode, inputs, specs)
     program.signature = replace(
         program.signature,
         inputs=tuple(replace(s, split=s.fqn in split) for s in program.signature.inputs),

@@ -287,7 +287,8 @@ class Recorder:
             )
 
     def _refuse_generator(self, op: OpOverload, args: Any, kwargs: Any) -> None:
-        if any(isinstance(arg, torch.Generator) for arg in (*args, *kwargs.values())):
+        given = (*args, *kwargs.values()) if _takes_generator(op) else ()
+        if any(isinstance(arg, torch.Generator) for arg in given):
             raise RandomStateTouched(
                 f"{op} draws from a torch.Generator of its own, whose state no program has.",
                 where=self._trail.line,
@@ -295,27 +296,44 @@ class Recorder:
             )
 
 
+@functools.cache
+def _takes_generator(op: OpOverload) -> bool:
+    return any("Generator" in str(argument.type) for argument in op._schema.arguments)
+
+
+@functools.cache
+def _is_always_sized_by_data(op: OpOverload) -> bool:
+    return torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES
+
+
 def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:
     if op._schema.name in ("aten::index", "aten::_unsafe_index"):
         indices = args[1] if isinstance(args[1], (list, tuple)) else ()
         masks = (torch.bool, torch.uint8)
         return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
-    return torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES
+    return _is_always_sized_by_data(op)
 
 
 def _moves(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _written(op: OpOverload, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a call writes, though its schema may not say so."""
+@functools.cache
+def _write_arguments(op: OpOverload) -> tuple[tuple[int, str], ...]:
+    """(position, name) of what an op writes, though its schema may not say so."""
     lies = op._schema.name in effects.LYING_SCHEMAS
-    for position, argument in enumerate(op._schema.arguments):
-        alias = argument.alias_info
-        if (lies and argument.name.startswith("running")) or (alias is not None and alias.is_write):
-            yield from _tensors(
-                args[position] if position < len(args) else kwargs.get(argument.name)
-            )
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(op._schema.arguments)
+        if (lies and argument.name.startswith("running"))
+        or (argument.alias_info is not None and argument.alias_info.is_write)
+    )
+
+
+def _written(op: OpOverload, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a call writes."""
+    for position, name in _write_arguments(op):
+        yield from _tensors(args[position] if position < len(args) else kwargs.get(name))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
