@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from examples.models import GPT, MobileNetV2
 
 from .gpu_cases import GPU_CASES
+from .large_cases import LARGE_CASES
 from .work import Case, Work, next_token
 
 
@@ -74,6 +75,27 @@ def _bert(batch: int = 8) -> Work:
     return Work(model, tokens, labels, F.cross_entropy)
 
 
+class _Recurrent(nn.Module):
+    """Two layers of LSTM over embedded tokens, and a linear layer to the next one."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, 2, batch_first=True)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.lstm(self.embedding(tokens))[0])
+        return logits
+
+
+def _lstm() -> Work:
+    vocabulary, length = 96, 32
+    tokens = torch.randint(vocabulary, (16, length + 1))
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    return Work(_Recurrent(vocabulary, 128), x, y, next_token)
+
+
 class _First(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0]
@@ -118,6 +140,7 @@ CASES: dict[str, Case] = {
         Case("gpt", "4 layers, width 128, 64 tokens, batch 8", _text),
         Case("bert", "encoder, 4 layers, width 128, 64 tokens, batch 8", _bert),
         Case("resnet18", "width 16, 3x32x32, batch 16", lambda: images(resnet18(), batch=16)),
+        Case("lstm", "2 layers, width 128, 32 tokens, batch 16", _lstm),
         Case("mlp_batch_1", "as mlp, batch 1", lambda: dense(mlp(3), batch=1, inputs=64)),
         Case("conv6_batch_1", "as conv6, batch 1", lambda: images(conv6(), batch=1)),
         Case("gpt_batch_1", "as gpt, batch 1", lambda: _text(1)),
@@ -129,11 +152,13 @@ CASES: dict[str, Case] = {
             "3 layers, 784-1024-1024-10, batch 32",
             lambda: dense(mlp(3, inputs=784, width=1024), batch=32, inputs=784),
         ),
+        *LARGE_CASES,
         *GPU_CASES,
     )
 }
 SMALL = ("mlp", "conv6", "mobilenet_v2", "gpt")
 SIX = (*SMALL, "bert", "resnet18")
 BATCH_1_TO_4 = ("mlp_batch_1", "conv6_batch_1", "gpt_batch_1", "gpt_batch_4")
-DEFAULT = (*SIX, *BATCH_1_TO_4)
+LARGE = tuple(case.name for case in LARGE_CASES)
+DEFAULT = (*SIX, *BATCH_1_TO_4, *LARGE)
 GPU_DEFAULT = ("mlp", *(case.name for case in GPU_CASES))

@@ -1,10 +1,10 @@
-"""How long the start takes: the first step, and 16 of `auto` beside the process that compiles.
+"""What the start costs: the first N steps of the default backend beside eager's and compile's.
 
     python -m benchmarks.start
-    python -m benchmarks.start --models gpt --rounds 9
+    python -m benchmarks.start --models gpt --rounds 3
 
-Each figure comes from a process of its own that has trained nothing before; contenders alternate,
-medians over the rounds. `cold`: nothing compiled is on disk. `warm`: a process before it compiled.
+Each figure is of a process of its own, with empty caches, that has trained nothing before;
+contenders alternate, medians over the rounds. The first step counts, the import of torch does not.
 """
 
 from __future__ import annotations
@@ -13,60 +13,42 @@ import argparse
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.optim import AdamW
 
 from . import record
 from .cases import CASES
-from .contenders import CONTENDERS, DEFAULT_BACKEND, EAGER, SWITCH_AT, TORCHGRAPH
-from .timing import Clock, Spread
+from .contenders import CONTENDERS, EAGER, LR, Step, TrainGraph
+from .work import Work
 
-STEPS = SWITCH_AT
-"""What `auto` runs on aten here, beside the compiler: ``switch_at`` is given."""
-AUTO = DEFAULT_BACKEND
-INDUCTOR = "torchgraph inductor"
-WARM_SECONDS = {"gpt": 5.0}
-"""Most seconds that the first step of a warm inductor may take."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """A contender, and what it finds on disk."""
-
-    contender: str
-    warm: bool = False
-
-    @property
-    def name(self) -> str:
-        """As it is shown."""
-        compiles = self.contender in (AUTO, INDUCTOR)
-        return (
-            f"{self.contender}, {'warm' if self.warm else 'cold'}" if compiles else self.contender
-        )
-
-
-STARTS = (Start(EAGER), Start(TORCHGRAPH), Start(AUTO), Start(INDUCTOR, warm=True))
-LIMITS = (
-    ("first step of auto, of aten's", "first_step", AUTO, 1.2),
-    (f"first {STEPS} steps of auto, of aten's", "first_steps", AUTO, 1.5),
-)
+COMPILE, AUTO = "compile fused", "torchgraph auto"
+"""torch.compile of the loss, with the fused optimizer; and a Graph as it comes."""
+STARTS = (EAGER, COMPILE, AUTO)
+STEPS = (1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+SHOWN = (1, 2, 3, 50, 500, 1000, 5000)
+MORE_THAN_EAGER = {"mlp": 0.3}
+"""Seconds that 50 steps may take more than eager's; 1.5 for the models that are not named."""
+OF_EAGER = {"mlp": {5000: 1.0}}
+"""Steps -> what they may take of eager's; for the models that are not named, `_OF_EAGER`."""
+_OF_EAGER = {500: 1.1, 1000: 1.0}
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the tables, write the JSON and return what it holds."""
     args = _arguments(argv)
     if args.child:
-        found = once(args.models[0], args.child, args.threads)
+        found = once(args.models[0], args.child, args.threads, args.steps)
         print(json.dumps(found))
         return found
     device, console = torch.device("cpu"), Console(width=100)
@@ -75,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M:%S"),
         "device": device.type,
         **record.surroundings(device),
-        "settings": {"rounds": args.rounds, "steps": STEPS, "quick": args.quick},
+        "settings": {"rounds": args.rounds, "quick": args.quick},
         "models": [],
     }
     console.print(record.heading(result), highlight=False)
@@ -83,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         measured = _measure(name, args)
         result["models"].append(measured)
         console.print(_table(measured))
-        if not args.quick:
-            console.print("\n".join(measured["verdicts"]), highlight=False)
+        console.print("\n".join(measured["verdicts"]), highlight=False)
     console.print(f"written to {record.save(result, args.out, 'start-cpu')}", soft_wrap=True)
     return result
 
@@ -94,14 +75,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--models",
         type=lambda text: text.split(","),
-        default=["mlp", "conv6", "mobilenet_v2", "gpt", "bert", "resnet18"],
+        default=["mlp", "gpt", "resnet18", "lstm", "mobilenet_v2"],
         help=f"a comma-separated choice of {', '.join(CASES)}",
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=None, help="5000 of the MLP, else 1000")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
-    parser.add_argument("--child", choices=list(CONTENDERS), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=STARTS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     unknown = [name for name in args.models if name not in CASES]
     if unknown:
@@ -109,87 +91,108 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
     if args.quick:
-        args.rounds = 1
+        args.rounds, args.steps = 1, 10
     return args
 
 
-def once(model: str, contender: str, threads: int) -> dict[str, Any]:
-    """Seconds of the first step and of the first 16, in this process, which trained nothing yet."""
+def once(model: str, contender: str, threads: int, steps: int) -> dict[str, Any]:
+    """The first loss, and the seconds that the first N steps take, for each N of `STEPS`."""
     torch.set_num_threads(threads)
-    clock = Clock(torch.device("cpu"))
     work = CASES[model].on(torch.device("cpu"))
-    step, _ = CONTENDERS[contender].make(work)
-    losses: list[float] = []
-    first = clock.seconds(lambda: losses.append(step().item()))
-    others = clock.seconds(step, STEPS - 1)
-    return {"first_step": first, "first_steps": first + others, "loss": losses[0]}
+    step = _auto(work) if contender == AUTO else CONTENDERS[contender].make(work)[0]
+    seconds: dict[str, float] = {}
+    start = time.perf_counter()
+    for number in range(1, steps + 1):
+        loss = step()
+        if number == 1:
+            first = loss.item()
+        if number in STEPS:
+            seconds[str(number)] = time.perf_counter() - start
+    return {"loss": first, "seconds": seconds}
+
+
+def _auto(work: Work) -> Step:
+    graph = TrainGraph(work, AdamW(work.model.parameters(), lr=LR), "auto")
+    return lambda: graph(work.x, work.y)
 
 
 # --- measuring -----------------------------------------------------------------------------------
 
 
 def _measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
-    starts = [start for start in STARTS if not (args.quick and start.contender == INDUCTOR)]
-    found: dict[str, list[dict[str, Any]]] = {start.name: [] for start in starts}
-    with tempfile.TemporaryDirectory() as kept:
-        for start in starts:
-            if start.warm:
-                _child(model, start, args.threads, kept)  # compiles
-        for number in range(args.rounds):
-            for offset in range(len(starts)):
-                start = starts[(number + offset) % len(starts)]
-                found[start.name].append(_child(model, start, args.threads, kept))
-    entries = []
-    for start in starts:
-        rounds = found[start.name]
+    steps = args.steps or (5000 if model == "mlp" else 1000)
+    found: dict[str, list[dict[str, Any]]] = {start: [] for start in STARTS}
+    for number in range(args.rounds):
+        for offset in range(len(STARTS)):
+            start = STARTS[(number + offset) % len(STARTS)]
+            found[start].append(_child(model, start, args.threads, steps))
+    for start, rounds in found.items():
         if not math.isclose(rounds[0]["loss"], found[EAGER][0]["loss"], rel_tol=1e-4):
-            raise SystemExit(f"{start.name}: another loss than eager's; its figures mean nothing.")
-        spreads = {k: Spread(tuple(r[k] for r in rounds)) for k in ("first_step", "first_steps")}
-        entries.append({"name": start.name, "loss": rounds[0]["loss"],
-                        **{k: spread.as_json() for k, spread in spreads.items()}})  # fmt: skip
-    return {"name": model, "starts": entries, "verdicts": _verdicts(model, entries)}
-
-
-def _child(model: str, start: Start, threads: int, kept: str) -> dict[str, Any]:
-    """`once` in a new process."""
-    command = [sys.executable, "-m", "benchmarks.start", "--models", model]
-    command += ["--child", start.contender, "--threads", str(threads)]
-    with tempfile.TemporaryDirectory() as fresh:
-        cache = kept if start.warm else fresh
-        environment = {
-            **os.environ,
-            "TORCHGRAPH_CACHE_DIR": cache,
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(cache, "inductor")),
+            raise SystemExit(f"{start}: another loss than eager's; its figures mean nothing.")
+    entries = {
+        start: {
+            count: statistics.median(one["seconds"][count] for one in rounds)
+            for count in rounds[0]["seconds"]
         }
+        for start, rounds in found.items()
+    }
+    return {
+        "name": model,
+        "steps": steps,
+        "seconds": entries,
+        "rounds": {start: [one["seconds"] for one in rounds] for start, rounds in found.items()},
+        "verdicts": _verdicts(model, entries),
+    }
+
+
+def _child(model: str, start: str, threads: int, steps: int) -> dict[str, Any]:
+    """`once` in a new process."""
+    command = [sys.executable, "-m", "benchmarks.start", "--models", model, "--steps", str(steps)]
+    command += ["--child", start, "--threads", str(threads)]
+    with tempfile.TemporaryDirectory() as fresh:
         done = subprocess.run(
             command,
             cwd=Path(__file__).parents[1],
-            env=environment,
+            env={
+                **os.environ,
+                "TORCHGRAPH_CACHE_DIR": fresh,
+                "TORCHINDUCTOR_CACHE_DIR": str(Path(fresh, "inductor")),
+            },
             capture_output=True,
             text=True,
-            timeout=900,
+            timeout=1800,
             check=False,
         )
     if done.returncode:
-        raise SystemExit(f"{model}, {start.name}: {done.stderr.strip()}")
+        raise SystemExit(f"{model}, {start}: {done.stderr.strip()}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def _verdicts(model: str, entries: Sequence[dict[str, Any]]) -> list[str]:
-    by_name = {entry["name"]: entry for entry in entries}
-    aten = by_name[TORCHGRAPH]
+def _verdicts(model: str, seconds: dict[str, dict[str, float]]) -> list[str]:
+    ours, eager, compiled = seconds[AUTO], seconds[EAGER], seconds[COMPILE]
     lines = []
-    for what, key, contender, limit in LIMITS:
-        ours = by_name[Start(contender).name]
-        ratio = ours[key]["median"] / aten[key]["median"]
-        lines.append(f"{_judged(ratio <= limit)}: {what}: {ratio:.2f}x (at most {limit}x)")
-    warm, limit = by_name.get(Start(INDUCTOR, warm=True).name), WARM_SECONDS.get(model)
-    if warm is not None and limit is not None:
-        seconds = warm["first_step"]["median"]
-        lines.append(f"{_judged(seconds <= limit)}: warm start of inductor: {seconds:.1f} s "
+    if "50" in ours:
+        more, limit = ours["50"] - eager["50"], MORE_THAN_EAGER.get(model, 1.5)
+        lines.append(f"{_judged(more <= limit)}: 50 steps: {more:.2f} s more than eager's "
                      f"(at most {limit} s)")  # fmt: skip
+    for count, limit in OF_EAGER.get(model, _OF_EAGER).items():
+        if str(count) in ours:
+            ratio = ours[str(count)] / eager[str(count)]
+            lines.append(f"{_judged(ratio <= limit)}: {count:,} steps: {ratio:.2f}x eager's "
+                         f"(at most {limit}x)")  # fmt: skip
+    behind = [count for count in ours if ours[count] > compiled[count]]
+    lines.append(f"{_judged(not behind)}: at most {COMPILE}'s after each number of steps"
+                 + (f", but after {', '.join(behind)}" if behind else ""))  # fmt: skip
+    lines.append(f"even with eager {break_even(ours, eager)}")
     return lines
+
+
+def break_even(ours: dict[str, float], others: dict[str, float]) -> str:
+    """From which number of steps on ``ours`` take no longer, of those that were timed."""
+    behind = [int(count) for count in ours if ours[count] > others[count]]
+    ahead = [int(count) for count in ours if not behind or int(count) > max(behind)]
+    return f"from {min(ahead):,} steps on" if ahead else f"after more than {max(behind):,} steps"
 
 
 def _judged(held: bool) -> str:
@@ -197,16 +200,13 @@ def _judged(held: bool) -> str:
 
 
 def _table(measured: dict[str, Any]) -> Table:
-    table = Table(title=measured["name"], title_justify="left")
+    table = Table(title=f"{measured['name']}: seconds of the first N steps", title_justify="left")
     table.add_column("contender", no_wrap=True)
-    for heading in ("first step s", "min-max", f"first {STEPS} steps s", "min-max"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for entry in measured["starts"]:
-        cells = []
-        for key in ("first_step", "first_steps"):
-            spread = entry[key]
-            cells += [f"{spread['median']:.3f}", f"{spread['min']:.3f}-{spread['max']:.3f}"]
-        table.add_row(entry["name"], *cells)
+    shown = [str(count) for count in SHOWN if count <= measured["steps"]]
+    for count in shown:
+        table.add_column(f"{int(count):,}", justify="right", no_wrap=True)
+    for name, seconds in measured["seconds"].items():
+        table.add_row(name, *(f"{seconds[count]:.3f}" for count in shown))
     return table
 
 

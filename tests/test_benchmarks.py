@@ -26,6 +26,7 @@ from benchmarks.cases import CASES, DEFAULT
 from benchmarks.contenders import CONTENDERS, EAGER, TORCHGRAPH
 from benchmarks.feature_cases import FEATURES
 from benchmarks.gpu_cases import GPU_CASES
+from benchmarks.large_cases import LARGE_CASES
 from benchmarks.timing import Clock, Spread, alternate
 
 CPU = torch.device("cpu")
@@ -70,13 +71,19 @@ def test_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     result = written(tmp_path)
     assert result["benchmark"] == "start"
     (model,) = result["models"]
-    entries = {entry["name"]: entry for entry in model["starts"]}
-    assert list(entries) == [EAGER, TORCHGRAPH, "torchgraph auto, cold"]
-    for entry in entries.values():
-        assert 0 < entry["first_step"]["median"] < entry["first_steps"]["median"]
-    assert len(model["verdicts"]) == 2
+    assert list(model["seconds"]) == [EAGER, "compile fused", "torchgraph auto"]
+    for seconds in model["seconds"].values():
+        assert list(seconds) == ["1", "2", "3", "4", "5", "10"]
+        assert list(seconds.values()) == sorted(seconds.values())
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines if "written to" not in line)
+
+
+def test_even_with_eager():
+    ours, eager = {"1": 3.0, "2": 4.0, "5": 5.0}, {"1": 1.0, "2": 2.0, "5": 5.0}
+    assert start.break_even(ours, eager) == "from 5 steps on"
+    assert start.break_even(eager, ours) == "from 1 steps on"
+    assert start.break_even(ours, {**eager, "5": 4.0}) == "after more than 5 steps"
 
 
 def test_optimizers(tmp_path: Path):
@@ -174,7 +181,7 @@ def test_memory(capsys: pytest.CaptureFixture[str]):
     assert found["method"]
 
 
-_LARGE = {case.name for case in GPU_CASES}
+_LARGE = {case.name for case in (*GPU_CASES, *LARGE_CASES)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+"""Models of the size that people train on a CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from examples.models import GPT
+
+from .gpu_cases import resnet50
+from .work import Case, Work, next_token
+
+
+class _Logits(nn.Module):
+    """A model of transformers, from tokens to logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits
+
+
+class _Encoded(nn.Module):
+    """The same for a model that keeps no keys."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=ids).logits
+        return logits
+
+
+def text(model: nn.Module, vocabulary: int, batch: int, length: int) -> Work:
+    """Token ids, and the next ones."""
+    ids = torch.randint(vocabulary, (batch, length + 1))
+    return Work(model, ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), next_token)
+
+
+def _gpt2() -> Work:
+    model = GPT(50257, block_size=64, layers=6, width=384, heads=6, dropout=0.0)
+    return text(model, 50257, 4, 64)
+
+
+def _llama() -> Work:
+    from transformers import LlamaConfig, LlamaForCausalLM  # an optional dependency
+
+    config = LlamaConfig(
+        vocab_size=8000,
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+    )
+    return text(_Logits(LlamaForCausalLM(config)), 8000, 4, 128)
+
+
+def _bert() -> Work:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=384,
+        intermediate_size=1536,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+    )
+    return text(_Encoded(BertForMaskedLM(config)), 30522, 4, 128)
+
+
+def _resnet50() -> Work:
+    x, y = torch.randn(8, 3, 64, 64), torch.randint(1000, (8,))
+    return Work(resnet50(), x, y, F.cross_entropy)
+
+
+LARGE_CASES = (
+    Case("gpt2_6x384", "6 layers, width 384, 64 tokens, batch 4, vocabulary 50257", _gpt2),
+    Case("bert_6x384", "6 layers, width 384, 128 tokens, batch 4", _bert),
+    Case("llama_6x384", "6 layers, width 384, 2 key-value heads, 128 tokens, batch 4", _llama),
+    Case("resnet50_64", "64x64, batch 8", _resnet50),
+)
