@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Collect nothing in the block; as it was afterwards."""
+    """Collect nothing in the block; as it was afterwards.
+
+    For what makes many objects and no garbage: collections are a quarter of the time then.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

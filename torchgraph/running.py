@@ -124,7 +124,7 @@ class Running(ModuleHolder):
 
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
-        with amp.started(self._scaler, self._optimizers):
+        with amp.started(self._scaler, self._optimizers), paused():
             step = Step.scan(self._modules, self._optimizers, self._scaler)
             if self._optimizers and step.has_gradients():
                 outcome = self._recordings.alone(step, call)
@@ -168,10 +168,6 @@ class Running(ModuleHolder):
         return found
 
     def _compile(self, outcome: Outcome, call: Call) -> Replay:
-        with paused():  # many objects and no garbage: a quarter of the time
-            return self._compiled(outcome, call)
-
-    def _compiled(self, outcome: Outcome, call: Call) -> Replay:
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)

@@ -302,6 +302,9 @@ def _recomputed(program: Program) -> Iterator[Broken]:
             if node.op != "call_function" or not values.is_predictable(node.target):
                 continue
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
+            facts = [node.target, node.meta.get("val"), *_flat(args), *_flat(kwargs)]
+            if _same(node.meta.get(_COMPUTED), facts):
+                continue
             computed = values.evaluate(mode, node.target, args, kwargs)
             compare = values.difference_in_kind if RECORDED in node.meta else values.difference
             recorded: Any = node.meta.get("val")
@@ -310,6 +313,35 @@ def _recomputed(program: Program) -> Iterator[Broken]:
             why = compare(recorded, computed)
             if why:
                 yield Broken(node, f"the value of {node.name} is recorded with {why} recomputed")
+            else:
+                node.meta[_COMPUTED] = facts
+
+
+_COMPUTED = "computed"
+"""``node.meta`` of what was right the last time: most passes leave most nodes as they are."""
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        yield len(value)
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, dict):
+        yield from value
+        for item in value.values():
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def _same(known: list[Any] | None, facts: list[Any]) -> bool:
+    if known is None or len(known) != len(facts):
+        return False
+    plain = (int, float, str, bool)
+    return all(
+        a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
+        for a, b in zip(known, facts, strict=True)
+    )
 
 
 def _constants(program: Program) -> Iterator[Broken]:
