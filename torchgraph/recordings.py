@@ -225,7 +225,8 @@ class Recordings:
             self._stay_eager(known, f"it is not the same from call to call, {apart.what}{at}")
             return
         if apart.kind is Kind.VALUE:
-            self._stay_eager(known, f"{apart.what}{at}, in each of {known.others} calls")
+            calls = f"in each of {known.others} calls: compute with the tensor, or return it"
+            self._stay_eager(known, f"{apart.what}{at}, {calls}")
             return
         kind: type[GraphError] = MovingConstant
         if apart.kind is Kind.ATTRIBUTE:

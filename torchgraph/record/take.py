@@ -222,15 +222,12 @@ class _Taking:
             scaling.unscale(known[0], optimizer, explicit=True)
 
     def _outputs(self, returned: Any) -> list[torch.Tensor]:
-        """The returned tensors as before the update; those that are final gradients as they are."""
-        given: list[torch.Tensor] = []
-        map_leaves(returned, torch.Tensor, given.append)
+        """The returned tensors as before the update, but for final gradients, which come late."""
         found = self._apart(returned)
-        for position, tensor in enumerate(given):
+        for position, tensor in enumerate(found):
             parameter = self._gradients.final(tensor)
             if parameter is not None:
                 self._late[position] = parameter
-                found[position] = tensor
         self._values = [self._recorder.index(tensor) for tensor in found]
         return found
 
@@ -245,6 +242,9 @@ class _Taking:
         found: list[torch.Tensor] = []
 
         def keep(tensor: torch.Tensor) -> None:
+            if self._gradients.final(tensor) is not None:
+                found.append(tensor)  # to be read when it is final
+                return
             value = tensor.detach()
             known = self._recorder.memory.find(value) in self._recorder.tape.constants
             if (value.layout is torch.strided and storage_id(value) in owned) or known:
