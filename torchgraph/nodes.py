@@ -19,9 +19,10 @@ def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 def copy(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], fx.Node]) -> fx.Node:
     """``graph.node_copy(node, argument)``."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), argument)  # which may make nodes itself
     new = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
-    new.args = fx.map_arg(node.args, argument)
-    if node.kwargs:
-        new.kwargs = fx.map_arg(node.kwargs, argument)
+    new.args = args
+    if kwargs:
+        new.kwargs = kwargs
     new.meta = node.meta.copy()
     return new

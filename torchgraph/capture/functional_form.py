@@ -273,7 +273,12 @@ class _Copy:
             made_before = self._order[other] < self._order[at]
             read_later = self._last_use.get(other, -1) > self._order[at]
             if made_before and (read_later or other.op == "placeholder"):
-                raise _NeedsRetrace
+                if not _same_elements(before, other.meta["val"]):
+                    raise _NeedsRetrace
+                shape = list(other.meta["val"].shape)
+                shown = self._emit(at, aten.view.default, value, shape)
+                self._renewed.add(shown)
+                self._current[place] = shown
         self._current[tensor] = value
 
     def _close(self, output: fx.Node) -> None:
@@ -308,6 +313,12 @@ def _name(node: Any) -> str:
 
 def _same_but_for_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
     return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
+
+
+def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """True where both show all of the same elements in the same order: one is the other's view."""
+    dense = left.is_contiguous() and right.is_contiguous() and left.numel() == right.numel()
+    return dense and left.storage_offset() == right.storage_offset() and left.dtype == right.dtype
 
 
 def _storages(node: fx.Node) -> list[int]:
