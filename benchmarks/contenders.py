@@ -60,7 +60,7 @@ def stage_seconds(graph: TrainGraph) -> dict[str, float]:
 
 
 def capture_seconds(graph: TrainGraph) -> float:
-    """What the first call took before it ran the first step."""
+    """What making the program took."""
     seconds = stage_seconds(graph)
     return seconds["building graph"] + seconds["building plan"]
 
