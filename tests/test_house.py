@@ -36,6 +36,7 @@ LAYERS = {
     "counters": 0,
     "errors": 0,
     "lines": 0,
+    "nodes": 0,
     "options": 0,
     "ops": 0,
     "verbs": 0,
