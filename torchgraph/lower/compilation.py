@@ -112,7 +112,6 @@ class Compilation:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
         self._finalizer = weakref.finalize(self, _end, self._process, folder)
 
@@ -160,8 +159,10 @@ def _has_pidfd() -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """The process is the head of a session of its own, with the compilers that it runs."""
+    """The process is the head of a group of its own, with the compilers that it runs."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just been started: there is no group yet
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
     shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,8 @@ GUARDED = "guarded"
 
 def run(path: str) -> None:
     """Carry out an order: the path of a JSON file that `compilation.Compilation` wrote."""
+    # No session of its own: Linux shares the processor among sessions, however idle one of them is.
+    os.setpgid(0, 0)
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):  # gives way at once, also to a thread that wakes for 20 us
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
