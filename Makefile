@@ -39,7 +39,7 @@ venv: $(READY)
 demo: $(READY)
 	$(BIN)/python -m examples.mobilenet_v2
 
-# A process for each core, up to four: a test takes one thread, and up to three gigabytes.
+# A process for each core, up to four: each takes one thread and about a gigabyte.
 IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test: $(READY)

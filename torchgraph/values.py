@@ -43,6 +43,20 @@ def leaves(value: Any) -> Iterable[Any]:
     return (value,)
 
 
+def flat(value: Any) -> Iterator[Any]:
+    """The plain items of nested arguments, with what tells one nesting from another."""
+    if isinstance(value, (list, tuple)):
+        yield len(value)
+        for item in value:
+            yield from flat(item)
+    elif isinstance(value, dict):
+        yield tuple(value)
+        for item in value.values():
+            yield from flat(item)
+    else:
+        yield value
+
+
 def with_values(argument: Any) -> Any:
     """``argument`` with each node replaced by its fake value; KeyError for a node without one."""
     return fx.node.map_arg(argument, lambda node: node.meta["val"])

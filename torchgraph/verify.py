@@ -302,7 +302,7 @@ def _recomputed(program: Program) -> Iterator[Broken]:
             if node.op != "call_function" or not values.is_predictable(node.target):
                 continue
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
-            facts = [node.target, node.meta.get("val"), *_flat(args), *_flat(kwargs)]
+            facts = [node.target, node.meta.get("val"), *values.flat((args, kwargs))]
             if _same(node.meta.get(_COMPUTED), facts):
                 continue
             computed = values.evaluate(mode, node.target, args, kwargs)
@@ -321,23 +321,10 @@ _COMPUTED = "computed"
 """``node.meta`` of what was right the last time: most passes leave most nodes as they are."""
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        yield len(value)
-        for item in value:
-            yield from _flat(item)
-    elif isinstance(value, dict):
-        yield from value
-        for item in value.values():
-            yield from _flat(item)
-    else:
-        yield value
-
-
 def _same(known: list[Any] | None, facts: list[Any]) -> bool:
     if known is None or len(known) != len(facts):
         return False
-    plain = (int, float, str, bool)
+    plain = (int, float, str, tuple)
     return all(
         a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
         for a, b in zip(known, facts, strict=True)

@@ -191,7 +191,7 @@ class _Copy:
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]
-            kept = [node.args[arg].meta["val"] for arg in written.values()]  # type: ignore[union-attr]  # statistics
+            kept = [node.args[arg].meta["val"] for arg in written.values()]  # type: ignore[union-attr]  # nodes
             value = (*node.meta["val"], *(fake_like(self._mode, one) for one in kept))
             new = self._made[node] = self._functional(node, op, value)
             new.meta[RECORDED] = True

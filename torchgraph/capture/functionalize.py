@@ -74,10 +74,9 @@ class _Numbers(TorchDispatchMode):
     ) -> Any:
         if self.recorded is not None and func is self.recorded[0]:
             tracer = active_tracer()
-            found = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-            if all(
-                node_of(tensor, tracer) is not None for tensor in found
-            ):  # no constant among them
+            given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+            has_constant = any(node_of(tensor, tracer) is None for tensor in given)
+            if not has_constant:
                 return self._as_recorded(func, args, kwargs or {}, self.recorded[1])
         if func is not _ITEM or self.hint is None:
             return func(*args, **(kwargs or {}))

@@ -13,6 +13,7 @@ from .._torch import storage_id
 from ..capture.inputs import leaves
 from ..errors import SourceLine
 from ..program import Role
+from ..values import flat
 from .outcome import Outcome, OutputSlot
 from .tape import Entry, Layout
 
@@ -109,7 +110,7 @@ def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
     if before.args == now.args and before.kwargs == now.kwargs and not _has_floats(now):
         return
     for left, right in zip_longest(
-        _flat((before.args, before.kwargs)), _flat((now.args, now.kwargs))
+        flat((before.args, before.kwargs)), flat((now.args, now.kwargs))
     ):
         if not _same(left, right):
             what = f"an argument of {now.target} was {_shown(left)} and is {_shown(right)}"
@@ -121,20 +122,7 @@ def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
 
 
 def _has_floats(entry: Entry) -> bool:
-    return any(isinstance(value, (float, complex)) for value in _flat((entry.args, entry.kwargs)))
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        yield len(value)
-        for item in value:
-            yield from _flat(item)
-    elif isinstance(value, dict):
-        yield tuple(value)
-        for item in value.values():
-            yield from _flat(item)
-    else:
-        yield value
+    return any(isinstance(value, (float, complex)) for value in flat((entry.args, entry.kwargs)))
 
 
 def _constants(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -160,9 +148,7 @@ def _tensors(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _reads(entry: Entry, index: int) -> bool:
-    return any(
-        getattr(value, "index", None) == index for value in _flat((entry.args, entry.kwargs))
-    )
+    return any(getattr(value, "index", None) == index for value in flat((entry.args, entry.kwargs)))
 
 
 def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
