@@ -302,7 +302,7 @@ def _recomputed(program: Program) -> Iterator[Broken]:
             if node.op != "call_function" or not values.is_predictable(node.target):
                 continue
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
-            facts = [node.target, node.meta.get("val"), *values.flat((args, kwargs))]
+            facts = [node.target, *values.flat((node.meta.get("val"), args, kwargs))]
             if _same(node.meta.get(_COMPUTED), facts):
                 continue
             computed = values.evaluate(mode, node.target, args, kwargs)
