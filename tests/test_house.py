@@ -41,6 +41,7 @@ LAYERS = {
     "ops": 0,
     "verbs": 0,
     "aliasing": 1,
+    "each": 1,
     "effects": 1,
     "guards": 1,
     "program": 1,

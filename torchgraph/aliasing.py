@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
-from ._torch import HigherOrderOperator, OpOverload, known_values
+from ._torch import HigherOrderOperator, OpOverload, known_values, storage_id
 from .program import Program
-from .values import evaluate, mode_of, neutral, with_values
+from .values import evaluate, leaves, mode_of, neutral, with_values
 
 # Ops that return a view of their first argument although their schema does not say so.
 _SILENT_VIEWS = frozenset(
@@ -41,6 +41,21 @@ def alias_sources(node: fx.Node) -> list[fx.Node]:
         value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
         found.extend(_nodes_in(value))
     return found
+
+
+def storages(node: fx.Node) -> Iterator[int]:
+    """The storages that the tensors of a node's value lie in, each by its number."""
+    for value in leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor):
+            yield storage_id(value)
+
+
+def aliases_input(node: fx.Node) -> bool:
+    """True for a value in the memory of one that the node reads, as their storages tell."""
+    if node.target is operator.getitem:
+        return True
+    own = set(storages(node))
+    return any(storage in own for arg in node.all_input_nodes for storage in storages(arg))
 
 
 def refresh_views(program: Program) -> None:

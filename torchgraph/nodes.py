@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx
@@ -15,6 +15,22 @@ def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if kwargs:
         node.kwargs = kwargs
     return node
+
+
+def replace_all(graph: fx.Graph, others: Mapping[fx.Node, fx.Node]) -> None:
+    """Let the readers of each key read the other node, and erase the keys.
+
+    Every reader is rewritten once, where ``Node.replace_all_uses_with`` would go through the
+    output's thousands of arguments for each key.
+    """
+    readers = dict.fromkeys(user for node in others for user in node.users)
+    for reader in readers:
+        args, kwargs = fx.map_arg((reader.args, reader.kwargs), lambda n: others.get(n, n))
+        reader.args = args
+        if kwargs:
+            reader.kwargs = kwargs
+    for node in others:
+        graph.erase_node(node)
 
 
 def copy(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], fx.Node]) -> fx.Node:

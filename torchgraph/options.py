@@ -103,6 +103,22 @@ class Options:
         return self.compress_memory or self.best_memory_allocation
 
     @property
+    def update_per_kind(self) -> bool:
+        """True when nothing looks at, moves or skips the update of a single parameter."""
+        single = (
+            self.updates_fused,
+            self.fuse_cast_scale,
+            self.sparse_update,
+            self.plans_memory,
+            self.micro_batches > 1,
+            self.scaler == "dynamic",
+            self.amp is not None and self.amp_policy != "autocast",
+            bool(self.checkpointed) or self.checkpoint_policy is not None,
+            self.buckets is not None,
+        )
+        return not any(single)
+
+    @property
     def updates_fused(self) -> bool:
         """True when a pass rewrites the optimizers' steps."""
         options = (self.fuse_model_update, self.multi_tensor_update, self.fused_model_update_cast)

@@ -9,6 +9,7 @@ the user.
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -269,10 +270,11 @@ class Program:
         return tuple(self.output.args[0])  # type: ignore[arg-type]  # fx types args as Argument
 
     def count(self, phase: Phase | None = None) -> int:
-        """Number of op nodes, of one phase or of all."""
+        """Number of op nodes, of one phase or of all; those of a body once, however many rows."""
         return sum(
-            node.op == "call_function" and phase in (None, provenance(node).phase)
+            _ops(node)
             for node in self.nodes
+            if node.op == "call_function" and phase in (None, provenance(node).phase)
         )
 
     def copy(self) -> Program:
@@ -292,6 +294,20 @@ class CallRecord:
     inputs: tuple[tuple[str, TensorMeta | str], ...]
     """(path such as ``0.0`` or ``1.0_mask``, the tensor, or the type name of another value)."""
     outputs: tuple[tuple[str, TensorMeta | str], ...]
+
+
+def _ops(node: fx.Node) -> int:
+    body = _body(node)
+    if body is not None:
+        return body.count()
+    source = node.args[0] if node.target is operator.getitem else None
+    return int(not isinstance(source, fx.Node) or _body(source) is None)
+
+
+def _body(node: fx.Node) -> Program | None:
+    """Of a node that does the same for several rows (`each.Each`)."""
+    found = getattr(node.target, "body", None)
+    return found if isinstance(found, Program) else None
 
 
 def optimizer_of(fqn: str) -> str:

@@ -20,6 +20,7 @@ from torch import fx
 from . import aliasing, effects, values
 from ._torch import FakeTensor, HigherOrderOperator, OpOverload
 from .debug import text
+from .each import Each
 from .errors import VerifyError
 from .program import RECORDED, OutputKind, Program, Provenance, TensorMeta, provenance
 
@@ -170,7 +171,7 @@ def _targets(program: Program) -> Iterator[Broken]:
 
 
 def _is_target(target: Any) -> bool:
-    if isinstance(target, (OpOverload, HigherOrderOperator)):
+    if isinstance(target, (OpOverload, HigherOrderOperator, Each)):
         return True
     name = getattr(target, "__name__", "")
     module = getattr(target, "__module__", "")

@@ -10,6 +10,7 @@ import torchgraph as tg
 from tests.parity.models import Mlp, batches
 from tests.parity.test_optimizers import ELEMENTWISE
 from tests.support import confirm
+from torchgraph.each import expanded
 from torchgraph.lower import halve, scan
 from torchgraph.lower.numbers import is_number
 from torchgraph.program import OutputKind, TensorMeta
@@ -35,7 +36,7 @@ def captured(make, configure=lambda config: None, scaler=None):
 
 def on_a_gpu(program):
     """As capture would have found it with the model on a GPU: step counters stay on the CPU."""
-    program = program.copy()
+    program = expanded(program).copy()  # rows are for the CPU
     mode = mode_of(program)
     specs = []
     with neutral():

@@ -14,6 +14,7 @@ import torchgraph as tg
 from tests import support
 from torchgraph import ops
 from torchgraph._torch import OpOverload
+from torchgraph.each import expanded
 from torchgraph.passes import MixedPrecision
 from torchgraph.passes.mixed_precision import Colours
 from torchgraph.passes.precision_lists import BLACK, CLEAR, GRAY, KEPT, ONEFLOW, WHITE
@@ -92,11 +93,10 @@ class Train(tg.Graph):
 
 
 def captured(model: type[nn.Module], loss: Any = nn.functional.cross_entropy) -> Program:
-    """The float32 program of a step."""
+    """The float32 program of a step, as the pass meets it: each parameter has ops of its own."""
     graph = Train(model(), loss)
     graph(BATCHES[model](), torch.randint(0, 3, (5,)))
-    program: Program = graph._last()[0].captured.program
-    return program
+    return expanded(graph._last()[0].captured.program)
 
 
 def black_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

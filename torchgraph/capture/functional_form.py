@@ -22,6 +22,8 @@ from .._torch import (
     fake_like,
     storage_id,
 )
+from ..aliasing import storages
+from ..each import Each
 from ..program import IN_PLACE, RECORDED, provenance
 from ..values import evaluate, neutral, same_layout, with_values
 
@@ -162,7 +164,7 @@ class _Copy:
     def _is_view(self, reader: fx.Node, node: fx.Node) -> bool:
         if _is_mutable(reader.target) and reader.target not in _VIEWS:
             return False
-        return not set(_storages(reader)).isdisjoint(_storages(node))
+        return not set(storages(reader)).isdisjoint(storages(node))
 
     def _laid_out(self, value: fx.Node, recorded: fx.Node) -> fx.Node:
         wanted = recorded.meta["val"]
@@ -178,16 +180,18 @@ class _Copy:
 
     def _shows_renewed(self, node: fx.Node) -> bool:
         """True for a view, or a part, of something that has another fake value now."""
-        own = set(_storages(node))
+        own = set(storages(node))
         return any(
-            self._argument(arg) in self._renewed and not own.isdisjoint(_storages(arg))
+            self._argument(arg) in self._renewed and not own.isdisjoint(storages(arg))
             for arg in node.all_input_nodes
         )
 
     def _call(self, node: fx.Node) -> None:
         if isinstance(node.target, HigherOrderOperator):
             raise _NeedsRetrace
-        if not _is_mutable(node.target) or node.target in _VIEWS:
+        if isinstance(node.target, Each):
+            self._rows(node, node.target)
+        elif not _is_mutable(node.target) or node.target in _VIEWS:
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]
@@ -198,6 +202,15 @@ class _Copy:
             self._write_parts(node, new, {out: node.args[arg] for out, arg in written.items()})
         else:
             self._in_place(node)
+
+    def _rows(self, node: fx.Node, each: Each) -> None:
+        columns: Any = node.args[0]
+        written = each.updates(columns)
+        args = fx.map_arg(node.args, self._arguments(node))
+        new = self._made[node] = nodes.call(self._new, each, args, {})
+        value = [fake_like(self._mode, one.meta["val"]) for one in written]
+        new.meta.update(val=value, provenance=provenance(node))
+        self._write_parts(node, new, dict(enumerate(written)))
 
     def _in_place(self, node: fx.Node) -> None:
         op: Any = node.target
@@ -319,12 +332,6 @@ def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
     """True where both show all of the same elements in the same order: one is the other's view."""
     dense = left.is_contiguous() and right.is_contiguous() and left.numel() == right.numel()
     return dense and left.storage_offset() == right.storage_offset() and left.dtype == right.dtype
-
-
-def _storages(node: fx.Node) -> list[int]:
-    value = node.meta.get("val")
-    items = value if isinstance(value, (tuple, list)) else (value,)
-    return [storage_id(item) for item in items if isinstance(item, torch.Tensor)]
 
 
 def _functional_op(op: Any) -> OpOverload:

@@ -33,6 +33,7 @@ from .._torch import (
     track,
 )
 from ..aliasing import alias_sources
+from ..each import is_each, is_item
 from ..errors import UnsupportedOptimizer
 from ..program import (
     IN_PLACE,
@@ -203,21 +204,29 @@ def _same_op(new: Any, recorded: OpOverload) -> bool:
 
 
 def functionalize(
-    gm: fx.GraphModule, mode: Any, inputs: Sequence[Leaf], outputs: Sequence[OutputSpec]
-) -> tuple[Program, list[fx.Node]]:
+    gm: fx.GraphModule,
+    mode: Any,
+    inputs: Sequence[Leaf],
+    outputs: Sequence[OutputSpec],
+    *,
+    may_trace: bool = True,
+) -> tuple[Program, list[fx.Node]] | None:
     """The functional program of a graph that mutates.
 
     Args:
         mode: of its fake values.
         inputs: what its placeholders stand for.
         outputs: what it returns; what follows them are values that it was specialised for.
+        may_trace: it may be run again where no copy will do.
 
     Returns:
-        The program, and the nodes of those values.
+        The program, and the nodes of those values. None where it would have to be run again.
     """
     direct = functional_form(gm.graph, mode)
     if direct is not None:
         return _program(graph_module(gm, direct), inputs, outputs)
+    if not may_trace:
+        return None
     unsafe_parts.refuse(gm.graph)
     return _program(_retrace(gm, inputs), inputs, outputs)
 
@@ -357,7 +366,7 @@ def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
         found = provenance(node)
         if found.phase is not Phase.UPDATE:
             continue
-        module = _module_of(node, owner)
+        module = "" if is_each(node) or is_item(node) else _module_of(node, owner)
         owner[node] = module
         node.meta["provenance"] = Provenance(module, found.phase, found.frames, found.made_by)
 

@@ -13,6 +13,7 @@ from torch import fx
 from .. import effects, nodes, ops
 from .._torch import OpOverload, fake_mode, graph_module
 from ..aliasing import alias_sources
+from ..each import Each
 from ..errors import CaptureError
 from ..program import RECORDED, OutputSpec, Provenance, Role
 from ..record.number import stand_in
@@ -264,7 +265,7 @@ class _KnownBefore:
 
     def _follow(self, entry: Entry) -> None:
         read = {ref.index for ref in refs((entry.args, entry.kwargs))}
-        results = set(_flat(entry.outs)) | _written(entry)
+        results = set(flat(entry.outs)) | written_by(entry)
         pure = not effects.of_target(entry.target).ordered and not _is_unset(entry.target)
         for known in (self._always, self._before):
             if pure and read <= known:
@@ -273,8 +274,10 @@ class _KnownBefore:
                 known -= results
 
 
-def _written(entry: Entry) -> set[int]:
+def written_by(entry: Entry) -> set[int]:
     """The values that a call writes."""
+    if isinstance(entry.target, Each):
+        return {ref.index for ref in entry.target.updates(entry.args[0])}
     if not isinstance(entry.target, OpOverload) or not entry.target._schema.is_mutable:
         return set()
     outs = [entry.kwargs.get(a.name) for a in entry.target._schema.arguments if a.is_out]
@@ -286,9 +289,10 @@ def _is_unset(target: Any) -> bool:
     return name.startswith(("aten::empty", "aten::new_empty"))
 
 
-def _flat(outs: Any) -> Iterable[int]:
+def flat(outs: Any) -> Iterable[int]:
+    """The values that a call returns, those of lists one after the other."""
     if isinstance(outs, list):
-        return [index for one in outs for index in _flat(one)]
+        return [index for one in outs for index in flat(one)]
     return [] if outs is None else [outs]
 
 

@@ -20,6 +20,7 @@ from ..record.outcome import Outcome
 from .functionalize import functionalize
 from .graph_of import graph_of
 from .inputs import hollow
+from .per_kind import per_kind as with_kinds
 from .skip import keep_skipped
 from .step import Leaf
 
@@ -51,10 +52,8 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     """
     counters.captures += 1
     step = outcome.step
-    specs = [spec for spec, _ in outcome.outputs]
-    written = graph_of(outcome.tape, outcome.leaves, outcome.outputs)
     inputs = [leaf for leaf, _ in outcome.leaves]
-    program, guard_nodes = functionalize(written.gm, written.mode, inputs, specs)
+    program, guard_nodes, expected = _functional(outcome, per_kind=options.update_per_kind)
     program.signature = replace(
         program.signature,
         inputs=tuple(replace(s, split=s.fqn in split) for s in program.signature.inputs),
@@ -64,7 +63,7 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     keep_skipped(program, outcome.written)
     leaves = [_without_batch(leaf) for leaf in inputs]
     _check_memory(program, inputs)
-    values = _value_guard(program, leaves, guard_nodes, written.guard_values)
+    values = _value_guard(program, leaves, guard_nodes, expected)
     if values is not None and program.signature.micro_batches > 1:
         _check_branches(program, values)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
@@ -80,6 +79,23 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
         outcome.loss_path,
         step.structure(),
     )
+
+
+def _functional(
+    outcome: Outcome, *, per_kind: bool
+) -> tuple[Program, Sequence[Any], Sequence[Any]]:
+    """The program, nodes that it was specialised for, and what they were."""
+    inputs = [leaf for leaf, _ in outcome.leaves]
+    specs = [spec for spec, _ in outcome.outputs]
+    tape = outcome.tape
+    if per_kind:
+        tape = with_kinds(tape, outcome.leaves, outcome.outputs)
+    written = graph_of(tape, outcome.leaves, outcome.outputs)
+    may_trace = tape is outcome.tape
+    found = functionalize(written.gm, written.mode, inputs, specs, may_trace=may_trace)
+    if found is None:
+        return _functional(outcome, per_kind=False)
+    return (*found, written.guard_values)
 
 
 def _value_guard(

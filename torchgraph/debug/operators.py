@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
+from ..each import Each, columns_of, is_each, is_item
 from ..program import (
     InputSpec,
     OutputKind,
@@ -57,9 +58,10 @@ def phase_counts(program: Program, place: Callable[[str], str]) -> defaultdict[s
     """Number of op nodes by module and phase; under the empty path, those of no module."""
     counts: defaultdict[str, Counter[Phase]] = defaultdict(Counter)
     for node in program.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and not is_item(node):
             origin = provenance(node)
-            counts[place(origin.module)][origin.phase] += 1
+            size = node.target.body.count() if isinstance(node.target, Each) else 1
+            counts[place(origin.module)][origin.phase] += size
     return counts
 
 
@@ -110,14 +112,19 @@ class OperatorLines:
         self._owners[spec.fqn] = owner = self._place(owner)
         self._source(node, shown.get(spec.name, spec.fqn), owner)
 
-    def _operator(self, node: fx.Node, index: int) -> None:
+    def _operator(
+        self, node: fx.Node, index: int, prefix: str = "", owner: str | None = None
+    ) -> None:
         if _is_item(node):  # the op that made the tuple lists its members
             source = self._values[node.args[0]]  # type: ignore[index]  # _is_item: a node
             self._values[node] = f"{source.rpartition('_')[0]}_{node.args[1]}"
             return
+        if is_each(node):
+            self._rows(node, index)
+            return
         origin = provenance(node)
-        owner = self._place(origin.module)
-        name = f"{owner}-{_op_name(node.target)}-{index}".lstrip("-")
+        owner = self._place(origin.module) if owner is None else owner
+        name = prefix + f"{owner}-{_op_name(node.target)}-{index}".lstrip("-")
         self._values[node] = f"{name}/out_0"
         arguments = [self._argument(value) for value in node.args]
         arguments += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
@@ -126,12 +133,35 @@ class OperatorLines:
         results = [f"{name}/out_{i}:({_described(member)})" for i, member in enumerate(members)]
         self._add(owner, f"{name}({', '.join(arguments)}) -> ({', '.join(results)})", origin)
 
+    def _rows(self, node: fx.Node, index: int) -> None:
+        """A line for the node, and one for each op that it does for each of its rows."""
+        each: Any = node.target
+        name = f"{each}-{index}"
+        columns, shared = columns_of(node)
+        self._values[node] = f"{name}/out_0"
+        for inner in (*columns, *shared):
+            self._values[inner] = f"{name}.{inner.name}"
+        given = [
+            f"{inner.name}={self._values[c[0]]} to {self._values[c[-1]]}"
+            for inner, c in columns.items()
+        ]
+        given += [f"{inner.name}={self._argument(value)}" for inner, value in shared.items()]
+        rows = f"each of {len(each.rows)} parameters, {each.rows[0]} to {each.rows[-1]}"
+        updated = ", ".join(each.updates_named())
+        origin = provenance(node)
+        self._add("", f"{name}({rows}: {', '.join(given)}) -> ({updated} of each)", origin)
+        for number, inner in enumerate(each.body.nodes):
+            if inner.op == "call_function":
+                self._operator(inner, number, prefix=f"{name}.", owner="")
+
     def _outputs(self, program: Program, names: Sequence[str]) -> None:
         specs = program.signature.outputs
         user = [spec for spec in specs if spec.kind is OutputKind.USER]
         matched = len(names) == len(user)
         shown = dict(zip(map(id, user), names, strict=True)) if matched else {}
         for spec, value in zip(specs, program.results, strict=True):
+            if is_item(value):
+                continue  # the line of its node says it for all rows
             label = self._values[value] if isinstance(value, fx.Node) else repr(value)
             meta = _described(value.meta.get("val") if isinstance(value, fx.Node) else value)
             if spec.kind is OutputKind.USER:

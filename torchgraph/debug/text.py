@@ -10,12 +10,14 @@ import ctypes
 import hashlib
 import operator
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
 from .. import effects, ops
+from ..each import columns_of, is_each, is_item
 from ..program import OutputSpec, Program, Provenance, provenance
 from ..values import kind
 
@@ -68,9 +70,30 @@ def lines(program: Program) -> list[tuple[fx.Node | None, str]]:
             )
         elif node.op == "output":
             body.extend(_outputs(node, program.signature.outputs))
-        else:
+        elif is_each(node):
+            body.extend(_rows(node))
+        elif not is_item(node):
             body.append((node, f"    {_statement(program.gm, node)}"))
     return [*text, (None, "):"), *body]
+
+
+def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
+    """What is done for each row, once."""
+    each: Any = node.target
+    columns, shared = columns_of(node)
+    rows = f"each of {len(each.rows)} parameters, {each.rows[0]} to {each.rows[-1]}"
+    yield node, f"    {node.name} = {rows}:{_where(provenance(node))}"
+    for inner, column in columns.items():
+        ends = f"{_argument(column[0])} to {_argument(column[-1])}"
+        yield inner, f"        {inner.name}: {value_type(inner.meta['val'])} = {ends}"
+    for inner, value in shared.items():
+        yield inner, f"        {inner.name}: {value_type(inner.meta['val'])} = {_argument(value)}"
+    for inner in each.body.nodes:
+        if inner.op == "call_function":
+            yield inner, f"        {_statement(each.body.gm, inner)}"
+    updates = zip(each.updates_named(), each.body.results, strict=True)
+    new = ", ".join(f"{name}={_argument(value)}" for name, value in updates)
+    yield None, f"        yield {new}"
 
 
 def _outputs(node: fx.Node, specs: tuple[OutputSpec, ...]) -> list[tuple[fx.Node | None, str]]:
@@ -162,8 +185,10 @@ def _target(target: Any) -> str:
 
 
 def _argument(value: Any) -> str:
+    if is_item(value):
+        return f"{value.args[0].name}[{value.args[1]}]"
     if isinstance(value, fx.Node):
-        return value.name
+        return str(value.name)
     if isinstance(value, (list, tuple)):
         inside = ", ".join(map(_argument, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"

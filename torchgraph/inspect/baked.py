@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from .._torch import OpOverload
 from ..capture.inputs import Call, leaves
 from ..debug.text import value_type
+from ..each import calls
 from ..errors import SourceLine
 from ..program import Phase, Program, TensorMeta, provenance
 from .ops import base_name
@@ -63,7 +64,7 @@ def _arguments(call: Call) -> Iterator[Baked]:
 def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:
     own_steps = _files(optimizers)
     groups: dict[tuple[SourceLine | None, str], list[tuple[str, str]]] = {}
-    for node in program.nodes:
+    for node, times in calls(program):
         origin = provenance(node)
         foreign = origin.phase is Phase.UPDATE and (
             origin.line is None or origin.line.filename not in own_steps
@@ -74,7 +75,7 @@ def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:
             key = (origin.line, repr(value))
             if origin.phase is Phase.BACKWARD and value in (0, 1) and key not in groups:
                 continue  # of the derivative, not of the user
-            groups.setdefault(key, []).append((name, base_name(node.target)))
+            groups.setdefault(key, []).extend([(name, base_name(node.target))] * times)
     for (line, value), uses in groups.items():
         ops = tuple(dict.fromkeys(op for _, op in uses))
         yield Baked(Kind.NUMBER, uses[0][0], value, ops, len(uses), line)

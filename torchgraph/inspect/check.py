@@ -12,6 +12,7 @@ from torch import fx, nn
 from ..amp import Scaler
 from ..capture.inputs import Call
 from ..capture.step import Step
+from ..each import expanded
 from ..errors import NotSupported, SourceLine
 from ..program import (
     SKIPPED_BY,
@@ -124,8 +125,9 @@ def check(
         return None
     journal = Journal()
     repeatable = not _different(expected, eager.run(journal))
+    whole = expanded(replay.program)
     for program, outputs, lowering in (
-        (replay.program, replay.program.signature.outputs, False),
+        (whole, replay.program.signature.outputs, False),
         (executable.program, executable.outputs, True),
     ):
         follower = _Follower(program, outputs, journal)

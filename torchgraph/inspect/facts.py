@@ -12,6 +12,7 @@ from torch import fx
 
 from .. import effects
 from ..debug import text
+from ..each import calls
 from ..errors import SourceLine
 from ..guards import ValueGuard
 from ..program import Phase, Program, Role, provenance
@@ -177,8 +178,8 @@ def nodes(
     written = [
         provenance(node).phase
         for part in lowered
-        for node in part.nodes
-        if node.op == "call_function" and effects.of(node).mutates
+        for node, _ in calls(part)
+        if effects.of(node).mutates
     ]
     return tuple(
         PhaseCount(phase, captured.count(phase), program.count(phase), written.count(phase))

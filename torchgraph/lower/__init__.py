@@ -11,8 +11,9 @@ from . import executable
 from .compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
 from .cut import cut
 from .disk_cache import DiskCache as DiskCache
-from .executable import Executable, Lowered
+from .executable import Executable
 from .halves import Halves as Halves, halve as halve
+from .lowered import Lowered as Lowered
 from .plan import Plan, packed as packed
 from .region import Crossing as Crossing, Region
 from .scan import scan as scan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import fx
 from .. import effects, ops
 from .._torch import HigherOrderOperator, OpOverload
 from ..aliasing import alias_sources
+from ..each import is_each, rows_of
 from ..passes.update_rules import RULES
 from ..program import Phase, Program, provenance
 
@@ -114,15 +115,13 @@ def cost(program: Program) -> Cost:
     flops = moved = launches = kernels = convolutions = 0
     step = 0.0
     kinds: set[Any] = set()
-    for node in program.nodes:
-        if node.op != "call_function" or not _is_op(node.target) or node.target in _MARKS:
-            continue
+    for node, rows, share in _calls(program):
         is_update = provenance(node).phase is Phase.UPDATE
-        times = 1 if is_update else runs
+        times = rows if is_update else runs
         if alias_sources(node):
             step += times * machine.view
             continue
-        work, traffic = flops_of(node), _traffic(node)
+        work, traffic = flops_of(node), int(_traffic(node) * share / rows)
         drawn = _elements(node) if effects.of(node).random else 0
         convolves = getattr(node.target, "overloadpacket", None) in _CONVOLUTIONS
         rate = machine.convolved if convolves else machine.flops
@@ -132,12 +131,31 @@ def cost(program: Program) -> Cost:
         moved += times * traffic
         launches += times
         if not (is_update and ours):
-            kernels += 1 if is_update else compiled_in
+            kernels += rows if is_update else compiled_in
             convolutions += compiled_in * convolves
             kinds.add(_kind(node))
     to_compile = COMPILER_START + PER_NODE * kernels + PER_KIND * len(kinds)
     to_compile += PER_CONVOLUTION * convolutions
     return Cost(flops, moved, launches, max(step, machine.launch), to_compile)
+
+
+def _calls(program: Program) -> Iterator[tuple[fx.Node, int, float]]:
+    """The calls of ops; how often each is done, and on how many times its tensors' bytes in all."""
+    for node in program.nodes:
+        if is_each(node):
+            yield from _rows(node)
+        elif node.op == "call_function" and _is_op(node.target) and node.target not in _MARKS:
+            yield node, 1, 1.0
+
+
+def _rows(node: fx.Node) -> Iterator[tuple[fx.Node, int, float]]:
+    each: Any = node.target
+    columns = len(each.body.placeholders) - len(node.args[1])  # type: ignore[arg-type]  # a list
+    body = sum(map(_elements, each.body.placeholders[:columns]))
+    share = sum(_elements(item) for row in rows_of(node) for item in row) / max(1, body)
+    for inner in each.body.nodes:
+        if inner.op == "call_function" and _is_op(inner.target):
+            yield inner, len(each.rows), share
 
 
 def _rounded(calls: float) -> int:

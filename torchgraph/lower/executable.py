@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import fx
 
@@ -29,6 +29,7 @@ from ..program import (
 from .arena import COPIES, Arena, Block, form_of
 from .calls import Calls
 from .planning import MemoryPlan, plan
+from .rows import EachInPlace
 
 _INFIX = {
     operator.add: "+",
@@ -41,60 +42,6 @@ _INFIX = {
 }
 _DEFAULT = Options()
 _LITERALS = (int, bool, str, type(None))
-
-
-class Lowered(Protocol):
-    """What runs a step, be it one function or several."""
-
-    @property
-    def signature(self) -> Signature:
-        """Of the step."""
-
-    @property
-    def program(self) -> Program:
-        """The lowered program, or the one whose parts are lowered."""
-
-    @property
-    def outputs(self) -> tuple[OutputSpec, ...]:
-        """What the function returns: the signature's outputs without the states it writes."""
-
-    @property
-    def programs(self) -> tuple[Program, ...]:
-        """The lowered programs."""
-
-    @property
-    def source(self) -> str:
-        """The functions, as Python."""
-
-    @property
-    def writes(self) -> bool:
-        """True when a run writes a state."""
-
-    @property
-    def random(self) -> bool:
-        """True when a run draws random numbers."""
-
-    def function(self, values: Sequence[Any], /) -> tuple[Any, ...]:
-        """One step: takes the values of ``signature.inputs`` as one list; writes in place."""
-
-    def wrote(self, error: BaseException) -> bool:
-        """True when the run that failed had begun to write states."""
-
-    @property
-    def expects(self) -> bool:
-        """True when a run may find that it was made for other values."""
-
-    def moved(self, error: BaseException) -> bool:
-        """True when the run failed before its last predicate had held, so before it wrote."""
-
-    def node_at(self, error: BaseException) -> fx.Node | None:
-        """The node at which a run failed; None when it was not inside the function."""
-
-    def line_of(self, node: fx.Node | None) -> SourceLine | None:
-        """The user's line that a node comes from."""
-
-    def close(self) -> None:
-        """Give back what it holds besides code. It is not run any more."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +120,7 @@ def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executabl
         function,
         program.signature,
         returned(program.signature),
-        writer.source,
+        writer.source + "".join(writer.rows),
         tuple(writer.nodes),
         writer.first_write,
         writer.last_expect,
@@ -197,8 +144,9 @@ def returned(signature: Signature) -> tuple[OutputSpec, ...]:
 class _Writer:
     """Writes one function: a line for each node, constants and ops as globals."""
 
-    def __init__(self, program: Program, name: str, arena: Arena) -> None:
+    def __init__(self, program: Program, name: str, arena: Arena, function: str = "step") -> None:
         self._program = program
+        self._name = function
         self._block = Block(arena)
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
@@ -208,6 +156,8 @@ class _Writer:
         self.first_write = 0
         self.last_expect = 0
         self.source = ""
+        self.rows: list[str] = []
+        """The functions of `EachInPlace`, as source."""
         self._calls = Calls()
         self._states = self._memory_of_states()
         outputs = zip(returned(program.signature), program.results, strict=True)
@@ -216,7 +166,7 @@ class _Writer:
 
     def compile(self) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         """The function, with its source registered for tracebacks."""
-        lines = ["def step(inputs):"]
+        lines = [f"def {self._name}(inputs):"]
         self.nodes.append(None)
         names = [node.name for node in self._program.placeholders]
         lines.append(f"    {', '.join(names)}{',' if names else '()'} = inputs")
@@ -256,7 +206,7 @@ class _Writer:
             self.source.splitlines(keepends=True),
             self._filename,
         )
-        function: Callable[[Sequence[Any]], tuple[Any, ...]] = self._globals["step"]
+        function: Callable[[Sequence[Any]], tuple[Any, ...]] = self._globals[self._name]
         return function
 
     def _open_block(self, lines: list[str]) -> str:
@@ -322,9 +272,18 @@ class _Writer:
         target: Any = node.target
         if getattr(target, "__name__", "") == "_sym_sqrt":
             target = math.sqrt
+        if isinstance(target, EachInPlace):
+            return self._bind(self._each(target), target.__name__)
         if isinstance(target, OpOverload):
             return self._bind(self._calls.best(node), target._schema.name.split("::")[-1])
         return self._bind(target, getattr(target, "__name__", "call"))
+
+    def _each(self, target: EachInPlace) -> Callable[..., None]:
+        name = f"{target.__name__}_{len(self.rows)}"
+        writer = _Writer(target.body, f"{self._filename[12:-1]}, {name}", Arena(), name)
+        function = writer.compile()
+        self.rows.append(f"\n{writer.source}")
+        return target.calling(function)
 
     def _value(self, value: Any) -> str:
         if isinstance(value, fx.Node):

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from ..each import expanded
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
 from . import numbers
-from .executable import Lowered, lower
+from .executable import lower
 from .halving import Halving
+from .lowered import Lowered
 
 
 class Numbers(NamedTuple):
@@ -164,6 +166,7 @@ def halve(
     lower_device: Callable[[Program, str], Lowered] = lower,
 ) -> Halves:
     """Halve a program in which `scan` found nothing, and lower both halves."""
+    program = expanded(program)  # the host computes the numbers of each parameter
     split = Halving(program, device)
     host, rest = split.run()
     on_device = lower_device(rest, name)

@@ -52,6 +52,20 @@ _KERNELS = frozenset(
 """Core, and ATen's kernels are called all the same."""
 
 
+def fits_in(first: torch.Tensor, result: torch.Tensor) -> bool:
+    """True when the result fits into the first argument's memory, element by element."""
+    if not all(type(size) is int for size in (*first.shape, *result.shape)):
+        return False  # a size that depends on data
+    same = (first.shape, first.dtype, first.device, first.stride()) == (
+        result.shape,
+        result.dtype,
+        result.device,
+        result.stride(),
+    )
+    overlaps = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
+    return same and not overlaps
+
+
 class Layouts:
     """Writes such ops into the graph of a region."""
 

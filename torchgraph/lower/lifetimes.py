@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload, storage_id
+from ..aliasing import storages
 from ..program import Program
 from ..values import leaves
 
@@ -67,7 +68,7 @@ class Lifetimes:
 
     def memory(self, node: fx.Node) -> list[Value]:
         """What the node's value lives in; states, inputs and constants left out."""
-        found = (self._owners.get(self._home(storage)) for storage in _storages(node))
+        found = (self._owners.get(self._home(storage)) for storage in storages(node))
         return [self._by_result[owner[:2]] for owner in found if owner is not None]
 
     def last_use(self, node: fx.Node) -> int:
@@ -76,7 +77,7 @@ class Lifetimes:
 
     def _enter(self, node: fx.Node) -> None:
         if node.op in ("placeholder", "get_attr"):
-            self._foreign.update(_storages(node))
+            self._foreign.update(storages(node))
             return
         if node.op != "call_function":
             return
@@ -92,7 +93,7 @@ class Lifetimes:
                 self._owners[storage] = (node, result, size if type(size) is int else None)
 
     def _same(self, storage: int, written: fx.Node) -> None:
-        home = self._home(next(_storages(written)))
+        home = self._home(next(storages(written)))
         if self._home(storage) != home:
             self._homes[self._home(storage)] = home
 
@@ -106,7 +107,7 @@ class Lifetimes:
         dies: dict[int, int] = {}
         for node in self.nodes:
             last = self.last_use(node)
-            for storage in map(self._home, _storages(node)):
+            for storage in map(self._home, storages(node)):
                 dies[storage] = max(dies.get(storage, -1), last)
         for storage, (node, result, size) in self._owners.items():
             known = size is not None
@@ -152,12 +153,6 @@ def results(node: fx.Node) -> Sequence[Any]:
     op = node.target
     returned = len(op._schema.returns) if isinstance(op, OpOverload) else 0
     return found[:returned] if returned > 1 else found
-
-
-def _storages(node: fx.Node) -> Iterator[int]:
-    for value in leaves(node.meta.get("val")):
-        if isinstance(value, torch.Tensor):
-            yield storage_id(value)
 
 
 def _written_for(node: fx.Node, result: int) -> fx.Node | None:

@@ -13,7 +13,7 @@ from torch import fx
 from ..capture.micro_batch import chunk
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
-from .executable import Lowered
+from .lowered import Lowered
 from .split import split
 
 

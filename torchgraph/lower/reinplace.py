@@ -10,6 +10,7 @@ written: what would be, is written by a closing copy.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,11 +18,15 @@ import torch
 from torch import fx
 
 from .. import effects
-from .._torch import OpOverload, storage_id
-from ..aliasing import refresh_views
+from .._torch import OpOverload
+from ..aliasing import aliases_input, refresh_views, storages
+from ..each import Each
+from ..nodes import replace_all
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
 from .expects import expects_of
 from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
+from .layouts import fits_in
+from .rows import EachInPlace
 from .skips import branch_on_flags
 
 aten = torch.ops.aten
@@ -61,12 +66,12 @@ class _Reinplace:
         self._over_arguments = over_arguments
         self._flags = flags
         """Of the states that a skipped step does not write."""
-        self._guarded = {s: flag for state, flag in flags.items() for s in _storages(state)}
+        self._guarded = {s: flag for state, flag in flags.items() for s in storages(state)}
         self._graph = program.gm.graph
         self._nodes = list(self._graph.nodes)
         self._order = {node: i for i, node in enumerate(self._nodes)}
         self._states = self._updated_states()
-        self._written_memory = {storage for state in self._states for storage in _storages(state)}
+        self._written_memory = {storage for state in self._states for storage in storages(state)}
         self._holds = {value: state for state, value in self._states.items()}
         self._last_expect = max((self._order[n] for n in expects_of(program)), default=-1)
         self._users_memory = set(self._memory_of_inputs())
@@ -85,6 +90,8 @@ class _Reinplace:
                 continue
             if node.target in _BATCH_NORM:
                 self._batch_norm(node)
+            elif isinstance(node.target, Each):
+                self._rows(node, node.target)
             elif isinstance(node.target, OpOverload):
                 before = node.target
                 self._in_place(node)
@@ -113,7 +120,7 @@ class _Reinplace:
         specs = zip(self._program.signature.inputs, self._program.placeholders, strict=True)
         for spec, node in specs:
             if spec.role is not Role.ACCUMULATOR:
-                yield from _storages(node)
+                yield from storages(node)
 
     def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
         """Storage -> the states that outputs in it update; None for one that the caller gets."""
@@ -125,7 +132,7 @@ class _Reinplace:
         for out, value in outputs:
             target = states[out.target] if out.kind is OutputKind.UPDATE else None
             if isinstance(value, fx.Node):
-                for storage in _storages(value):
+                for storage in storages(value):
                     found.setdefault(storage, []).append(target)
         return found
 
@@ -136,8 +143,8 @@ class _Reinplace:
         """
         if home not in self._written_memory:
             return True
-        leaving = (t for storage in _storages(result) for t in self._leaving.get(storage, ()))
-        return all(state is not None and home in _storages(state) for state in leaving)
+        leaving = (t for storage in storages(result) for t in self._leaving.get(storage, ()))
+        return all(state is not None and home in storages(state) for state in leaving)
 
     def _measure(self) -> None:
         for node in self._nodes:
@@ -145,24 +152,24 @@ class _Reinplace:
             # An item is one of many values: reading it reads none of the others.
             item = node.target is operator.getitem
             for read in [node] if item else node.all_input_nodes:
-                for storage in _storages(read):
+                for storage in storages(read):
                     self._last_use[storage] = at
-            if node.op == "call_function" and not _aliases_input(node):
-                self._temporary.update(_storages(node))
+            if node.op == "call_function" and not aliases_input(node):
+                self._temporary.update(storages(node))
         # A state's memory is only kept alive by its own final value through the closing copy.
         end = self._order[self._program.output]
         specs = self._program.signature.inputs
         for spec, node in zip(specs, self._program.placeholders, strict=True):
             if spec.role is Role.ACCUMULATOR and node not in self._states:
-                self._temporary.update(_storages(node))  # the update is the last to read it
+                self._temporary.update(storages(node))  # the update is the last to read it
                 continue
-            for storage in _storages(node):
+            for storage in storages(node):
                 self._temporary.discard(storage)
                 if node not in self._states:
                     self._last_use[storage] = end + 1
 
     def _home(self, node: fx.Node) -> int | None:
-        found = next(_storages(node), None)
+        found = next(storages(node), None)
         while found in self._homes:
             found = self._homes[found]
         return found
@@ -217,7 +224,7 @@ class _Reinplace:
         """The in-place form that eager ran, on a clone where the memory is not free."""
         if self._allowed(node, first, op):
             self._merge(node, first)
-        elif _same_layout(first.meta["val"], node.meta["val"]):
+        elif fits_in(first.meta["val"], node.meta["val"]):
             with self._graph.inserting_before(node):
                 node.args = (self._clone(first), *node.args[1:])
         else:
@@ -236,6 +243,39 @@ class _Reinplace:
                 self._merge(node, argument)
                 return
 
+    def _rows(self, node: fx.Node, each: Each) -> None:
+        """Every row writes its states, or clones where others need them as they are."""
+        columns: Any = [list(column) for column in node.args[0]]  # type: ignore[union-attr, arg-type]  # lists
+        others = Counter(self._home(argument) for argument in node.all_input_nodes)
+        results: dict[Any, fx.Node] = {user.args[1]: user for user in node.users}
+        places = [(column, row) for column in each.written for row in range(len(each.rows))]
+        for number, (column, row) in enumerate(places):
+            item, result = columns[column][row], results.get(number)
+            stays = result is None or self._may_stay(result, self._home(item))
+            if not (stays and self._free_after(item, node) and others[self._home(item)] == 1):
+                with self._graph.inserting_before(node):
+                    columns[column][row] = self._clone(item)
+        alone = [all(others[self._home(item)] == 1 for item in column) for column in columns]
+        spare = [
+            number
+            for number, column in enumerate(columns)
+            if number not in each.written
+            and alone[number]
+            and all(self._is_spare(item, node) for item in column)
+        ]
+        node.args = (columns, node.args[1])
+        node.target = EachInPlace(each, spare, reinplace)
+        node.meta["val"] = None
+        written = {user: columns[places[n][0]][places[n][1]] for n, user in results.items()}
+        for user, item in written.items():
+            self._merge(user, item)
+            self._replace_state(user, item)
+        replace_all(self._graph, written)
+
+    def _is_spare(self, item: fx.Node, at: fx.Node) -> bool:
+        """True for a tensor of the step's own that nothing reads after ``at``."""
+        return self._home(item) in self._temporary and self._free_after(item, at)
+
     def _in_place_lists(self, node: fx.Node, op: OpOverload) -> None:
         items = effects.written_values(op, node.args)
         if minds_form(node) and not node.meta.get(IN_PLACE):
@@ -246,7 +286,7 @@ class _Reinplace:
             return
         values = node.meta["val"]
         fits = all(
-            self._free_after(item, node) and _same_layout(item.meta["val"], value)
+            self._free_after(item, node) and fits_in(item.meta["val"], value)
             for item, value in zip(items, values, strict=True)
         )
         indices: list[Any] = [user.args[1] for user in results]
@@ -264,9 +304,7 @@ class _Reinplace:
     def _allowed(self, node: fx.Node, first: fx.Node, op: OpOverload) -> bool:
         if not isinstance(first.meta.get("val"), torch.Tensor):
             return False
-        if not _same_layout(first.meta["val"], node.meta["val"]) or not self._free_after(
-            first, node
-        ):
+        if not fits_in(first.meta["val"], node.meta["val"]) or not self._free_after(first, node):
             return False
         home = self._home(first)
         mixes = op._schema.name.removesuffix("_") in ACCUMULATING
@@ -348,37 +386,9 @@ class _Reinplace:
         return self._clone(value)
 
 
-def _storages(node: fx.Node) -> Iterator[int]:
-    value = node.meta.get("val")
-    for item in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(item, torch.Tensor):
-            yield storage_id(item)
-
-
-def _aliases_input(node: fx.Node) -> bool:
-    if node.target is operator.getitem:
-        return True
-    own = set(_storages(node))
-    return any(storage in own for arg in node.all_input_nodes for storage in _storages(arg))
-
-
 def _others(node: fx.Node, op: OpOverload) -> list[fx.Node]:
     """The node's tensor arguments besides those that its in-place form writes."""
     found: list[fx.Node] = []
     read = [arg for i, arg in enumerate(node.args) if i not in effects.written(op)]
     fx.map_arg((read, node.kwargs), found.append)
     return found
-
-
-def _same_layout(first: torch.Tensor, result: torch.Tensor) -> bool:
-    """True when the result fits into the first argument's memory, element by element."""
-    if not all(type(size) is int for size in (*first.shape, *result.shape)):
-        return False  # a size that depends on data
-    same = (first.shape, first.dtype, first.device, first.stride()) == (
-        result.shape,
-        result.dtype,
-        result.device,
-        result.stride(),
-    )
-    overlaps = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
-    return same and not overlaps

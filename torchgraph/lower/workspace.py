@@ -18,6 +18,7 @@ from .._torch import OpOverload, below_autograd
 from ..program import Program, TensorMeta
 from ..values import leaves
 from .allocations import real, taken
+from .rows import EachInPlace
 
 _LEAST_BYTES = 65536
 """An op with no argument and no result as large as this has no workspace that matters."""
@@ -40,7 +41,9 @@ def workspaces(program: Program) -> Mapping[fx.Node, int]:
         except RuntimeError:
             return {}
         _known.update((key, one.peak - one.end) for key, one in zip(missing, found, strict=True))
-    return {node: _known[key] for node, key in keys.items() if _known[key] > 0}
+    rows = [node for node in program.nodes if isinstance(node.target, EachInPlace)]
+    own = {node: node.target.peak for node in rows}  # type: ignore[union-attr]  # those
+    return own | {node: _known[key] for node, key in keys.items() if _known[key] > 0}
 
 
 def _may_take(node: fx.Node) -> bool:

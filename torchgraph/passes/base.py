@@ -24,6 +24,10 @@ class Pass(ABC):
     removes: ClassVar[frozenset[str]] = frozenset()
     """Op namespaces whose ordered calls the pass removes. Every other ordered call must stay."""
 
+    rows: ClassVar[bool] = False
+    """True for a pass that knows nodes which do the same for several rows, an `each.Each`. For all
+    others such nodes are replaced by each row's own ops before the pass runs."""
+
     retypes: ClassVar[bool] = False
     """True for a pass after which ordered calls may give tensors of another dtype."""
 

@@ -28,6 +28,7 @@ class Canonicalize(Pass):
     """Applies every rule once to every node, in program order."""
 
     name: ClassVar[str] = "canonicalize"
+    rows: ClassVar[bool] = True
     removes: ClassVar[frozenset[str]] = frozenset({"profiler"})
 
     def exact(self, program: Program) -> bool:

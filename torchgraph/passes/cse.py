@@ -26,6 +26,7 @@ class CommonSubexpressions(Pass):
     """
 
     name: ClassVar[str] = "cse"
+    rows: ClassVar[bool] = True
 
     def exact(self, program: Program) -> bool:
         """Always."""

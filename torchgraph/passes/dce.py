@@ -16,6 +16,7 @@ class DeadCode(Pass):
     """Erases nodes without users. Random draws stay: the draws after them must not shift."""
 
     name: ClassVar[str] = "dce"
+    rows: ClassVar[bool] = True
 
     def exact(self, program: Program) -> bool:
         """Always."""

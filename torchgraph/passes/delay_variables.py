@@ -28,6 +28,7 @@ class DelayVariables(Pass):
     """
 
     name: ClassVar[str] = "delay_variables"
+    rows: ClassVar[bool] = True
 
     def exact(self, program: Program) -> bool:
         """Always: the same ops on the same values."""

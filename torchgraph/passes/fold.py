@@ -28,6 +28,7 @@ class FoldConstants(Pass):
     """
 
     name: ClassVar[str] = "fold"
+    rows: ClassVar[bool] = True
     removes: ClassVar[frozenset[str]] = frozenset({PREDICATES})
     max_elements: int = 2**20
     """Larger results are computed in each step."""

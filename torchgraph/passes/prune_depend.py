@@ -26,6 +26,7 @@ class PruneDepend(Pass):
     """
 
     name: ClassVar[str] = "prune_depend"
+    rows: ClassVar[bool] = True
 
     def exact(self, program: Program) -> bool:
         """Always."""

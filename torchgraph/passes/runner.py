@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from torch import fx
-
+from .._torch import graph_module
 from ..debug import text
+from ..each import expanded
 from ..errors import InvalidOption, PassFailed
 from ..options import PassOptions
 from ..program import PassRecord, Program, provenance
@@ -38,6 +38,8 @@ def run(
     dump = _dump_directory(options.dump)
     budget = options.max_edits
     for number, one in enumerate(chosen, start=1):
+        if not one.rows:
+            program = expanded(program)
         _dump(program, dump, f"{number:02}-{one.name}.before.txt")
         edits, stopped = _apply(program, one, budget)
         _dump(program, dump, f"{number:02}-{one.name}.after.txt")
@@ -50,8 +52,9 @@ def run(
         if stopped:
             break
         budget = None if budget is None else budget - edits
-    program.gm.graph.lint()
-    program.gm = fx.GraphModule(program.gm, program.gm.graph)  # without constants that died
+    if strict:
+        program.gm.graph.lint()
+    program.gm = graph_module(program.gm, program.gm.graph)  # without constants that died
     return program
 
 

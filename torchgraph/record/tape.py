@@ -63,6 +63,21 @@ class Expectation(NamedTuple):
     provenance: Provenance
 
 
+class OptimizerStep(NamedTuple):
+    """The stretch of a tape that an optimizer's ``step()`` wrote."""
+
+    name: str
+    """Of the optimizer's class."""
+    start: int
+    """The entries before it."""
+    end: int
+    values: int
+    """How many values there were when it began, and when it ended."""
+    values_after: int
+    gradients: dict[str, int]
+    """By the name of a parameter, the value that was its gradient."""
+
+
 @dataclass
 class Tape:
     """Inputs, entries and what is kept of them."""
@@ -73,6 +88,7 @@ class Tape:
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
     """Tensors made from Python data, or from memory that nobody follows."""
     expectations: list[Expectation] = field(default_factory=list)
+    steps: list[OptimizerStep] = field(default_factory=list)
 
     def add(self, layout: Layout | None) -> int:
         """A new value."""

@@ -24,7 +24,7 @@ from ..program import OutputKind, OutputSpec, Role
 from . import number
 from .places import assign
 from .recorder import Recorder
-from .tape import Ref
+from .tape import OptimizerStep, Ref
 from .trail import Trail
 
 
@@ -168,7 +168,7 @@ class Update:
                     continue
                 if self._options.marks_gradients:
                     self._mark(optimizer, ops.gradient)
-                with self._noting_writes(number_):
+                with self._noting_writes(number_), self._noting_step(optimizer):
                     scaled_step(optimizer)
         self._scaling.update()
         for number_, found in self._scaling.found.items():
@@ -208,6 +208,22 @@ class Update:
                     mark = ops.before_update(leaf.value.detach())
                     spec = OutputSpec(OutputKind.BEFORE, leaf.fqn)
                     self.outputs.append((spec, self._ref(mark)))
+
+    @contextmanager
+    def _noting_step(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        tape, find = self._recorder.tape, self._recorder.memory.find
+        gradients = {
+            self._step.parameter_fqn(parameter): find(parameter.grad)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        }
+        known = {name: index for name, index in gradients.items() if index is not None}
+        start, values = len(tape.entries), len(tape.layouts)
+        yield
+        name = type(optimizer).__name__.lower()
+        now = len(tape.entries), len(tape.layouts)
+        tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
 
     @contextmanager
     def _noting_writes(self, n: int) -> Iterator[None]:

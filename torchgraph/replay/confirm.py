@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..each import expanded
 from ..errors import BackendWarning, SourceLine, warn
 from ..lower import Lowered, Plan, Region
 from ..program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
@@ -75,7 +76,9 @@ class Audit:
         self._name = name
         self._compiled = compiled
         self._regions = regions
-        self._parts = parts_of(program) if mode != "off" else ()
+        self._single = expanded(program)
+        """With the ops of each parameter, as the compiled program has them."""
+        self._parts = parts_of(self._single) if mode != "off" else ()
         self._calls = 0
         self._pending = mode != "off"
         """True until a call was confirmed, or could not be."""
@@ -177,7 +180,7 @@ class Audit:
     def _runs(self, values: Sequence[Any], random: Any) -> bool:
         """True when the `aten` program comes to an end."""
         try:
-            list(Reference(self.program, self._parts, Observed((), ())).run(values, _nobody))
+            list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
         except Exception:
             return False
         finally:
@@ -234,7 +237,7 @@ class Audit:
         ended = self._random()
         ends = self._ends(results, values)
         suspects: dict[Any, Suspect] = {}
-        reference = Reference(self.program, self._parts, observed)
+        reference = Reference(self._single, self._parts, observed)
         self._set_random(random)
 
         def judge(key: Any, node: fx.Node | None, expected: Any, got: Any, mixed: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from ..each import expanded
 from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
 from ..lower import Around, Lowered, Part, Plan, halve, lower, plain, scan
 from ..options import Options
@@ -62,7 +63,7 @@ class Graphing:
         elif device is None:
             self._why = "nothing of the program is on a GPU"
         else:
-            self.refusals = scan(program, device)
+            self.refusals = scan(expanded(program), device)
         if options.cuda_graph == "require" and (device is None or self.refusals):
             raise CudaGraphRefused(_message(self.refusals, self._why), where=_line(self.refusals))
         if self._why or self.refusals or device is None:

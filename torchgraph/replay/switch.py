@@ -16,6 +16,7 @@ import torch
 from .. import _extension
 from ..collection import paused
 from ..debug.stages import Stages
+from ..each import expanded
 from ..errors import BackendWarning, warn
 from ..lower import (
     Compilation,
@@ -97,7 +98,7 @@ class Switch:
             one_kernel=all(map(_extension.load, devices)),
             on_cpu=devices == {"cpu"},
         )
-        program = run(self._replay.captured.program, passes, options.passes)
+        program = run(expanded(self._replay.captured.program), passes, options.passes)
         eager_draws = options.rng == "eager"
         executable, regions = lower_to_regions(
             program,

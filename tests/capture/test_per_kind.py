@@ -1,0 +1,364 @@
+"""The update once per kind of parameter: what it takes in room, and when it is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests.parity.test_optimizers import ELEMENTWISE
+from torchgraph.debug import text
+from torchgraph.each import Each, expanded, is_each
+from torchgraph.lower.executable import lower
+from torchgraph.program import Phase, Program
+from torchgraph.testing import Setup, assert_parity
+from torchgraph.verify import Stage, verify
+
+Make = Callable[[Iterable[torch.Tensor]], optim.Optimizer]
+
+
+def adamw(parameters: Iterable[torch.Tensor]) -> optim.Optimizer:
+    return optim.AdamW(parameters, lr=0.1, weight_decay=0.01)
+
+
+def deep(layers: int) -> nn.Sequential:
+    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(layers)])
+
+
+def setup(make: Make = adamw, model: Callable[[], nn.Module] = lambda: deep(3)) -> Setup:
+    net = model()
+    return Setup(net, make(net.parameters()), lambda m, x: m(x).square().mean())
+
+
+def batches(count: int = 6) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(3, 4),) for _ in range(count)]
+
+
+def trained(make: Callable[[], Setup]) -> Any:
+    return assert_parity(make, batches())
+
+
+def program(graph: Any) -> Program:
+    return next(iter(graph._cache)).program
+
+
+def rows(found: Program) -> Iterator[Each]:
+    return (node.target for node in found.nodes if is_each(node))
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_optimizers_of_torch_have_one_node_a_kind(name: str) -> None:
+    graph = trained(lambda: setup(ELEMENTWISE[name]))
+    found = list(rows(program(graph)))
+    if any(branch.count > 1 for branch in graph.report().branches):
+        assert found == []  # Python asked each parameter's step number
+        return
+    weights = [f"model.{i}.{part}" for i in range(3) for part in ("weight", "bias")]
+    if name.startswith("Rprop"):  # which counts the elements of each sign
+        assert found == []
+    elif name.startswith("Adafactor"):  # which keeps a row and a column of a matrix
+        assert [each.rows for each in found] == [tuple(weights[::2]), tuple(weights[1::2])]
+    else:
+        assert [each.rows for each in found] == [tuple(weights)]
+
+
+def test_it_takes_room_per_kind() -> None:
+    small, large = (trained(lambda n=n: setup(model=lambda: deep(n))) for n in (2, 8))
+    assert program(small).count(Phase.UPDATE) == program(large).count(Phase.UPDATE)
+    sources = [next(iter(graph._cache)).executable.source for graph in (small, large)]
+    bodies = [source[source.index("def adamw_0") :] for source in sources]
+    assert bodies[0] == bodies[1]
+    assert len(bodies[0].splitlines()) > 20
+    for shown in (lambda graph: text.render(program(graph)), repr):
+        assert shown(small).count("addcdiv") == shown(large).count("addcdiv") > 0
+    reports = [graph.report() for graph in (small, large)]
+    counted = [{row.phase: row.after_passes for row in report.nodes} for report in reports]
+    assert counted[0][Phase.UPDATE] == counted[1][Phase.UPDATE]
+
+
+def test_the_text_says_what_is_done_for_each() -> None:
+    shown = text.render(program(trained(setup)))
+    assert "adamw = each of 6 parameters, model.0.weight to model.2.bias:  # update" in shown
+    assert "        gradient: f32[4, 4] = " in shown
+    assert "        yield step=" in shown
+    assert "],  # update model.0.weight" in shown
+    assert "getitem" not in shown
+
+
+def test_expanded_it_is_the_same_step() -> None:
+    found = program(trained(setup))
+    single = expanded(found)
+    assert not any(map(is_each, single.nodes))
+    assert any(map(is_each, found.nodes))  # it is a copy
+    verify(single, Stage.OPTIMIZED, strict=True)
+    modules = {node.meta["provenance"].module for node in single.nodes if "lerp" in node.name}
+    assert modules == {"model.0", "model.1", "model.2"}
+    values = [_example(spec) for spec in found.signature.inputs]
+    ends = []
+    for one in (found, single):
+        given = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
+        ends.append((*lower(one, "test").function(given), *given))
+    for left, right in zip(*ends, strict=True):
+        assert torch.equal(torch.as_tensor(left), torch.as_tensor(right))
+
+
+def _example(spec: Any) -> Any:
+    if spec.meta is None:
+        return 0.1
+    torch.manual_seed(len(spec.fqn))
+    return torch.rand(spec.meta.shape)
+
+
+def test_groups_with_other_settings_are_other_kinds() -> None:
+    def make(parameters: Iterable[torch.Tensor]) -> optim.Optimizer:
+        some = list(parameters)
+        groups = [{"params": some[:4], "weight_decay": 0.1}, {"params": some[4:], "amsgrad": True}]
+        return optim.AdamW(groups, lr=0.1)
+
+    graph = trained(lambda: setup(make))
+    assert [len(each.rows) for each in rows(program(graph))] == [4, 2]
+
+
+def test_one_of_its_kind_needs_no_node() -> None:
+    graph = trained(lambda: setup(model=lambda: nn.Linear(4, 4, bias=False)))
+    assert list(rows(program(graph))) == []
+
+
+def test_layouts_are_kinds() -> None:
+    def model() -> nn.Module:
+        net = nn.Sequential(
+            nn.Unflatten(1, (4, 1, 1)),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Flatten(),
+            nn.Linear(4, 4),
+        )
+        return net.to(memory_format=torch.channels_last)
+
+    graph = trained(lambda: setup(model=model))
+    kinds = {each.rows for each in rows(program(graph))}
+    assert ("model.1.weight", "model.2.weight") in kinds
+
+
+def test_step_numbers_may_differ() -> None:
+    def make() -> Setup:
+        net = deep(3)
+        optimizer = adamw(net.parameters())
+        for count, parameter in enumerate(net.parameters()):
+            for _ in range(count):
+                parameter.grad = torch.randn_like(parameter)
+                optimizer.step()
+                parameter.grad = None
+        return Setup(net, optimizer, lambda m, x: m(x).square().mean())
+
+    graph = trained(make)
+    assert [len(each.rows) for each in rows(program(graph))] == [6]
+
+
+class Following(optim.Optimizer):
+    """Each parameter goes by the size of the one before it."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        before = torch.ones(())
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad / (1 + before), alpha=-group["lr"])
+                before = parameter.abs().mean()
+
+
+class Numbered(optim.Optimizer):
+    """The first layers go slower."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for number, parameter in enumerate(group["params"]):
+                parameter.add_(parameter.grad, alpha=-group["lr"] * 0.5**number)
+
+
+class Summed(optim.Optimizer):
+    """All go by the sum of all gradients, as with clipping inside of a step."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        every = [p for group in self.param_groups for p in group["params"]]
+        total = sum(p.grad.square().sum() for p in every).sqrt()
+        for parameter in every:
+            parameter.sub_(parameter.grad / total, alpha=self.param_groups[0]["lr"])
+
+
+class Noisy(optim.Optimizer):
+    """Langevin dynamics: the draws are in the order of the parameters."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"])
+            parameter.add_(torch.randn_like(parameter), alpha=0.01)
+
+
+class Renewing(optim.Optimizer):
+    """Its slot is another tensor after each step."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["mean"] = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["mean"] = state["mean"] * 0.9 + parameter.grad
+            parameter.sub_(state["mean"], alpha=self.param_groups[0]["lr"])
+
+
+class Counting(optim.Optimizer):
+    """Its step counters are Python numbers."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["step"] = state.get("step", 0) + 1
+            parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"] / state["step"])
+
+
+@pytest.mark.parametrize("make", [Following, Numbered, Summed, Noisy, Renewing, Counting])
+def test_what_flows_between_parameters_stays_as_it_is(make: Make) -> None:
+    trained(lambda: setup(make))
+
+
+def test_a_norm_per_parameter_is_no_flow() -> None:
+    graph = trained(lambda: setup(lambda p: tg.optim.LAMB(p, lr=0.1)))
+    found = list(rows(program(graph)))
+    assert sum(len(each.rows) for each in found) in (0, 6)
+
+
+def test_parameters_in_one_memory() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            memory = torch.randn(32)
+            self.first = nn.Parameter(memory[:16].view(4, 4))
+            self.second = nn.Parameter(memory[16:].view(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.first @ self.second
+
+    graph = trained(lambda: setup(model=Flat))
+    assert list(rows(program(graph))) == []
+
+
+def test_a_gradient_that_is_returned() -> None:
+    def loss(model: Any, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    class Step(tg.Graph):
+        def __init__(self, model: nn.Module, optimizer: optim.Optimizer) -> None:
+            super().__init__()
+            self.model = model
+            self.add_optimizer(optimizer)
+
+        def build(self, x: torch.Tensor) -> Any:
+            value = loss(self.model, x)
+            value.backward()
+            return value, [p.grad for p in self.model.parameters()]
+
+    torch.manual_seed(0)
+    net, twin = deep(2), deep(2)
+    twin.load_state_dict(net.state_dict())
+    graph, other = Step(net, adamw(net.parameters())), adamw(twin.parameters())
+    for (x,) in batches():
+        _, given = graph(x)
+        other.zero_grad()
+        loss(twin, x).backward()
+        other.step()
+        for got, parameter in zip(given, twin.parameters(), strict=True):
+            assert torch.equal(got, parameter.grad)
+    for left, right in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(left, right)
+    assert list(rows(program(graph)))
+
+
+def test_weights_read_after_the_update_are_old_in_the_loss() -> None:
+    """`build` returns a view of a parameter: the value of before the update."""
+
+    def make() -> Setup:
+        net = deep(2)
+        return Setup(net, adamw(net.parameters()), _with_penalty)
+
+    trained(make)
+
+
+def _with_penalty(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model(x).square().mean() + model[0].weight.abs().sum()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        lambda config: config.enable_multi_tensor_update(True),
+        lambda config: config.set_gradient_accumulation_steps(3),
+        lambda config: config.enable_compress_memory(True),
+        lambda config: (
+            config.set_activation_checkpointing("matmuls")
+            if hasattr(config, "set_activation_checkpointing")
+            else config.enable_straighten_algorithm("MemoryFirst")
+        ),
+    ],
+    ids=["multi tensor", "accumulation", "memory", "order"],
+)
+def test_options_about_single_parameters_have_them(option: Callable[[Any], None]) -> None:
+    net = deep(2)
+    graph = tg.train_step(net, nn.functional.mse_loss, adamw(net.parameters()))
+    option(graph.config)
+    for _ in range(4):
+        graph(torch.randn(3, 4), torch.randn(3, 4))
+    assert list(rows(program(graph))) == []
+
+
+def test_a_pass_that_does_not_know_rows_meets_single_ops() -> None:
+    met: list[int] = []
+
+    class Look(tg.passes.Pass):
+        name = "look"
+
+        def exact(self, program: Program) -> bool:
+            return True
+
+        def apply(self, program: Program, edit: Any) -> None:
+            met.append(sum(map(is_each, program.nodes)))
+
+    class LookAtRows(Look):
+        name = "look_at_rows"
+        rows = True
+
+    net = deep(2)
+    graph = tg.train_step(net, nn.functional.mse_loss, adamw(net.parameters()))
+    graph.config.passes.insert(LookAtRows(), after="dce")
+    graph.config.passes.insert(Look(), after="look_at_rows")
+    for _ in range(4):
+        graph(torch.randn(3, 4), torch.randn(3, 4))
+    assert met == [1, 0]
+    assert list(rows(program(graph))) == []

@@ -1,0 +1,65 @@
+"""Lowered: what runs a step, be it one function or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import fx
+
+from ..errors import SourceLine
+from ..program import OutputSpec, Program, Signature
+
+
+class Lowered(Protocol):
+    """What runs a step, be it one function or several."""
+
+    @property
+    def signature(self) -> Signature:
+        """Of the step."""
+
+    @property
+    def program(self) -> Program:
+        """The lowered program, or the one whose parts are lowered."""
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """What the function returns: the signature's outputs without the states it writes."""
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The lowered programs."""
+
+    @property
+    def source(self) -> str:
+        """The functions, as Python."""
+
+    @property
+    def writes(self) -> bool:
+        """True when a run writes a state."""
+
+    @property
+    def random(self) -> bool:
+        """True when a run draws random numbers."""
+
+    def function(self, values: Sequence[Any], /) -> tuple[Any, ...]:
+        """One step: takes the values of ``signature.inputs`` as one list; writes in place."""
+
+    def wrote(self, error: BaseException) -> bool:
+        """True when the run that failed had begun to write states."""
+
+    @property
+    def expects(self) -> bool:
+        """True when a run may find that it was made for other values."""
+
+    def moved(self, error: BaseException) -> bool:
+        """True when the run failed before its last predicate had held, so before it wrote."""
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """The node at which a run failed; None when it was not inside the function."""
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """The user's line that a node comes from."""
+
+    def close(self) -> None:
+        """Give back what it holds besides code. It is not run any more."""

@@ -1,0 +1,58 @@
+"""`Each`, lowered: the body writes each row's states in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..each import Each, run
+from ..effects import Effects
+from ..program import Program, Role
+from .lifetimes import Lifetimes, peak
+
+RowFunction = Callable[[Sequence[Any]], Any]
+"""Takes a row and what is shared as one list."""
+
+
+class EachInPlace:
+    """The target of a lowered node: as `Each`, but it returns nothing."""
+
+    effects = Effects(mutates=True)
+
+    def __init__(
+        self, each: Each, spare: Collection[int], lower: Callable[[Program], Program]
+    ) -> None:
+        """``spare``: columns that may be written over. ``lower`` makes a body write in place."""
+        self.__name__ = each.__name__
+        self.rows = each.rows
+        self.body = lower(_with_spare(each.body, spare))
+
+    def __str__(self) -> str:
+        return f"{self.__name__}_"
+
+    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> None:
+        self.calling(partial(run, self.body))(columns, shared)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that a row allocates: the body was written for the largest."""
+        return peak(Lifetimes(self.body))
+
+    def calling(self, function: RowFunction) -> Callable[..., None]:
+        """The call, each row by ``function``."""
+
+        def call(columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> None:
+            for row in zip(*columns, strict=True):
+                function([*row, *shared])
+
+        return call
+
+
+def _with_spare(body: Program, spare: Collection[int]) -> Program:
+    specs = tuple(
+        replace(spec, role=Role.ACCUMULATOR) if number in spare else spec
+        for number, spec in enumerate(body.signature.inputs)
+    )
+    return Program(body.gm, replace(body.signature, inputs=specs))
