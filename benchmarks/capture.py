@@ -25,6 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchgraph.each import expanded
 from torchgraph.replay.replay import Replay
 
 from . import record
@@ -138,7 +139,7 @@ def _capture(case: Case, rounds: int) -> dict[str, Any]:
         replay: Replay = vars(graph)["_shown"][0]
     beyond = [sum(three) - 3 * alone for three, alone in zip(calls, eager, strict=True)]
     nodes = {
-        "captured": replay.captured.program.count(),
+        "captured": expanded(replay.captured.program).count(),
         "optimised": replay.program.count(),
         "parameters": sum(1 for _ in work.model.parameters()),
     }

@@ -50,7 +50,7 @@ def per_kind(
     """
     for step in reversed(tape.steps):
         try:
-            tape = _Rolled(tape, step, leaves, outputs).tape()
+            tape = _Kinds(tape, step, leaves, outputs).tape()
         except _Mixed:
             continue
     return tape
@@ -91,7 +91,7 @@ class _Tokens:
         return ("input", self.inputs.setdefault(index, len(self.inputs)))
 
 
-class _Rolled:
+class _Kinds:
     """One optimizer's step."""
 
     def __init__(

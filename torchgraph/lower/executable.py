@@ -28,8 +28,8 @@ from ..program import (
 )
 from .arena import COPIES, Arena, Block, form_of
 from .calls import Calls
+from .each_in_place import EachInPlace
 from .planning import MemoryPlan, plan
-from .rows import EachInPlace
 
 _INFIX = {
     operator.add: "+",

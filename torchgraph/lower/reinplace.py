@@ -23,10 +23,10 @@ from ..aliasing import aliases_input, refresh_views, storages
 from ..each import Each
 from ..nodes import replace_all
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
+from .each_in_place import EachInPlace
 from .expects import expects_of
 from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
 from .layouts import fits_in
-from .rows import EachInPlace
 from .skips import branch_on_flags
 
 aten = torch.ops.aten

@@ -18,7 +18,7 @@ from .._torch import OpOverload, below_autograd
 from ..program import Program, TensorMeta
 from ..values import leaves
 from .allocations import real, taken
-from .rows import EachInPlace
+from .each_in_place import EachInPlace
 
 _LEAST_BYTES = 65536
 """An op with no argument and no result as large as this has no workspace that matters."""
