@@ -126,9 +126,10 @@ def _measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
         for offset in range(len(STARTS)):
             start = STARTS[(number + offset) % len(STARTS)]
             found[start].append(_child(model, start, args.threads, steps))
-    for start, rounds in found.items():
-        if not math.isclose(rounds[0]["loss"], found[EAGER][0]["loss"], rel_tol=1e-4):
-            raise SystemExit(f"{start}: another loss than eager's; its figures mean nothing.")
+    losses = {start: rounds[0]["loss"] for start, rounds in found.items()}
+    others = [one for one in STARTS if not math.isclose(losses[one], losses[EAGER], rel_tol=1e-4)]
+    if AUTO in others:
+        raise SystemExit(f"{model}: another loss than eager's; the figures mean nothing.")
     entries = {
         start: {
             count: statistics.median(one["seconds"][count] for one in rounds)
@@ -139,6 +140,7 @@ def _measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "name": model,
         "steps": steps,
+        "another first loss": others,  # compiled code draws dropout's numbers anew
         "seconds": entries,
         "rounds": {start: [one["seconds"] for one in rounds] for start, rounds in found.items()},
         "verdicts": _verdicts(model, entries),
