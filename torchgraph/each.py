@@ -28,7 +28,8 @@ class Each:
     """The target of such a node: ``each(columns, shared)``.
 
     ``columns`` are lists with one value for each row, ``shared`` is a list. Returned is one list:
-    for each column that the body updates, in the order of its outputs, the new value of each row.
+    for each output of the body its value for each row. What the step keeps besides states comes
+    first, then the new values of the columns that the body updates.
     """
 
     effects = Effects()
@@ -39,20 +40,23 @@ class Each:
         self.body = body
         self.rows = tuple(rows)
         fqns = [spec.fqn for spec in body.signature.inputs]
-        updates = (o for o in body.signature.outputs if o.kind is OutputKind.UPDATE)
+        updates = [o for o in body.signature.outputs if o.kind is OutputKind.UPDATE]
         self.written = tuple(fqns.index(out.target) for out in updates)
         """The columns that it updates."""
+        self.kept = (len(body.signature.outputs) - len(updates)) * len(self.rows)
+        """How many of the results are no new values of columns."""
 
     def __str__(self) -> str:
         return self.__name__
 
     def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
         results = [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
-        return [row[i] for i in range(len(self.written)) for row in results]
+        return by_output(results)
 
-    def updates_named(self) -> list[str]:
-        """The names of the columns that it updates."""
-        return [self.body.placeholders[column].name for column in self.written]
+    def outputs(self) -> list[str]:
+        """The names of what a row returns; those of columns for their new values."""
+        kept = [f"kept_{number}" for number in range(self.kept // len(self.rows))]
+        return [*kept, *(self.body.placeholders[column].name for column in self.written)]
 
     def updates(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
         """What is updated, in the order of the results."""
@@ -78,6 +82,11 @@ def run(program: Program, values: Sequence[Any]) -> tuple[Any, ...]:
             found[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
     results: tuple[Any, ...] = fx.map_arg(program.results, found.__getitem__)
     return tuple(results)
+
+
+def by_output(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """The results of all rows, those of one output after the other."""
+    return [value for output in zip(*rows, strict=True) for value in output]
 
 
 def is_each(node: Any) -> bool:
@@ -143,7 +152,7 @@ def _expand(graph: fx.Graph, node: fx.Node, mode: Any) -> None:
                 if inner.op == "call_function":
                     made[inner] = _copy(graph, inner, made, f"{node.name}_{number}", owner, mode)
             results.append([made[result] for result in each.body.results])
-    values = [row[i] for i in range(len(each.written)) for row in results]
+    values = by_output(results)
     nodes.replace_all(graph, {item: values[item.args[1]] for item in node.users})  # type: ignore[index]  # an int
     graph.erase_node(node)
 

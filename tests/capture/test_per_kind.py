@@ -244,9 +244,18 @@ class Counting(optim.Optimizer):
             parameter.sub_(parameter.grad, alpha=self.param_groups[0]["lr"] / state["step"])
 
 
-@pytest.mark.parametrize("make", [Following, Numbered, Summed, Noisy, Renewing, Counting])
+@pytest.mark.parametrize("make", [Renewing, Counting])
+def test_what_a_row_makes_may_be_kept(make: Make) -> None:
+    graph = trained(lambda: setup(make))
+    assert [len(each.rows) for each in rows(program(graph))] == [6]
+    verify(program(graph), Stage.OPTIMIZED, strict=True)
+    verify(expanded(program(graph)), Stage.OPTIMIZED, strict=True)
+    assert "yield kept_0=" in text.render(program(graph))
+
+
+@pytest.mark.parametrize("make", [Following, Numbered, Summed, Noisy])
 def test_what_flows_between_parameters_stays_as_it_is(make: Make) -> None:
-    trained(lambda: setup(make))
+    assert list(rows(program(trained(lambda: setup(make))))) == []
 
 
 def test_a_norm_per_parameter_is_no_flow() -> None:

@@ -208,9 +208,10 @@ class _Copy:
         written = each.updates(columns)
         args = fx.map_arg(node.args, self._arguments(node))
         new = self._made[node] = nodes.call(self._new, each, args, {})
-        value = [fake_like(self._mode, one.meta["val"]) for one in written]
+        kept: Any = list(node.meta.get("val", ()))[: each.kept]
+        value = kept + [fake_like(self._mode, one.meta["val"]) for one in written]
         new.meta.update(val=value, provenance=provenance(node))
-        self._write_parts(node, new, dict(enumerate(written)))
+        self._write_parts(node, new, dict(enumerate(written, start=each.kept)))
 
     def _in_place(self, node: fx.Node) -> None:
         op: Any = node.target

@@ -108,7 +108,7 @@ class _Writer:
         args, kwargs = self._argument(entry.args), self._argument(entry.kwargs)
         node = nodes.call(self._graph, entry.target, args, kwargs)
         node.meta["provenance"] = entry.provenance
-        if entry.number is not None:
+        if entry.number is not None and not isinstance(entry.target, Each):
             node.meta["val"] = self._value_of(entry)
             self._nodes[entry.outs] = node
             return
@@ -140,7 +140,8 @@ class _Writer:
         if outs is None:
             return None
         layout = self._tape.layouts[outs]
-        assert layout is not None
+        if layout is None:  # a row's number
+            return _stand_in(entry.number[outs])
         self._check_layout(layout, entry)
         return self._fakes.of(layout)
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import effects
-from ..each import Each
+from ..each import Each, by_output
 from ..errors import GraphError
-from ..program import OutputSpec, Phase, Program, Provenance, Role
+from ..program import OutputKind, OutputSpec, Phase, Program, Provenance, Role
 from ..record.tape import Entry, Layout, OptimizerStep, Ref, Tape, refs
 from ..values import same_layout
 from .functionalize import functionalize
@@ -39,6 +39,8 @@ class _Row(NamedTuple):
     inputs: list[int]
     """The values that are the parameter's own."""
     shared: list[int]
+    kept: list[int]
+    """What is read after the step: a counter in a Python number, a slot that is made anew."""
 
 
 def per_kind(
@@ -106,6 +108,8 @@ class _Kinds:
         self._leaves = {index: leaf for leaf, index in leaves}
         self._own: dict[tuple[str, int], str] = {}
         """Memory, or a number -> the parameter that it belongs to."""
+        self._numbers: dict[int, Any] = {}
+        """What numbers were, by value."""
         self._enter_owned()
         self._common: list[int] = []
         """Places of entries that are about no parameter."""
@@ -113,7 +117,7 @@ class _Kinds:
         self._foreign = set(map(self._key, range(step.values)))
         for place in range(step.start, step.end):
             self._follow(place)
-        self._check_readers(outputs)
+        self._kept = self._read_later(outputs)
 
     def tape(self) -> Tape:
         """With an entry for each kind."""
@@ -175,18 +179,18 @@ class _Kinds:
             self._give(index, name)
         self._places.setdefault(name, []).append(place)
 
-    def _check_readers(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> None:
-        """Refuse where something else reads what a row makes on its way, or Python looks at it."""
+    def _read_later(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> set[int]:
+        """What rows make and something else reads. Refused is what Python looks at."""
         tape, step = self._tape, self._step
-        later = [(entry.args, entry.kwargs) for entry in tape.entries[step.end :]]
         made = range(step.values, step.values_after)
-        read = (ref.index for ref in refs([*later, *(value for _, value in outputs)]))
-        looked_at = [found for found in tape.expectations if found.place > step.start]
-        inside = [found.looked_at for found in looked_at if found.place <= step.end]
-        after = [found.looked_at for found in looked_at if found.place > step.end]
-        unsafe = [*inside, *(index for index in (*read, *after) if index in made)]
-        if any(self._owner(index) is not None for index in unsafe):
-            raise _Mixed
+        for found in tape.expectations:
+            inside = step.start < found.place <= step.end
+            after = found.place > step.end and found.looked_at in made
+            if (inside or after) and self._owner(found.looked_at) is not None:
+                raise _Mixed
+        later = [(entry.args, entry.kwargs) for entry in tape.entries[step.end :]]
+        read = {ref.index for ref in refs([*later, *(value for _, value in outputs)])}
+        return {index for index in read if index in made and self._owner(index) is not None}
 
     # --- kinds ------------------------------------------------------------------------------------
 
@@ -202,7 +206,9 @@ class _Kinds:
         storages: dict[int, int] = {}
         for index in (*tokens.inputs, *tokens.made):
             key.append(_layout(self._tape.layouts[index], like, storages))
-        return tuple(key), _Row(name, entries, list(tokens.inputs), list(tokens.shared))
+        kept = [index for index in tokens.made if index in self._kept]
+        key.append(tokens.of([Ref(index) for index in kept]))
+        return tuple(key), _Row(name, entries, list(tokens.inputs), list(tokens.shared), kept)
 
     def _each(self, rows: list[_Row]) -> Entry | None:
         """The entry of a kind; None where its ops have no functional form."""
@@ -211,10 +217,14 @@ class _Kinds:
         if body is None:
             return None
         each = Each(self._step.name, body, [row.parameter for row in rows])
+        kept = by_output([row.kept for row in rows])
+        numbers = {i: self._number(i) for i in kept if self._tape.layouts[i] is None}
+        outs = [*kept, *[None] * len(each.written) * len(rows)] if kept else None
         columns = [[Ref(row.inputs[i]) for row in rows] for i in range(len(longest.inputs))]
         args = (columns, [Ref(index) for index in longest.shared])
         frames = longest.entries[0].provenance.frames
-        return Entry(each, args, {}, None, Provenance(phase=Phase.UPDATE, frames=frames))
+        here = Provenance(phase=Phase.UPDATE, frames=frames)
+        return Entry(each, args, {}, outs, here, numbers or None)
 
     def _elements(self, inputs: Sequence[int]) -> int:
         layouts = [self._tape.layouts[index] for index in inputs]
@@ -222,9 +232,12 @@ class _Kinds:
 
     def _body(self, row: _Row) -> Program | None:
         leaves = self._inputs([*row.inputs, *row.shared], row.parameter)
-        written = graph_of(Tape(self._tape.layouts, row.entries), leaves, [])
+        numbered = enumerate(row.kept)
+        kept = [(OutputSpec(OutputKind.USER, str(n)), Ref(index)) for n, index in numbered]
+        written = graph_of(Tape(self._tape.layouts, row.entries), leaves, kept)
+        inputs, specs = [leaf for leaf, _ in leaves], [spec for spec, _ in kept]
         try:
-            found = functionalize(written.gm, written.mode, [leaf for leaf, _ in leaves], [])
+            found = functionalize(written.gm, written.mode, inputs, specs)
         except GraphError:
             return None  # whoever sees the whole step says what is wrong
         assert found is not None
@@ -253,8 +266,10 @@ class _Kinds:
         """What a number was in the recorded step."""
         if index in self._leaves:
             return self._leaves[index].value
-        made = (entry for entry in self._tape.entries if entry.outs == index)
-        return next(made).number
+        if not self._numbers:
+            made = (entry for entry in self._tape.entries if entry.number is not None)
+            self._numbers = {entry.outs: entry.number for entry in made}
+        return self._numbers[index]
 
     def _name(self, index: int, parameter: str) -> str:
         """As the body calls an input: ``parameter``, ``gradient``, ``exp_avg``, ``lr``."""
@@ -322,5 +337,6 @@ def _keeps_layouts(body: Program) -> bool:
     """True when the new value of each tensor is laid out as the tensor."""
     inputs = {node.name: node.meta["val"] for node in body.placeholders}
     names = {spec.fqn: spec.name for spec in body.signature.inputs}
-    updates = zip(body.signature.outputs, body.results, strict=True)
+    outputs = zip(body.signature.outputs, body.results, strict=True)
+    updates = [(o, value) for o, value in outputs if o.kind is OutputKind.UPDATE]
     return all(same_layout(inputs[names[o.target]], value.meta["val"]) for o, value in updates)

@@ -147,7 +147,7 @@ class OperatorLines:
         ]
         given += [f"{inner.name}={self._argument(value)}" for inner, value in shared.items()]
         rows = f"each of {len(each.rows)} parameters, {each.rows[0]} to {each.rows[-1]}"
-        updated = ", ".join(each.updates_named())
+        updated = ", ".join(each.outputs())
         origin = provenance(node)
         self._add("", f"{name}({rows}: {', '.join(given)}) -> ({updated} of each)", origin)
         for number, inner in enumerate(each.body.nodes):

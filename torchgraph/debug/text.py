@@ -91,7 +91,7 @@ def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
     for inner in each.body.nodes:
         if inner.op == "call_function":
             yield inner, f"        {_statement(each.body.gm, inner)}"
-    updates = zip(each.updates_named(), each.body.results, strict=True)
+    updates = zip(each.outputs(), each.body.results, strict=True)
     new = ", ".join(f"{name}={_argument(value)}" for name, value in updates)
     yield None, f"        yield {new}"
 

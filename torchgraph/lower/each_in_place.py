@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..each import Each, run
+from ..each import Each, by_output, run
 from ..effects import Effects
 from ..program import Program, Role
 from .lifetimes import Lifetimes, peak
@@ -17,7 +17,7 @@ RowFunction = Callable[[Sequence[Any]], Any]
 
 
 class EachInPlace:
-    """The target of a lowered node: as `Each`, but it returns nothing."""
+    """The target of a lowered node: as `Each`, but it returns no new values of columns."""
 
     effects = Effects(mutates=True)
 
@@ -32,20 +32,20 @@ class EachInPlace:
     def __str__(self) -> str:
         return f"{self.__name__}_"
 
-    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> None:
-        self.calling(partial(run, self.body))(columns, shared)
+    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+        return self.calling(partial(run, self.body))(columns, shared)
 
     @property
     def peak(self) -> int:
         """The most bytes that a row allocates: the body was written for the largest."""
         return peak(Lifetimes(self.body))
 
-    def calling(self, function: RowFunction) -> Callable[..., None]:
+    def calling(self, function: RowFunction) -> Callable[..., list[Any]]:
         """The call, each row by ``function``."""
 
-        def call(columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> None:
-            for row in zip(*columns, strict=True):
-                function([*row, *shared])
+        def call(columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+            rows = [function([*row, *shared]) for row in zip(*columns, strict=True)]
+            return by_output(rows)
 
         return call
 

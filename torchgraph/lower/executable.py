@@ -278,7 +278,7 @@ class _Writer:
             return self._bind(self._calls.best(node), target._schema.name.split("::")[-1])
         return self._bind(target, getattr(target, "__name__", "call"))
 
-    def _each(self, target: EachInPlace) -> Callable[..., None]:
+    def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:
         name = f"{target.__name__}_{len(self.rows)}"
         writer = _Writer(target.body, f"{self._filename[12:-1]}, {name}", Arena(), name)
         function = writer.compile()

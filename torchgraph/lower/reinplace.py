@@ -247,7 +247,7 @@ class _Reinplace:
         """Every row writes its states, or clones where others need them as they are."""
         columns: Any = [list(column) for column in node.args[0]]  # type: ignore[union-attr, arg-type]  # lists
         others = Counter(self._home(argument) for argument in node.all_input_nodes)
-        results: dict[Any, fx.Node] = {user.args[1]: user for user in node.users}
+        results: dict[Any, fx.Node] = {user.args[1] - each.kept: user for user in node.users}  # type: ignore[operator]  # ints
         places = [(column, row) for column in each.written for row in range(len(each.rows))]
         for number, (column, row) in enumerate(places):
             item, result = columns[column][row], results.get(number)
@@ -265,8 +265,9 @@ class _Reinplace:
         ]
         node.args = (columns, node.args[1])
         node.target = EachInPlace(each, spare, reinplace)
-        node.meta["val"] = None
-        written = {user: columns[places[n][0]][places[n][1]] for n, user in results.items()}
+        node.meta["val"] = list(node.meta["val"])[: each.kept] or None
+        updated = {places[n]: user for n, user in results.items() if n >= 0}
+        written = {user: columns[column][row] for (column, row), user in updated.items()}
         for user, item in written.items():
             self._merge(user, item)
             self._replace_state(user, item)

@@ -43,11 +43,10 @@ def run(
         _dump(program, dump, f"{number:02}-{one.name}.before.txt")
         edits, stopped = _apply(program, one, budget)
         _dump(program, dump, f"{number:02}-{one.name}.after.txt")
-        if edits or strict:
-            verify(program, Stage.OPTIMIZED, made_by=one.name, strict=strict)
-            promises = verify_promises(
-                promises, program, made_by=one.name, removes=one.removes, retypes=one.retypes
-            )
+        verify(program, Stage.OPTIMIZED, made_by=one.name, strict=strict)
+        promises = verify_promises(
+            promises, program, made_by=one.name, removes=one.removes, retypes=one.retypes
+        )
         if on_pass is not None:
             on_pass(one, program)
         if stopped:

@@ -48,7 +48,8 @@ class Entry:
     """The number of the value that it returned, or a list of them; None where there is none."""
     provenance: Provenance = field(compare=False)
     number: Any = None
-    """Of a function on numbers, what came out; of ``.item()`` too."""
+    """Of a function on numbers, what came out; of ``.item()`` too. Of rows, the numbers among their
+    results, by value."""
 
 
 class Expectation(NamedTuple):
