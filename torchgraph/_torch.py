@@ -296,12 +296,39 @@ def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
     optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers
 
 
-def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """True when a user's hooks, for this or for every optimizer, run around the step."""
+OPTIMIZER_ATTRIBUTES = frozenset(
+    {
+        "_optimizer_step_pre_hooks",
+        "_optimizer_step_post_hooks",
+        "_optimizer_state_dict_pre_hooks",
+        "_optimizer_state_dict_post_hooks",
+        "_optimizer_load_state_dict_pre_hooks",
+        "_optimizer_load_state_dict_post_hooks",
+        "_zero_grad_profile_name",
+        "_warned_capturable_if_run_uncaptured",
+        "_opt_called",
+        "_step_count",
+        "grad_scale",
+        "found_inf",
+    }
+)
+"""What torch itself keeps in an optimizer, and no step goes by."""
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
+    """A user's hooks around the step, of this and of every optimizer, before and after it."""
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     places = (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-    hooks = (hook for place in places for hook in place.values())
-    return any(not getattr(hook, "__module__", "").startswith("torchgraph.") for hook in hooks)
+    return tuple(tuple(filter(_is_users, place.values())) for place in places)
+
+
+def _is_users(hook: Any) -> bool:
+    return not getattr(hook, "__module__", "").startswith("torchgraph.")
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """True when a user's hooks, for this or for every optimizer, run around the step."""
+    return any(step_hooks(optimizer))
 
 
 def fast_op(op: OpOverload) -> Callable[..., Any]:

@@ -126,6 +126,13 @@ class Recordings:
         outcome: Outcome,
         options: Options,
     ) -> None:
+        if known.drafts and outcome.moved:
+            self._stay_eager(
+                known,
+                f"{outcome.moved} moves in the optimizer's own step, which may go by it. A number "
+                "that is kept in optimizer.state or in a param group may move",
+            )
+            return
         found = [(draft, difference(draft.outcome, outcome)) for draft in known.drafts]
         same = next((draft for draft, apart in found if apart is None), None)
         if same is None:
@@ -180,11 +187,18 @@ class Recordings:
         known.drafts.remove(draft)
         self._warn_of_writes(outcome)
         if not replay.refit(outcome.after):  # the tensors that are there now
-            replay = self._compile(outcome, call)
+            try:
+                replay = self._compile(outcome, call)
+            except Exception as error:  # eager has made the step
+                self._stay_eager(known, f"no program can be made of it: {error!r}")
+                return
             if not replay.refit(outcome.after):
                 known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
                 return
-        wrong = unlike(as_eager(replay, options), start, call, outcome)
+        try:
+            wrong = unlike(as_eager(replay, options), start, call, outcome)
+        except Exception as error:  # eager has made the step: whatever it is, that stands
+            wrong = f"it fails with {type(error).__name__}: {error}"
         if wrong:
             known.eager = f"its program does not compute what eager does: {wrong}"
             warn(

@@ -58,10 +58,10 @@ def test_optimizers_of_torch_have_one_node_a_kind(name: str) -> None:
         assert found == []  # Python asked each parameter's step number
         return
     weights = [f"model.{i}.{part}" for i in range(3) for part in ("weight", "bias")]
-    if name.startswith("Rprop"):  # which counts the elements of each sign
+    if name.startswith("Rprop") or name.startswith(
+        "Adafactor"
+    ):  # which counts the elements of each sign
         assert found == []
-    elif name.startswith("Adafactor"):  # which keeps a row and a column of a matrix
-        assert [each.rows for each in found] == [tuple(weights[::2]), tuple(weights[1::2])]
     else:
         assert [each.rows for each in found] == [tuple(weights)]
 
@@ -130,18 +130,13 @@ def test_one_of_its_kind_needs_no_node() -> None:
 
 def test_layouts_are_kinds() -> None:
     def model() -> nn.Module:
-        net = nn.Sequential(
-            nn.Unflatten(1, (4, 1, 1)),
-            nn.Conv2d(4, 4, 3, padding=1),
-            nn.Conv2d(4, 4, 3, padding=1),
-            nn.Flatten(),
-            nn.Linear(4, 4),
-        )
+        convolutions = [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2)]
+        net = nn.Sequential(nn.Unflatten(1, (4, 1, 1)), *convolutions, nn.Flatten(), deep(1))
         return net.to(memory_format=torch.channels_last)
 
     graph = trained(lambda: setup(model=model))
-    kinds = {each.rows for each in rows(program(graph))}
-    assert ("model.1.weight", "model.2.weight") in kinds
+    kinds = [each.rows for each in rows(program(graph))]
+    assert kinds == [("model.1.weight", "model.2.weight"), ("model.4.0.weight", "model.4.0.bias")]
 
 
 def test_step_numbers_may_differ() -> None:
@@ -156,6 +151,77 @@ def test_step_numbers_may_differ() -> None:
         return Setup(net, optimizer, lambda m, x: m(x).square().mean())
 
     graph = trained(make)
+    assert [len(each.rows) for each in rows(program(graph))] == [6]
+
+
+class Branches(nn.Module):
+    """Whose biases have one gradient: their values are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x) + self.second(x * x)
+
+
+@pytest.mark.parametrize("name", ["SGD, decay", "SGD, nesterov", "Adam, maximize", "AdamW"])
+def test_a_gradient_of_two_rows_is_not_written_over(name: str) -> None:
+    trained(lambda: setup(ELEMENTWISE[name], model=Branches))
+
+
+def _clamped(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
+    with torch.no_grad():
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.clamp_(-0.2, 0.2)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_parameters_that_are_tied_later(hooked: bool) -> None:
+    nets, optimizers = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        nets.append(deep(3))
+        optimizers.append(optim.SGD(nets[-1].parameters(), lr=0.1, momentum=0.9))
+        if hooked:
+            optimizers[-1].register_step_post_hook(_clamped)
+    graph = tg.train_step(nets[0], nn.functional.mse_loss, optimizers[0])
+    graph.config.set_backend("aten")
+    for number in range(9):
+        if number == 5:
+            for net in nets:
+                net[1].weight.data = net[0].weight.data
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        graph(x, y)
+        optimizers[1].zero_grad()
+        nn.functional.mse_loss(nets[1](x), y).backward()
+        optimizers[1].step()
+        for left, right in zip(*(net.parameters() for net in nets), strict=True):
+            assert torch.equal(left, right), number
+
+
+class Named(optim.Optimizer):
+    """Slots with the names that a body gives to what is read."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+        for parameter in self.param_groups[0]["params"]:
+            for name in ("gradient", "gradient_2", "parameter", "lr"):
+                self.state[parameter][name] = torch.zeros_like(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["gradient"].mul_(0.9).add_(parameter.grad)
+            state["gradient_2"].add_(state["gradient"], alpha=0.5)
+            state["parameter"].copy_(parameter)
+            state["lr"].sub_(state["gradient_2"])
+            parameter.sub_(state["gradient"], alpha=self.param_groups[0]["lr"])
+
+
+def test_names_of_slots_are_the_users() -> None:
+    graph = trained(lambda: setup(Named))
     assert [len(each.rows) for each in rows(program(graph))] == [6]
 
 

@@ -1,15 +1,17 @@
 """The update once per kind of parameter: equal rows of a recorded step become one node.
 
 An optimizer's step does the same ops to parameter after parameter. Where the recording shows no
-flow between them, parameters with equal ops, settings and layouts are rows of one `Each`. On the
-CPU: on a GPU optimizers take lists of parameters, and the host keeps numbers of single ones.
+flow between them, and one round over them, neighbours with equal ops, settings and layouts are rows
+of one `Each`. What runs when stays eager's order, which counts where parameters are tied later.
+On the CPU: on a GPU optimizers take lists of parameters, and the host keeps numbers of single ones.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -121,12 +123,14 @@ class _Kinds:
 
     def tape(self) -> Tape:
         """With an entry for each kind."""
-        kinds: dict[Any, list[_Row]] = {}
-        for name, places in self._places.items():
-            key, row = self._described(name, [self._tape.entries[place] for place in places])
-            kinds.setdefault(key, []).append(row)
+        described = [
+            self._described(name, [self._tape.entries[place] for place in places])
+            for name, places in self._places.items()
+        ]
         made: list[Entry] = []
-        for rows in kinds.values():
+        # In eager's order: parameters that come to share memory are updated as eager does.
+        for _, kind in groupby(described, key=itemgetter(0)):
+            rows = [row for _, row in kind]
             each = self._each(rows) if len(rows) > 1 else None
             made += [each] if each else [entry for row in rows for entry in row.entries]
         if len(made) == sum(map(len, self._places.values())):
@@ -167,10 +171,14 @@ class _Kinds:
         if len(owners) > 1 or (written and not owners):
             raise _Mixed
         if not owners:
+            if self._places and self._reads_memory(entry):
+                raise _Mixed  # rows may come to lie there
             self._common.append(place)
             return
         (name,) = owners
         assert name is not None
+        if name in self._places and name != next(reversed(self._places)):
+            raise _Mixed  # a second round: one row after the other would be another order
         if any(self._owner(index) is None for index in written):
             raise _Mixed
         for index in flat(entry.outs):
@@ -178,6 +186,10 @@ class _Kinds:
                 raise _Mixed  # a view of what nobody owns
             self._give(index, name)
         self._places.setdefault(name, []).append(place)
+
+    def _reads_memory(self, entry: Entry) -> bool:
+        layouts = (self._tape.layouts[ref.index] for ref in refs((entry.args, entry.kwargs)))
+        return any(layout is not None and layout.shape for layout in layouts)
 
     def _read_later(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> set[int]:
         """What rows make and something else reads. Refused is what Python looks at."""
@@ -249,12 +261,15 @@ class _Kinds:
 
     def _inputs(self, values: Sequence[int], parameter: str) -> list[tuple[Leaf, int]]:
         """What stands for the body's inputs, with names of their own."""
-        met: Counter[str] = Counter()
+        met: set[str] = set()
         leaves = []
         for index in values:
-            name = self._name(index, parameter)
-            met[name] += 1
-            name = name if met[name] == 1 else f"{name}_{met[name]}"
+            plain = name = self._name(index, parameter)
+            for number in count(2):
+                if name not in met:
+                    break
+                name = f"{plain}_{number}"
+            met.add(name)
             tensor = self._tape.layouts[index] is not None
             role, value = (Role.INPUT, torch.empty(0)) if tensor else (Role.SCALAR, None)
             if value is None:

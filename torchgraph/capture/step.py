@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from .._torch import has_step_hooks, storage_id, tensor_hooks
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
+from ..guards import OwnState
 from ..program import ParameterGroup, Role
 
 Path = tuple[Any, ...]
@@ -89,6 +90,9 @@ class Step:
     index: dict[int, int] = field(default_factory=dict)
     """id of a tensor -> its leaf."""
     scaler: Scaler | None = None
+    objects: list[tuple[str, Any]] = field(default_factory=list)
+    """What param groups hold besides tensors, numbers and plain values."""
+    _names: set[str] = field(default_factory=set)
 
     @classmethod
     def scan(
@@ -161,7 +165,9 @@ class Step:
         parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
         gradient_hooks = tensor_hooks(parameters)
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
-        return modules, ties, statics, groups, hooked
+        objects = tuple((fqn, id(value)) for fqn, value in self.objects)
+        own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
+        return modules, ties, statics, groups, hooked, objects, own
 
     def scaler_reads(self) -> Iterator[tuple[str, Any, str, Any]]:
         """The tensors of a GradScaler, as attributes that must stay the same objects."""
@@ -201,6 +207,9 @@ class Step:
                 self.places.append(Place(holder, name, known))
 
     def _add(self, leaf: Leaf) -> None:
+        while leaf.fqn in self._names:  # slots may be called 0 and '0'
+            leaf = replace(leaf, fqn=f"{leaf.fqn}_")
+        self._names.add(leaf.fqn)
         if isinstance(leaf.value, torch.Tensor):
             self.index[id(leaf.value)] = len(self.leaves)
         self.leaves.append(leaf)
@@ -277,3 +286,5 @@ class Step:
                 self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
         elif isinstance(value, _STATIC):
             self.statics.append(Static(fqn, root, path, value))
+        elif not in_state:
+            self.objects.append((fqn, value))

@@ -2,5 +2,6 @@
 
 from .checks import ABSENT as ABSENT, Read as Read, same_attribute as same_attribute
 from .guards import Guards as Guards, Modules as Modules, check_gradients as check_gradients
+from .optimizers import OwnState as OwnState
 from .tensors import Starts as Starts, starts_of_like as starts_of_like
 from .values import ValueGuard as ValueGuard

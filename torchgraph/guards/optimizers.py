@@ -9,8 +9,52 @@ from typing import Any
 
 import torch
 
+from .._torch import OPTIMIZER_ATTRIBUTES, step_hooks
 from ..program import TensorMeta
 from .checks import Members
+
+
+class OwnState:
+    """What an optimizer's ``step()`` may go by besides states and param groups.
+
+    Its class and step, hooks around the step, and its attributes: plain values by value, others by
+    identity, lists and dicts by what they hold, too.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.held = (*step_hooks(optimizer), *_attributes(optimizer).values())
+        """Kept, so that nothing else gets its identity."""
+        hooks = tuple(tuple(map(id, held)) for held in step_hooks(optimizer))
+        attributes = {name: _own(value) for name, value in _attributes(optimizer).items()}
+        self.attributes = attributes
+        self.key = (type(optimizer), id(type(optimizer).step), hooks, tuple(attributes.items()))
+
+    def moved(self, optimizer: torch.optim.Optimizer) -> str:
+        """The attribute that is another one now; empty when none is."""
+        now = OwnState(optimizer).attributes
+        names = (n for n in now if n in self.attributes and now[n] != self.attributes[n])
+        return next(names, "")
+
+
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    own = vars(optimizer)
+    return {name: own[name] for name in own if name not in _KNOWN_ATTRIBUTES}
+
+
+_KNOWN_ATTRIBUTES = frozenset({"state", "param_groups", "defaults", *OPTIMIZER_ATTRIBUTES})
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, complex, str, type(None))):
+        return (type(value), repr(value))
+    if isinstance(value, (list, dict)):
+        return (id(value), tuple(map(_shallow, _content(value))))
+    return id(value)
+
+
+def _shallow(value: Any) -> Any:
+    plain = isinstance(value, (bool, int, float, complex, str, type(None)))
+    return (type(value), repr(value)) if plain else id(value)
 
 
 class OptimizerGuard:
@@ -30,6 +74,11 @@ class OptimizerGuard:
         self._last = [self._values(i) for i in range(len(self._groups))]
         self._mutable = [any(True for _ in _containers(values)) for values in self._last]
         self._frozen = [_frozen(values) for values in self._last]
+        self._own = OwnState(optimizer)
+        self._vars = list(vars(optimizer).values())
+        own = _attributes(optimizer).values()
+        self._holds_more = any(True for _ in _containers(own))
+        self._hooks = step_hooks(optimizer)
 
     def broken(self) -> str:
         """What changed, in words; empty when nothing did."""
@@ -47,7 +96,20 @@ class OptimizerGuard:
                 return "the parameters of a param group changed"
             if not self._settings_hold(i):
                 return f"a setting of param group {i} changed"
+        if not self._own_holds():
+            return "an attribute, a hook or the step() of an optimizer changed"
         return ""
+
+    def _own_holds(self) -> bool:
+        optimizer = self.optimizer
+        now = list(vars(optimizer).values())
+        same = len(now) == len(self._vars) and all(map(operator.is_, now, self._vars))
+        if same and not self._holds_more and step_hooks(optimizer) == self._hooks:
+            return True
+        if OwnState(optimizer).key != self._own.key:
+            return False
+        self._vars = now
+        return True
 
     def compile(self, checks: Any) -> None:
         """Add this to the compiled checks."""
@@ -57,6 +119,7 @@ class OptimizerGuard:
         checks.slots(*optimizer.state.values())
         if self._inside:
             checks.call(self._inside.hold, ())
+        checks.call(self._own_holds, ())
         checks.attribute(optimizer, "param_groups", optimizer.param_groups)
         checks.elements(optimizer.param_groups)
         for i, group in enumerate(self._groups):
@@ -106,7 +169,8 @@ def _frozen(values: Any) -> Any:
         return (TensorMeta.of(values), id(values))
     if isinstance(values, dict):
         return tuple((key, _frozen(value)) for key, value in values.items())
-    return (type(values), values)
+    plain = isinstance(values, (bool, str, type(None), torch.dtype, torch.device))
+    return (type(values), values if plain else id(values))
 
 
 def _containers(values: Iterable[Any]) -> Iterator[list[Any] | dict[Any, Any]]:

@@ -292,7 +292,7 @@ class _Writer:
             inner = ", ".join(self._value(item) for item in value)
             return f"[{inner}]"
         if isinstance(value, float) and math.isfinite(value):
-            return repr(value)
+            return repr(float(value))  # NumPy's has a text of its own
         if type(value) in _LITERALS:
             return repr(value)
         return self._bind(value, "const")

@@ -23,6 +23,7 @@ from ..aliasing import aliases_input, refresh_views, storages
 from ..each import Each
 from ..nodes import replace_all
 from ..program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
+from ..values import flat
 from .each_in_place import EachInPlace
 from .expects import expects_of
 from .forms import ACCUMULATING, elementwise_out_form, in_place_form, minds_form
@@ -246,7 +247,9 @@ class _Reinplace:
     def _rows(self, node: fx.Node, each: Each) -> None:
         """Every row writes its states, or clones where others need them as they are."""
         columns: Any = [list(column) for column in node.args[0]]  # type: ignore[union-attr, arg-type]  # lists
-        others = Counter(self._home(argument) for argument in node.all_input_nodes)
+        given: Any = node.args
+        # One gradient may be that of two rows: it counts as often as it is read.
+        others = Counter(self._home(a) for a in flat(given) if isinstance(a, fx.Node))
         results: dict[Any, fx.Node] = {user.args[1] - each.kept: user for user in node.users}  # type: ignore[operator]  # ints
         places = [(column, row) for column in each.written for row in range(len(each.rows))]
         for number, (column, row) in enumerate(places):

@@ -105,10 +105,24 @@ def bare(value: Any) -> Any:
 
 
 def bare_arguments(value: Any) -> Any:
-    """As `bare`, for the arguments of an op: most hold no such number, and are given back."""
+    """As `bare`, for the arguments of an op: most hold no such number, and are given back.
+
+    Ops take Python's numbers, not NumPy's.
+    """
     if type(value) is tuple:
-        return value if not any(map(_moves, value)) else tuple(map(bare, value))
-    return value if not any(map(_moves, value.values())) else bare(value)
+        return value if not any(map(_moves, value)) else tuple(map(_argument, value))
+    if not any(map(_moves, value.values())):
+        return value
+    return {key: _argument(item) for key, item in value.items()}
+
+
+def _argument(value: Any) -> Any:
+    if type(value) is list:
+        return list(map(_argument, value))
+    node = node_of(value)
+    if node is None:
+        return value
+    return node.value if type(node.value) in (int, float) else node.value.item()
 
 
 def _moves(value: Any) -> bool:

@@ -50,6 +50,8 @@ class Outcome:
     loss: torch.Tensor | None
     after: Step
     """As the step left it: a buffer that it rebound is another tensor now."""
+    moved: str = ""
+    """An attribute of an optimizer that its step has moved: Python may go by it."""
     skipped: frozenset[int] = frozenset()
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
 

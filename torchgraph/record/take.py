@@ -21,6 +21,7 @@ from ..errors import (
     ScalerInBuild,
     SourceLine,
 )
+from ..guards import OwnState
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from .amp import Autocast
@@ -125,7 +126,10 @@ class _Taking:
             with taken_back(self._step, self._recorder.undo, self._attributes), kept(others):
                 returned, found = self._forward_and_backward()
                 (self._scaling if self.heard else self._plain).check(self._step.optimizers)
-            tensors, values = self._updated(found)
+            try:
+                tensors, values = self._updated(found)
+            finally:
+                self._drop_gradients()
         return self._outcome(returned, tensors, values)
 
     # --- forward and backward ---------------------------------------------------------------------
@@ -264,6 +268,7 @@ class _Taking:
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
         recorder, values = self._recorder, list(self._values)
+        before = [OwnState(optimizer) for optimizer in self._step.optimizers]
         scaling = self._scaling if self.heard else self._plain
         self._update = Update(
             self._step, self._trail, self._options, scaling, recorder, self._tensors
@@ -280,10 +285,16 @@ class _Taking:
                     values[position] = recorder.index(found[position])
             if self.heard:
                 ends(self._step, recorder, self._numbers.index)
+        own = zip(self._step.optimizers, before, strict=True)
+        moved = ((type(opt).__name__, state.moved(opt)) for opt, state in own)
+        self._moved = next((f"{opt}.{name}" for opt, name in moved if name), "")
+        return found, values
+
+    def _drop_gradients(self) -> None:
+        """Each call begins without, also the one after a step that raised."""
         if self._step.optimizers:
             for parameter, _ in list(self._with_gradient()):
                 parameter.grad = None
-        return found, values
 
     # --- what comes of it -------------------------------------------------------------------------
 
@@ -316,6 +327,7 @@ class _Taking:
             loss_path=loss_path,
             loss=loss,
             after=self._rescan(),
+            moved=self._moved,
             skipped=self._update.skipped,
         )
 
