@@ -19,6 +19,7 @@ from .config import with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text
 from .errors import (
+    GraphError,
     GraphNotInitialized,
     InvalidOption,
     NestedGraph,
@@ -252,7 +253,10 @@ class Graph(Running):
         source = self._source(path)
         if not self.is_compiled:
             return source
-        replay, _, inputs = self._last()
+        try:
+            replay, _, inputs = self._last()
+        except GraphError:  # no program can hold the step: there are no operators to show
+            return source
         return replay.described(source, inputs)
 
     def __repr__(self) -> str:

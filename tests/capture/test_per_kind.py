@@ -83,7 +83,7 @@ def test_it_takes_room_per_kind() -> None:
 def test_the_text_says_what_is_done_for_each() -> None:
     shown = text.render(program(trained(setup)))
     assert "adamw = each of 6 parameters, model.0.weight to model.2.bias:  # update" in shown
-    assert "        gradient: f32[4, 4] = " in shown
+    assert "        gradient: f32[4, 4] | f32[4] = " in shown
     assert "        yield step=" in shown
     assert "],  # update model.0.weight" in shown
     assert "getitem" not in shown
@@ -437,3 +437,20 @@ def test_a_pass_that_does_not_know_rows_meets_single_ops() -> None:
         graph(torch.randn(3, 4), torch.randn(3, 4))
     assert met == [1, 0]
     assert list(rows(program(graph))) == []
+
+
+class Turning(optim.Optimizer):
+    """Its learning rate is complex."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            rate = self.param_groups[0]["lr"] * (1 + 0.2j)
+            parameter.sub_((parameter.grad * rate).real)
+
+
+def test_a_complex_number_of_one_that_moves() -> None:
+    trained(lambda: setup(Turning))

@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ _SHORT = {
     torch.bool: "bool",
 }
 _SHOWN_ELEMENTS = 8
+_SHOWN_TYPES = 3
 
 
 def render(program: Program) -> str:
@@ -85,7 +86,7 @@ def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
     yield node, f"    {node.name} = {rows}:{_where(provenance(node))}"
     for inner, column in columns.items():
         ends = f"{_argument(column[0])} to {_argument(column[-1])}"
-        yield inner, f"        {inner.name}: {value_type(inner.meta['val'])} = {ends}"
+        yield inner, f"        {inner.name}: {_types(column)} = {ends}"
     for inner, value in shared.items():
         yield inner, f"        {inner.name}: {value_type(inner.meta['val'])} = {_argument(value)}"
     for inner in each.body.nodes:
@@ -94,6 +95,12 @@ def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
     updates = zip(each.outputs(), each.body.results, strict=True)
     new = ", ".join(f"{name}={_argument(value)}" for name, value in updates)
     yield None, f"        yield {new}"
+
+
+def _types(column: Sequence[Any]) -> str:
+    """Those of the rows; the ops of the body are shown with the largest."""
+    types = list(dict.fromkeys(value_type(value.meta["val"]) for value in column))
+    return " | ".join(types[:_SHOWN_TYPES]) + (" | ..." if len(types) > _SHOWN_TYPES else "")
 
 
 def _outputs(node: fx.Node, specs: tuple[OutputSpec, ...]) -> list[tuple[fx.Node | None, str]]:

@@ -139,6 +139,9 @@ def _operand(value: Any) -> tuple[Any, Any]:
 
 def _arithmetic(function: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
+        if type(other) is complex:  # none that moves is known: the program holds for this value
+            own = self.node.exact()
+            return function(other, own) if swapped else function(own, other)
         if not isinstance(other, (int, float)) and node_of(other) is None:
             return NotImplemented
         sides = [_operand(self), _operand(other)]
