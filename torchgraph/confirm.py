@@ -42,8 +42,11 @@ class Start:
         }
         names = (leaf.fqn for one in replays for leaf in one.leaves if leaf.role is Role.FREE)
         free = {name for name in names if name in wanted}
+        # Slots in any case: a wrong program may write another one than it says.
         tensors = {
-            leaf.fqn: _copied(leaf.value) for _, leaf in step.tensors() if leaf.fqn in wanted
+            leaf.fqn: _copied(leaf.value)
+            for _, leaf in step.tensors()
+            if leaf.fqn in wanted or (replays and leaf.role is Role.SLOT)
         }
         for one in replays:
             tensors.update(
@@ -174,7 +177,8 @@ def _pairs(
     }
     paths = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
     given = dict(zip(paths, call.tensors, strict=True))
-    for fqn in written:
+    slots = {leaf.fqn for leaf in replay.leaves if leaf.role is Role.SLOT}
+    for fqn in written | slots:
         if fqn in given:
             yield fqn, given[fqn], own[fqn]
         elif fqn in live:

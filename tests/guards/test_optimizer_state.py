@@ -13,7 +13,8 @@ from torch import nn, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchgraph as tg
-from torchgraph.errors import EagerWarning
+from torchgraph import confirm
+from torchgraph.errors import ConfirmWarning, EagerWarning
 
 
 class Rule:
@@ -207,3 +208,33 @@ def test_slots_that_read_alike() -> None:
                 parameter.sub_(state[0] + state["0"], alpha=0.1)
 
     assert len(compared(Slots, lambda optimizer: None, at=0)._cache) == 1
+
+
+class Keeping(optim.Optimizer):
+    """Has a slot that its step reads and does not write."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["scale"] = torch.ones_like(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(parameter.grad * self.state[parameter]["scale"], alpha=0.1)
+
+
+def test_a_program_that_writes_what_it_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The confirming run is over copies of all slots: the step goes on with the user's own."""
+    original = confirm._shadow
+
+    def faulty(replay: Any, start: Any) -> Any:
+        shadow, leaves = original(replay, start)
+        for name, leaf in leaves.items():
+            if name.endswith("weight.scale"):
+                leaf.value.add_(1.0)
+        return shadow, leaves
+
+    monkeypatch.setattr(confirm, "_shadow", faulty)
+    with pytest.warns(ConfirmWarning, match="is not confirmed"):
+        compared(Keeping, lambda optimizer: None, at=0)
