@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import effects
+from .._torch import known_values
 from ..each import Each, by_output
 from ..errors import GraphError
 from ..program import OutputKind, OutputSpec, Phase, Program, Provenance, Role
+from ..record.number import stand_in
 from ..record.tape import Entry, Layout, OptimizerStep, Ref, Tape, refs
 from ..values import same_layout
 from .functionalize import functionalize
@@ -254,6 +256,10 @@ class _Kinds:
             return None  # whoever sees the whole step says what is wrong
         assert found is not None
         program, _ = found
+        for node in program.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, (torch.SymFloat, torch.SymInt)):  # a trace has some of its own
+                node.meta["val"] = stand_in(known_values(value))
         for node in reversed(list(program.nodes)):
             if node.op == "call_function" and not node.users and effects.of(node).pure:
                 program.gm.graph.erase_node(node)
