@@ -34,9 +34,13 @@ class Each:
 
     effects = Effects()
 
-    def __init__(self, name: str, body: Program, rows: Sequence[str]) -> None:
-        """``body`` takes a row and then what is shared; ``rows`` are the parameters' names."""
+    def __init__(self, name: str, body: Program, rows: Sequence[str], columns: int) -> None:
+        """``body`` takes a row, ``columns`` values, and then what is shared.
+
+        ``rows`` are the parameters' names.
+        """
         self.__name__ = name
+        self.columns = columns
         self.body = body
         self.rows = tuple(rows)
         fqns = [spec.fqn for spec in body.signature.inputs]

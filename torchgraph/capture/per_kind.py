@@ -230,7 +230,8 @@ class _Kinds:
         body = self._body(longest)
         if body is None:
             return None
-        each = Each(self._step.name, body, [row.parameter for row in rows])
+        names = [row.parameter for row in rows]
+        each = Each(self._step.name, body, names, len(longest.inputs))
         kept = by_output([row.kept for row in rows])
         numbers = {i: self._number(i) for i in kept if self._tape.layouts[i] is None}
         outs = [*kept, *[None] * len(each.written) * len(rows)] if kept else None

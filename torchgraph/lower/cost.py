@@ -154,8 +154,7 @@ def _calls(program: Program) -> Iterator[tuple[fx.Node, int, float]]:
 
 def _rows(node: fx.Node) -> Iterator[tuple[fx.Node, int, float]]:
     each: Any = node.target
-    columns = len(each.body.placeholders) - len(node.args[1])  # type: ignore[arg-type]  # a list
-    body = sum(map(_elements, each.body.placeholders[:columns]))
+    body = sum(map(_elements, each.body.placeholders[: each.columns]))
     share = sum(_elements(item) for row in rows_of(node) for item in row) / max(1, body)
     for inner in each.body.nodes:
         if inner.op == "call_function" and _is_op(inner.target):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ..each import Each, by_output, run
@@ -12,8 +11,8 @@ from ..effects import Effects
 from ..program import Program, Role
 from .lifetimes import Lifetimes, peak
 
-RowFunction = Callable[[Sequence[Any]], Any]
-"""Takes a row and what is shared as one list."""
+RowsFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Sequence[Any]]]
+"""Takes columns and what is shared; returns what each row returns, or nothing."""
 
 
 class EachInPlace:
@@ -27,25 +26,28 @@ class EachInPlace:
         """``spare``: columns that may be written over. ``lower`` makes a body write in place."""
         self.__name__ = each.__name__
         self.rows = each.rows
+        self.columns = each.columns
         self.body = lower(_with_spare(each.body, spare))
 
     def __str__(self) -> str:
         return f"{self.__name__}_"
 
     def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
-        return self.calling(partial(run, self.body))(columns, shared)
+        return self.calling(self._row_by_row)(columns, shared)
+
+    def _row_by_row(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+        return [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
 
     @property
     def peak(self) -> int:
         """The most bytes that a row allocates: the body was written for the largest."""
         return peak(Lifetimes(self.body))
 
-    def calling(self, function: RowFunction) -> Callable[..., list[Any]]:
-        """The call, each row by ``function``."""
+    def calling(self, function: RowsFunction) -> Callable[..., list[Any]]:
+        """The call, the rows by ``function``."""
 
         def call(columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
-            rows = [function([*row, *shared]) for row in zip(*columns, strict=True)]
-            return by_output(rows)
+            return by_output(function(columns, shared))
 
         return call
 

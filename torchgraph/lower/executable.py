@@ -144,9 +144,13 @@ def returned(signature: Signature) -> tuple[OutputSpec, ...]:
 class _Writer:
     """Writes one function: a line for each node, constants and ops as globals."""
 
-    def __init__(self, program: Program, name: str, arena: Arena, function: str = "step") -> None:
+    def __init__(
+        self, program: Program, name: str, arena: Arena, function: str = "step", columns: int = 0
+    ) -> None:
+        """``columns``: how many of the inputs are columns, over whose rows it goes; 0: no rows."""
         self._program = program
         self._name = function
+        self._columns = columns
         self._block = Block(arena)
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
@@ -164,13 +168,11 @@ class _Writer:
         self._flags = {out.target: v for out, v in outputs if out.kind is OutputKind.SKIP}
         self._flags_read: set[str] = set()
 
-    def compile(self) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    def compile(self) -> Callable[..., Any]:
         """The function, with its source registered for tracebacks."""
-        lines = [f"def {self._name}(inputs):"]
-        self.nodes.append(None)
         names = [node.name for node in self._program.placeholders]
-        lines.append(f"    {', '.join(names)}{',' if names else '()'} = inputs")
-        self.nodes.append(None)
+        lines = self._opening(names)
+        self.nodes += [None] * len(lines)
         dying = self._last_uses()
         branch = None
         margin = self._open_block(lines)
@@ -196,6 +198,9 @@ class _Writer:
                 lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
                 self.nodes.append(node)
         self._close_block(lines)
+        if self._columns:
+            lines.append("    return rows")
+            self.nodes.append(None)
         self.first_write = self.first_write or len(lines) + 1
         self.source = "\n".join(lines) + "\n"
         code = compile(self.source, self._filename, "exec")
@@ -206,11 +211,24 @@ class _Writer:
             self.source.splitlines(keepends=True),
             self._filename,
         )
-        function: Callable[[Sequence[Any]], tuple[Any, ...]] = self._globals[self._name]
+        function: Callable[..., Any] = self._globals[self._name]
         return function
+
+    def _opening(self, names: list[str]) -> list[str]:
+        """What comes before the first op."""
+        if not self._columns:
+            return [f"def {self._name}(inputs):", f"    {_targets(names)} = inputs"]
+        return [
+            f"def {self._name}(columns, shared):",
+            f"    {_targets(names[self._columns :])} = shared",
+            "    rows = []",
+            f"    for {_targets(names[: self._columns])} in zip(*columns, strict=True):",
+        ]
 
     def _open_block(self, lines: list[str]) -> str:
         """Begin what runs while the arena is there; the margin of its lines."""
+        if self._columns:
+            return "        "
         if not self._block.views:
             return "    "
         lines.append(f"    {self._arena()}.resize_({self._block.nbytes})")
@@ -242,7 +260,10 @@ class _Writer:
             return ""
         if node.op == "output":
             returned = "".join(f"{self._value(item)}, " for item in self._program.results)
-            return f"return ({returned.rstrip()})"
+            found = f"({returned.rstrip()})"
+            if self._columns:
+                return f"rows.append({found})" if returned else ""
+            return f"return {found}"
         if node.op == "get_attr":
             self._globals[node.name] = getattr(self._program.gm, str(node.target))
             return ""
@@ -280,7 +301,8 @@ class _Writer:
 
     def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:
         name = f"{target.__name__}_{len(self.rows)}"
-        writer = _Writer(target.body, f"{self._filename[12:-1]}, {name}", Arena(), name)
+        told = f"{self._filename[12:-1]}, {name}"
+        writer = _Writer(target.body, told, Arena(), name, target.columns)
         function = writer.compile()
         self.rows.append(f"\n{writer.source}")
         return target.calling(function)
@@ -342,6 +364,11 @@ class _Writer:
         if touched:
             self._states.add(node)
         return touched
+
+
+def _targets(names: Sequence[str]) -> str:
+    """What a sequence of that many values is unpacked into."""
+    return f"{', '.join(names)}," if names else "()"
 
 
 def _written(node: fx.Node) -> list[fx.Node]:
