@@ -39,6 +39,7 @@ def _clamped(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
             parameter.clamp_(-0.2, 0.2)
 
 
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")  # a batch in freed memory
 @pytest.mark.parametrize("hooked", [False, True])
 def test_parameters_that_are_tied_later(hooked: bool) -> None:
     nets, optimizers = [], []
