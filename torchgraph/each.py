@@ -123,10 +123,10 @@ def rows_of(node: fx.Node) -> Iterator[tuple[Any, ...]]:
 def columns_of(node: fx.Node) -> tuple[dict[fx.Node, list[Any]], dict[fx.Node, Any]]:
     """The inputs of the body: those that are columns, and what all rows share."""
     each: Any = node.target
-    columns, shared = node.args
-    inputs = iter(each.body.placeholders)
-    own = {inner: list(column) for column, inner in zip(columns, inputs)}  # type: ignore[arg-type]  # noqa: B905
-    return own, dict(zip(inputs, shared, strict=True))  # type: ignore[arg-type]
+    given: Any = node.args
+    inputs, columns = each.body.placeholders, each.columns
+    shared = dict(zip(inputs[columns:], given[1], strict=True))
+    return dict(zip(inputs[:columns], given[0], strict=True)), shared
 
 
 def expanded(program: Program) -> Program:

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchgraph as tg
 from torchgraph import confirm
-from torchgraph.errors import ConfirmWarning, EagerWarning
+from torchgraph.errors import ConfirmWarning, EagerWarning, SharedMemory
 
 
 class Rule:
@@ -238,3 +238,40 @@ def test_a_program_that_writes_what_it_does_not_say(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(confirm, "_shadow", faulty)
     with pytest.warns(ConfirmWarning, match="is not confirmed"):
         compared(Keeping, lambda optimizer: None, at=0)
+
+
+def test_a_confirming_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager has made the step by then: it stands, and the next ones are eager's."""
+
+    def failing(replay: Any, start: Any) -> Any:
+        raise ArithmeticError("planted")
+
+    monkeypatch.setattr(confirm, "_shadow", failing)
+    with pytest.warns(ConfirmWarning, match="it fails with ArithmeticError: planted"):
+        compared(optim.Adam, lambda optimizer: None, at=0)
+
+
+def test_a_refused_step_has_a_tree() -> None:
+    """A slot and a view of it: no program may hold both."""
+
+    class Viewed(optim.Optimizer):
+        def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
+            super().__init__(parameters, {"lr": 0.1})
+            for parameter in self.param_groups[0]["params"]:
+                mean = torch.zeros_like(parameter)
+                self.state[parameter].update(mean=mean, flat=mean.view(-1))
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["mean"].add_(parameter.grad)
+                parameter.sub_(self.state[parameter]["flat"].view_as(parameter), alpha=0.1)
+
+    net = nn.Linear(4, 2)
+    graph = tg.train_step(net, nn.functional.mse_loss, Viewed(net.parameters()))
+    x, y = torch.randn(3, 4), torch.randn(3, 2)
+    graph(x, y)
+    graph(x, y)
+    with pytest.raises(SharedMemory):
+        graph(x, y)
+    assert "MODULE:model:Linear" in repr(graph)

@@ -45,14 +45,12 @@ _KNOWN_ATTRIBUTES = frozenset({"state", "param_groups", "defaults", *OPTIMIZER_A
 
 
 def _own(value: Any) -> Any:
-    if isinstance(value, (bool, int, float, complex, str, type(None))):
-        return (type(value), repr(value))
     if isinstance(value, (list, dict)):
-        return (id(value), tuple(map(_shallow, _content(value))))
-    return id(value)
+        return (id(value), tuple(map(_alone, _content(value))))
+    return _alone(value)
 
 
-def _shallow(value: Any) -> Any:
+def _alone(value: Any) -> Any:
     plain = isinstance(value, (bool, int, float, complex, str, type(None)))
     return (type(value), repr(value)) if plain else id(value)
 

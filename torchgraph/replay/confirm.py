@@ -76,8 +76,7 @@ class Audit:
         self._name = name
         self._compiled = compiled
         self._regions = regions
-        self._single = expanded(program)
-        """With the ops of each parameter, as the compiled program has them."""
+        self._single = expanded(program)  # each parameter has ops, as in the compiled program
         self._parts = parts_of(self._single) if mode != "off" else ()
         self._calls = 0
         self._pending = mode != "off"
