@@ -20,6 +20,8 @@ needs_compiler = pytest.mark.skipif(
     job.cpp_compiler() is None, reason="Inductor needs a C++ compiler, and there is none here"
 )
 
+NHWC = torch.channels_last
+
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
 
 
@@ -142,3 +144,14 @@ def test_text_is_read_as_the_graph_that_it_was_written_from():
     read = reading.read(Job.of(region, eager_draws=True).code, 3)
     targets = [(node.op, node.target) for node in read.graph.nodes if node.op == "call_function"]
     assert targets == [(n.op, n.target) for n in region.gm.graph.nodes if n.op == "call_function"]
+
+
+@pytest.mark.parametrize(("layout", "asked"), [(torch.contiguous_format, False), (NHWC, None)])
+def test_inductor_chooses_no_layout_where_ours_was_refused(layout, asked):
+    inputs = torch.randn(2, 3, 4, 4).to(memory_format=layout), torch.randn(5, 3, 3, 3)
+    program = build(lambda x, weight: (nn.functional.conv2d(x, weight).relu(),), *inputs)
+    ops = [node for node in program.nodes if node.op == "call_function"]
+    gm = RegionGraph(ops, {}).write(ops[-1:])
+    outputs = (TensorMeta.of(ops[-1].meta["val"]),)
+    region = Region(0, gm, tuple(map(TensorMeta.of, inputs)), outputs, written=(), random=False)
+    assert Job.of(region, eager_draws=True).options.get("layout_optimization") is asked

@@ -17,7 +17,7 @@ from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
 NHWC = torch.channels_last
-X = torch.randn(2, 3, 8, 8)
+X = torch.randn(2, 3, 16, 16)
 FIRST, SECOND = torch.randn(6, 3, 3, 3), torch.randn(6, 6, 3, 3)
 
 
@@ -48,6 +48,32 @@ def test_match() -> None:
 
 def test_no_match() -> None:
     support.assert_unchanged(ChannelsLast(), program(no_convolution))
+
+
+def test_weights_count() -> None:
+    """Large ones over few activations: each kernel would convert them."""
+    x = torch.randn(1, 3, 4, 4)
+    first, second = torch.randn(64, 3, 3, 3), torch.randn(64, 64, 3, 3)
+    support.assert_unchanged(ChannelsLast(), support.build(two, x, first, second))
+
+
+def test_weights_that_are_the_same_in_both_layouts() -> None:
+    def step(x: Any, weight: Any) -> Sequence[Any]:
+        padding = [0, 0]
+        given = (aten.relu.default(x), weight, None, [1, 1], padding, [1, 1], False, padding, 1)
+        return (aten.mean.dim(aten.convolution.default(*given), [2, 3]),)
+
+    before = support.build(step, torch.randn(1, 64, 2, 2), torch.randn(512, 64, 1, 1))
+    assert support.apply(ChannelsLast(), before)[1] > 0
+
+
+def test_may_be_disabled() -> None:
+    """Also where the program is not compiled, and the pass does not run."""
+    model = nn.Conv2d(3, 6, 3, padding=1)
+    graph = tg.train_step(model, F.mse_loss, torch.optim.SGD(model.parameters(), lr=0.1))
+    graph.config.passes.disable("channels_last")
+    for _ in range(3):
+        graph(torch.randn(4, 3, 8, 8), torch.randn(4, 6, 8, 8))
 
 
 def test_effects_kept() -> None:
@@ -88,7 +114,7 @@ def test_a_lone_convolution_is_refused() -> None:
     done, edits = support.apply(ChannelsLast(), before)
     assert edits == 0
     (refusal,) = done.history[-1].refusals
-    assert "1152 elements would be converted for 768" in refusal.reason
+    assert "4770 elements would be converted for 3072" in refusal.reason
 
 
 def test_doubles_and_ready_inputs_are_left_alone() -> None:

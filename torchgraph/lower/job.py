@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from .. import _extension, _inductor
 from .._torch import fake_mode
 from ..config import inductor_environment
 from ..program import TensorMeta
+from ..values import is_contiguous
 from . import in_cpp
 from .reading import read
 from .region import Region
@@ -58,10 +60,14 @@ class Job:
     def of(cls, region: Region, *, eager_draws: bool) -> Job:
         """The job that compiles ``region``."""
         metas = [*region.inputs, *region.outputs]
+        on_gpu = any(meta.device.type != "cpu" for meta in metas)
+        options = _options(eager_draws, on_gpu=on_gpu)
+        if not on_gpu and _stays_nchw(region.gm.graph):
+            options["layout_optimization"] = False
         return cls(
             region.gm.graph.python_code("self").src,
             tuple(_described(meta) for meta in region.inputs),
-            _options(eager_draws, on_gpu=any(meta.device.type != "cpu" for meta in metas)),
+            options,
             torch.get_num_threads(),
         )
 
@@ -134,6 +140,13 @@ def missing(devices: Sequence[torch.device]) -> str:
 def _described(meta: TensorMeta) -> tuple[list[int], list[int], str, str]:
     dtype = str(meta.dtype).removeprefix("torch.")
     return list(meta.shape), list(meta.stride), dtype, str(meta.device)
+
+
+def _stays_nchw(graph: fx.Graph) -> bool:
+    """True where `passes.ChannelsLast` has left all convolutions: Inductor would convert them."""
+    calls = (node for node in graph.nodes if node.target is torch.ops.aten.convolution.default)
+    read = [call.args[0].meta["val"] for call in calls]
+    return bool(read) and all(value.dim() == 4 and is_contiguous(value) for value in read)
 
 
 def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, Any]:

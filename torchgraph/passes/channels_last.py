@@ -58,9 +58,13 @@ class _Region:
         return [node for node in self.nodes if node.target in _CONVOLUTIONS]
 
     def reason_against(self) -> str:
-        """Why the region stays as it is; empty when it is worth converting."""
+        """Why the region stays as it is; empty when it is worth converting.
+
+        Weights count: their layout stays, so each kernel converts them, or their gradient.
+        """
         given = sum(_elements(_main_result(node)) for node in self.convolutions)
         converted = sum(_elements(value.meta["val"]) for value in self._crossing())
+        converted += sum(map(_converted_weight, self.convolutions))
         if converted > given:
             return f"{converted} elements would be converted for {given} that convolutions give"
         return ""
@@ -207,6 +211,20 @@ def _is_contiguous(value: Any) -> bool:
 def _main_result(node: fx.Node) -> Any:
     value = node.meta["val"]
     return value[0] if isinstance(value, (tuple, list)) else value
+
+
+def _converted_weight(convolution: fx.Node) -> int:
+    """The elements of its weight; 0 for one whose memory is the same in both layouts."""
+    place = 1 if convolution.target is aten.convolution.default else 2
+    weight = _main_result(convolution.args[place])  # type: ignore[arg-type]  # a node
+    return 0 if weight.is_contiguous(memory_format=torch.channels_last) else _elements(weight)
+
+
+def _converted_weight(convolution: fx.Node) -> int:
+    """The elements of its weight; 0 for one whose memory is the same in both layouts."""
+    place = 1 if convolution.target is aten.convolution.default else 2
+    weight = _main_result(convolution.args[place])  # type: ignore[arg-type]  # a node
+    return 0 if weight.is_contiguous(memory_format=torch.channels_last) else _elements(weight)
 
 
 def _elements(value: Any) -> int:

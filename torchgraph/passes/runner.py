@@ -16,6 +16,7 @@ from ..program import PassRecord, Program, provenance
 from ..rewriter import EditLimitReached, Rewriter
 from ..verify import Promises, Stage, verify, verify_promises
 from .base import Pass
+from .channels_last import ChannelsLast
 
 
 def run(
@@ -67,6 +68,7 @@ def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
             raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass.")
         inserted.setdefault(anchor, []).append(new)
     names = {one.name for one in (*passes, *itertools.chain(*inserted.values()))}
+    names.add(ChannelsLast.name)  # which compiled programs alone go through
     for name in (*sorted(options.disabled), *filter(None, inserted)):
         if name not in names:
             raise InvalidOption(
