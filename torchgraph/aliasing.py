@@ -66,9 +66,14 @@ def refresh_views(program: Program) -> None:
             if node.target is operator.getitem:
                 source: Any = node.args[0]
                 node.meta["val"] = source.meta["val"][node.args[1]]
-            elif alias_sources(node):
+            elif any(_shows_elsewhere(node, source) for source in alias_sources(node)):
                 args, kwargs = known_values(with_values((node.args, dict(node.kwargs))))
                 node.meta["val"] = evaluate(mode, node.target, args, kwargs)
+
+
+def _shows_elsewhere(node: fx.Node, source: fx.Node) -> bool:
+    """True unless the value of ``node`` is known to lie in the memory of ``source``'s."""
+    return set(storages(node)) != set(storages(source))
 
 
 def escaping(program: Program) -> set[fx.Node]:

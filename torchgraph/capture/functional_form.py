@@ -119,7 +119,8 @@ class _Copy:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         new = self._made[node] = nodes.copy(self._new, node, self._arguments(node))
-        new.target = _VIEWS.get(node.target, node.target)
+        if node.target in _VIEWS:
+            new.target = _VIEWS[node.target]
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
             new.meta["val"] = value

@@ -220,13 +220,6 @@ def _converted_weight(convolution: fx.Node) -> int:
     return 0 if weight.is_contiguous(memory_format=torch.channels_last) else _elements(weight)
 
 
-def _converted_weight(convolution: fx.Node) -> int:
-    """The elements of its weight; 0 for one whose memory is the same in both layouts."""
-    place = 1 if convolution.target is aten.convolution.default else 2
-    weight = _main_result(convolution.args[place])  # type: ignore[arg-type]  # a node
-    return 0 if weight.is_contiguous(memory_format=torch.channels_last) else _elements(weight)
-
-
 def _elements(value: Any) -> int:
     return value.numel() if isinstance(value, torch.Tensor) else 0
 

@@ -126,6 +126,8 @@ def _argument(value: Any) -> Any:
 
 
 def _moves(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):  # nearly always
+        return False
     if type(value) is list:
         return any(map(_moves, value))
     return node_of(value) is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +15,7 @@ from ..errors import CaptureError, RandomStateTouched
 from ..program import Phase
 from . import number
 from .draws import Draws
+from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .memory import Memory
 from .rewritten import in_parts, rewritten
 from .tape import Entry, Expectation, Ref, Tape
@@ -24,16 +23,8 @@ from .trail import Trail
 from .undo import Undo
 
 aten = torch.ops.aten
-_ITEM = aten._local_scalar_dense.default
-_READS = frozenset({_ITEM, aten.item.default})
-_EQUAL = aten.equal.default
-_LIFT = aten.lift_fresh.default
-_EMPTY = re.compile(r"aten::(new_)?empty")
-_BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)|torchgraph::(bernoulli|normal)$")
-_READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
-    aten._pack_padded_sequence.default: (1,),
-}
-"""Ops whose kernels read what a CPU tensor holds to decide about more than their results."""
+_PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout})
+"""Types of arguments that stand on the tape as they are."""
 
 
 class Recorder:
@@ -64,6 +55,13 @@ class Recorder:
     # --- ops --------------------------------------------------------------------------------------
 
     def _hear(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not facts(op).runs_whole:
+            return self._hear_special(op, args, kwargs)
+        if self.check is not None:
+            self.check((args, kwargs))
+        return self.run(op, args, kwargs)
+
+    def _hear_special(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if op.namespace == "profiler" or op.namespace == "prim":
             with not_listening():
                 return op(*args, **kwargs)
@@ -73,37 +71,39 @@ class Recorder:
         if parts is not None:
             kwargs.pop("generator", None)
             return parts(*args, **kwargs)
-        if op is _EQUAL:
+        if op is EQUAL:
             return self._equal(*args)
         self._refuse_generator(op, args, kwargs)
         if self.check is not None:
             self.check((args, kwargs))
         if effects.draws(op, args, kwargs):
             return self._draws.draw(op, args, kwargs)
+        if op is LIFT and self.memory.find(args[0]) is None:
+            self._constant(args[0])
         return self.run(op, args, kwargs)
 
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op and write it down."""
-        if op is _LIFT and self.memory.find(args[0]) is None:
-            self._constant(args[0])
-        if self._unset:
-            self._look_for_strange_data(op, args, kwargs)
+        known = facts(op)
+        if self._unset and not known.reads_no_data:
+            self._look_for_strange_data(known, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
-        if op._schema.is_mutable or op._schema.name in effects.LYING_SCHEMAS:
-            self._writes(op, args, kwargs)
+        for tensor in _written(known, args, kwargs):
+            self._writes(op, tensor)
         with not_listening():
             out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
-            if op in _READS and self._trail.phase is Phase.UPDATE and _moves(out):
-                # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
-                return number.make(out, self._computed(_ITEM, given, out), self)
-            self._note(op, given, args, out)
+            if known.gives_item:
+                return self._item(given, out)
+            self._add(op, given, out)
+            if known.gives_blank and isinstance(out, torch.Tensor):
+                self._unset.add(self.memory.storage(out))
+            if known.sizes_depend_on(args):
+                self._expect_sizes(known, args, out)
         return out
 
-    def _look_for_strange_data(self, op: OpOverload, args: Any, kwargs: Any) -> None:
+    def _look_for_strange_data(self, known: Facts, args: Any, kwargs: Any) -> None:
         """Memory that no op has filled is read: torch's C++ has, from numbers of its own."""
-        if _reads_no_data(op):
-            return
-        written = {id(tensor) for tensor in _written(op, args, kwargs)}
+        written = {id(tensor) for tensor in _written(known, args, kwargs)}
         for tensor in _tensors((args, kwargs)):
             if tensor.layout is not torch.strided or tensor.is_nested:
                 continue
@@ -120,16 +120,6 @@ class Recorder:
         with not_listening():
             self.tape.constants[index] = tensor.detach().clone()
 
-    def _note(self, op: OpOverload, given: Any, args: tuple[Any, ...], out: Any) -> None:
-        if op in _READS:
-            self._item(given, out)
-        else:
-            self._add(op, given, out)
-            if isinstance(out, torch.Tensor) and _EMPTY.match(op._schema.name):
-                self._unset.add(self.memory.storage(out))
-            if _is_sized_by_data(op, args):
-                self._expect_sizes(op, args, out)
-
     def _add(self, op: Any, given: Any, out: Any) -> None:
         target, (args, kwargs) = rewritten(op, *given)
         self.tape.entries.append(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
@@ -138,8 +128,7 @@ class Recorder:
         """The values of results, new ones where nothing lay there."""
         if isinstance(out, torch.Tensor):
             self._refuse_layout(out)
-            known = self.memory.find(out)
-            return self.memory.new(out) if known is None else known
+            return self.memory.known_or_new(out)
         if isinstance(out, (list, tuple)):
             return [self.outs(item) for item in out]
         return None
@@ -159,6 +148,8 @@ class Recorder:
         if isinstance(value, torch.Tensor):
             return Ref(self.index(value))
         kind = type(value)
+        if kind in _PLAIN:
+            return value
         if kind is list or kind is tuple:
             return kind([self.refs(item) for item in value])
         if kind is dict:
@@ -199,21 +190,25 @@ class Recorder:
     def _equal(self, left: torch.Tensor, right: torch.Tensor) -> bool:
         """``torch.equal``: what Python learns is whether all elements are."""
         with not_listening():
-            outcome = _EQUAL(left, right)
+            outcome = EQUAL(left, right)
         if left.shape == right.shape:
             self.expect_content(aten.all.default(aten.eq.Tensor(left, right)))
         return bool(outcome)
 
-    def _item(self, given: Any, value: Any) -> None:
-        ref = self._computed(_ITEM, given, value)
+    def _item(self, given: Any, value: Any) -> Any:
+        ref = self._computed(ITEM, given, value)
+        if self._trail.phase is Phase.UPDATE and _moves(value):
+            # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
+            return number.make(value, ref, self)
         self.branched(ref, value)
+        return value
 
     def item(self, tensor: torch.Tensor) -> Any:
         """``tensor.item()`` as a number that moves."""
         ref = Ref(self.index(tensor))
         with not_listening():
             value = tensor.item()
-        found = self._computed(_ITEM, ((ref,), {}), value)
+        found = self._computed(ITEM, ((ref,), {}), value)
         if isinstance(value, (bool, complex)):
             self.branched(found, value)
             return value
@@ -251,8 +246,8 @@ class Recorder:
         with not_listening():
             self._expect(index, tensor.detach().clone())
 
-    def _expect_sizes(self, op: OpOverload, args: Any, out: Any) -> None:
-        for position in _READS_VALUES.get(op, ()):
+    def _expect_sizes(self, known: Facts, args: Any, out: Any) -> None:
+        for position in known.reads_values:
             self.expect_content(args[position])
         for item in out if isinstance(out, (list, tuple)) else (out,):
             if isinstance(item, torch.Tensor):
@@ -260,11 +255,7 @@ class Recorder:
 
     # --- what an op writes ------------------------------------------------------------------------
 
-    def _writes(self, op: OpOverload, args: Any, kwargs: Any) -> None:
-        for tensor in _written(op, args, kwargs):
-            self._writes_tensor(op, tensor)
-
-    def _writes_tensor(self, op: OpOverload, tensor: torch.Tensor) -> None:
+    def _writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided:
             return
         if overlaps_itself(tensor):
@@ -287,7 +278,7 @@ class Recorder:
             )
 
     def _refuse_generator(self, op: OpOverload, args: Any, kwargs: Any) -> None:
-        given = (*args, *kwargs.values()) if _takes_generator(op) else ()
+        given = (*args, *kwargs.values()) if facts(op).takes_generator else ()
         if any(isinstance(arg, torch.Generator) for arg in given):
             raise RandomStateTouched(
                 f"{op} draws from a torch.Generator of its own, whose state no program has.",
@@ -296,43 +287,13 @@ class Recorder:
             )
 
 
-@functools.cache
-def _takes_generator(op: OpOverload) -> bool:
-    return any("Generator" in str(argument.type) for argument in op._schema.arguments)
-
-
-@functools.cache
-def _is_always_sized_by_data(op: OpOverload) -> bool:
-    return torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES
-
-
-def _is_sized_by_data(op: OpOverload, args: tuple[Any, ...]) -> bool:
-    if op._schema.name in ("aten::index", "aten::_unsafe_index"):
-        indices = args[1] if isinstance(args[1], (list, tuple)) else ()
-        masks = (torch.bool, torch.uint8)
-        return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
-    return _is_always_sized_by_data(op)
-
-
 def _moves(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-@functools.cache
-def _write_arguments(op: OpOverload) -> tuple[tuple[int, str], ...]:
-    """(position, name) of what an op writes, though its schema may not say so."""
-    lies = op._schema.name in effects.LYING_SCHEMAS
-    return tuple(
-        (position, argument.name)
-        for position, argument in enumerate(op._schema.arguments)
-        if (lies and argument.name.startswith("running"))
-        or (argument.alias_info is not None and argument.alias_info.is_write)
-    )
-
-
-def _written(op: OpOverload, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+def _written(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     """The tensors that a call writes."""
-    for position, name in _write_arguments(op):
+    for position, name in known.writes:
         yield from _tensors(args[position] if position < len(args) else kwargs.get(name))
 
 
@@ -344,13 +305,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
-
-
-@functools.cache
-def _reads_no_data(op: OpOverload) -> bool:
-    """True for views, and for ops that take a tensor for its shape alone."""
-    view = any(ret.alias_info is not None for ret in op._schema.returns)
-    return (view and not op._schema.is_mutable) or bool(_BY_SHAPE.match(op._schema.name))
 
 
 def _device(args: tuple[Any, ...]) -> str:

@@ -41,6 +41,11 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
 }
 
 
+def runs_in_parts(op: OpOverload) -> bool:
+    """True for an op of which `in_parts` may find parts."""
+    return op in _PARTS
+
+
 def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
     found = _PARTS.get(op)
