@@ -9,6 +9,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.models import SHAPES, Mlp
+from tests.support import confirm
 from torchgraph.errors import BackendWarning, CudaGraphRefused
 from torchgraph.replay.device import Cuda
 from torchgraph.testing import counters
@@ -17,6 +18,9 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
+
+REPLAYED = 5
+"""Calls of AdamW until a CUDA Graph serves: three are recorded, one warms up, one captures."""
 
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),
@@ -54,12 +58,22 @@ def trained(mode, make=OPTIMIZERS["AdamW"], configure=lambda config: None):
     return graph, model
 
 
-def both(steps=6, rows=5, **options: Any):
+def replayed(configure=lambda config: None):
+    """A graph with a captured step, and its model."""
+    graph, model = trained("require", configure=configure)
+    for batch in batches(REPLAYED):
+        graph(*batch)
+    assert graph.report().cuda_graph == "captured"
+    return graph, model
+
+
+def both(steps=REPLAYED + 4, rows=5, **options: Any):
     """Losses and parameters with a CUDA Graph, and op by op."""
     found = []
     for mode in ("require", "off"):
         graph, model = trained(mode, **options)
         losses = [graph(*batch) for batch in batches(steps, rows)]
+        assert graph.report().cuda_graph.startswith("captured" if mode == "require" else "off")
         found.append((losses, list(model.parameters())))
     return found
 
@@ -100,7 +114,7 @@ def test_dropout_draws_what_eager_draws():
     graph.config.set_cuda_graph("require")
     x = torch.ones(1000, device="cuda")
     torch.cuda.manual_seed(3)
-    expected = [(nn.functional.dropout(x, 0.5), torch.rand_like(x)) for _ in range(5)]
+    expected = [(nn.functional.dropout(x, 0.5), torch.rand_like(x)) for _ in range(REPLAYED + 1)]
     torch.cuda.manual_seed(3)
     for dropped, drawn in expected:
         got = graph(x)
@@ -112,19 +126,16 @@ def test_dropout_draws_what_eager_draws():
 
 def test_results_are_fresh_and_a_ring_takes_turns():
     for size in (None, 2):
-        graph, _ = trained("require", configure=lambda c, n=size: c.set_outputs_buffer_size(n))
+        graph, _ = replayed(lambda c, n=size: c.set_outputs_buffer_size(n))
         losses = [graph(*batch) for batch in batches(6)]
         assert len({loss.data_ptr() for loss in losses}) == (size or 6)
 
 
 def test_memory_that_was_replaced_is_captured_again():
-    graph, model = trained("require")
-    data = batches(6)
-    for batch in data[:3]:
-        graph(*batch)
+    graph, model = replayed()
     model.first.weight.data = model.first.weight.data.clone()
     with counters.expect(captures=0, graph_captures=1):
-        for batch in data[3:]:
+        for batch in batches(4):
             before = model.first.weight.detach().clone()
             graph(*batch)
             assert not torch.equal(model.first.weight, before)
@@ -134,7 +145,7 @@ def test_another_stream():
     got, expected = both()
     graph, model = trained("require")
     losses = []
-    for number, batch in enumerate(batches(6)):
+    for number, batch in enumerate(batches(len(got[0]))):
         stream = torch.cuda.Stream() if number % 2 else torch.cuda.current_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -152,7 +163,7 @@ def test_close_gives_the_memory_back():
         return torch.cuda.memory_reserved()
 
     trained("require")[0](*batches(1)[0])  # what a first use of the GPU takes and keeps
-    data = batches(4, rows=4096)
+    data = batches(REPLAYED + 1, rows=4096)
     sizes = []
     for _ in range(3):
         graph, model = trained("require")
@@ -166,24 +177,25 @@ def test_close_gives_the_memory_back():
 
 def test_shapes_share_a_pool():
     graph, _ = trained("require")
-    for rows in (5, 5, 3, 3, 5, 3):
+    for rows in (5, 3) * (REPLAYED + 1):
         graph(*batches(1, rows)[0])
     assert len(graph._cache.graphs._devices) == 1
 
 
 def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):
     graph, _ = trained("auto")
-    data = batches(4)
+    data = batches(REPLAYED + 1)
+    confirm(graph, *data[0])
     graph(*data[0])
     capture = Cuda.capture
 
     def waits(self, function, values):
         return capture(self, lambda given: (function(given)[0].item(), ()), values)
 
-    monkeypatch.setattr(Cuda, "capture", waits)
-    with pytest.warns(BackendWarning, match="the capture failed"):
-        graph(*data[1])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Cuda, "capture", waits)
+        with pytest.warns(BackendWarning, match="the capture failed"):
+            graph(*data[1])
     for batch in data[2:]:
         assert graph(*batch).isfinite()
     graph.close()
@@ -194,19 +206,20 @@ def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):
 
 def test_other_programs_are_captured_after_a_capture_that_failed(monkeypatch):
     graph, _ = trained("auto")
-    small, large, other = (batches(3, rows) for rows in (3, 5, 4))
+    small, large, other = (batches(REPLAYED + 1, rows) for rows in (3, 5, 4))
     for batch in small:
         graph(*batch)
+    confirm(graph, *large[0])
     graph(*large[0])
     capture = Cuda.capture
 
     def waits(self, function, values):
         return capture(self, lambda given: (function(given)[0].item(), ()), values)
 
-    monkeypatch.setattr(Cuda, "capture", waits)
-    with pytest.warns(BackendWarning, match="the capture failed"):
-        graph(*large[1])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Cuda, "capture", waits)
+        with pytest.warns(BackendWarning, match="the capture failed"):
+            graph(*large[1])
     torch.rand(3, device="cuda")
     with counters.expect(captures=1, graph_captures=1):
         for batch in (*other, *small, *large):
@@ -220,8 +233,9 @@ def test_a_constant_of_the_cpu_moves():
 
     graph = Adds()
     graph.config.set_cuda_graph("require")
-    for _ in range(3):
-        assert graph(torch.zeros(2, device="cuda")).tolist() == [3, 6]
+    for number in range(REPLAYED):
+        assert graph(torch.full((2,), number, device="cuda")).tolist() == [3 + number, 6 + number]
+    assert graph.report().cuda_graph == "captured"
 
 
 def test_what_is_refused_names_the_line():
@@ -231,15 +245,18 @@ def test_what_is_refused_names_the_line():
 
     graph = Copies()
     graph.config.set_cuda_graph("require")
+    arguments = torch.ones(2, device="cuda"), torch.ones(2)
+    assert graph(*arguments).tolist() == [2, 2]  # in eager: what is wrong is known after it
     with pytest.raises(CudaGraphRefused, match=r"copies a tensor from the CPU(?s:.*)HERE"):
-        graph(torch.ones(2, device="cuda"), torch.ones(2))
+        graph(*arguments)
     graph.config.set_cuda_graph("auto")
-    assert graph(torch.ones(2, device="cuda"), torch.ones(2)).tolist() == [2, 2]
+    for _ in range(REPLAYED):
+        assert graph(*arguments).tolist() == [2, 2]
     assert graph.report().cuda_graph == "refused"
 
 
 def test_a_thousand_steps_hold_no_more_memory():
-    graph, _ = trained("require")
+    graph, _ = replayed()
     data = batches(4)
     for number in range(20):
         graph(*data[number % 4])
