@@ -315,10 +315,15 @@ OPTIMIZER_ATTRIBUTES = frozenset(
 """What torch itself keeps in an optimizer, and no step goes by."""
 
 
-def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
-    """A user's hooks around the step, of this and of every optimizer, before and after it."""
+def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
+    """Where hooks around the step are kept, of this and of every optimizer, before and after it."""
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    places = (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
+    """The users' hooks among them."""
+    places = step_hook_dicts(optimizer)
     return tuple(tuple(filter(_is_users, place.values())) for place in places)
 
 

@@ -13,7 +13,7 @@ from torch import nn, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchgraph as tg
-from torchgraph import confirm
+from torchgraph import _extension, confirm
 from torchgraph.errors import ConfirmWarning, EagerWarning, SharedMemory
 
 
@@ -110,6 +110,40 @@ def compared(make: Callable[..., optim.Optimizer], change: Callable[[Any], Any],
 def test_what_changes_between_calls_is_noticed(what: str) -> None:
     graph = compared(Own, CHANGES[what], at=5)
     assert len(graph._cache) >= 1
+
+
+class Halves(optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        halved(self, (), {})
+
+
+def _another_class(optimizer: Any) -> None:
+    optimizer.__class__ = Halves
+
+
+def _another_step_of_the_class(optimizer: Any) -> None:
+    type(optimizer).step = Halves.step
+
+
+PLAIN: dict[str, Callable[[Any], Any]] = {
+    "the class": _another_class,
+    "the step of the class": _another_step_of_the_class,
+    "the step": _replaced_step,
+    "a post hook": lambda optimizer: optimizer.register_step_post_hook(halved),
+    "a pre hook": lambda optimizer: optimizer.register_step_pre_hook(halved),
+}
+
+
+@pytest.mark.parametrize("form", ["compiled", "python"])
+@pytest.mark.parametrize("what", PLAIN)
+def test_of_an_optimizer_without_attributes_of_its_own(
+    what: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "python":
+        monkeypatch.setattr(_extension, "guards", lambda: None)
+    plain = type("Plain", (Halves,), {"step": optim.SGD.step})
+    compared(lambda parameters: plain(parameters, lr=0.1), PLAIN[what], at=5)
 
 
 def test_a_hook_that_is_removed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._torch import OPTIMIZER_ATTRIBUTES, step_hooks
+from .._torch import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
 from ..program import TensorMeta
 from .checks import Members
 
@@ -77,6 +77,7 @@ class OptimizerGuard:
         own = _attributes(optimizer).values()
         self._holds_more = any(True for _ in _containers(own))
         self._hooks = step_hooks(optimizer)
+        self._class = type(optimizer), type(optimizer).step
 
     def broken(self) -> str:
         """What changed, in words; empty when nothing did."""
@@ -102,6 +103,8 @@ class OptimizerGuard:
         optimizer = self.optimizer
         now = list(vars(optimizer).values())
         same = len(now) == len(self._vars) and all(map(operator.is_, now, self._vars))
+        cls, step = self._class
+        same = same and type(optimizer) is cls and cls.step is step
         if same and not self._holds_more and step_hooks(optimizer) == self._hooks:
             return True
         if OwnState(optimizer).key != self._own.key:
@@ -117,7 +120,13 @@ class OptimizerGuard:
         checks.slots(*optimizer.state.values())
         if self._inside:
             checks.call(self._inside.hold, ())
-        checks.call(self._own_holds, ())
+        if self._holds_more:
+            checks.call(self._own_holds, ())
+        else:
+            cls = type(optimizer)
+            checks.instance(optimizer, vars(optimizer), ())
+            checks.attribute(cls, "step", cls.step)
+            checks.members(vars(optimizer), *step_hook_dicts(optimizer))
         checks.attribute(optimizer, "param_groups", optimizer.param_groups)
         checks.elements(optimizer.param_groups)
         for i, group in enumerate(self._groups):
