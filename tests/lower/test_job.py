@@ -155,3 +155,18 @@ def test_inductor_chooses_no_layout_where_ours_was_refused(layout, asked):
     outputs = (TensorMeta.of(ops[-1].meta["val"]),)
     region = Region(0, gm, tuple(map(TensorMeta.of, inputs)), outputs, written=(), random=False)
     assert Job.of(region, eager_draws=True).options.get("layout_optimization") is asked
+
+
+@pytest.mark.parametrize(("count", "in_cpp"), [(450, True), (451, False)])
+def test_many_kernels_are_called_from_python(count, in_cpp):
+    def many(x):
+        for _ in range(count):
+            x = x.view(5, 1).view(5).sin()
+        return (x,)
+
+    x = torch.randn(5)
+    ops = [node for node in build(many, x).nodes if node.op == "call_function"]
+    metas = (TensorMeta.of(x),)
+    gm = RegionGraph(ops, {}).write(ops[-1:])
+    region = Region(0, gm, metas, metas, written=(), random=False)
+    assert Job.of(region, eager_draws=True).options["cpp_wrapper"] is in_cpp

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,9 @@ pytestmark = [
 
 ALWAYS = ("gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet", "wav2vec2")
 """Of `make test`: dropout in attention, a cache, fewer keys than heads, experts, masks, convs."""
+_IN_DOUBLE = ("mobilenet_v2",)
+"""Batch norms of two images and maps of one pixel blow rounding up: after three steps of float32
+eager itself gives other weights where it runs on channels-last memory."""
 _LAYERS = ("n_layer", "num_layers", "num_hidden_layers")
 
 
@@ -62,13 +66,22 @@ def small(architecture: Architecture) -> Architecture:
 def check(architecture: Architecture) -> None:
     config = _config(architecture)
 
+    double = architecture.name in _IN_DOUBLE
+
     def make() -> Setup:
         net = getattr(transformers, architecture.model)(config).train()
-        return Setup(net, torch.optim.SGD(net.parameters(), lr=0.1), _loss)
+        net = net.double() if double else net
+        return Setup(net, torch.optim.SGD(net.parameters(), lr=0.01 if double else 0.1), _loss)
 
+    def feed() -> dict[str, Any]:
+        batch = architecture.feed(config).items()
+        return {k: v.double() if double and v.is_floating_point() else v for k, v in batch}
+
+    # Where values decide about sizes, another batch would be another program.
+    batches = [feed()] * 3 if architecture.by_value else [feed() for _ in range(3)]
     graph = assert_parity(
         make,
-        [(architecture.feed(config),) for _ in range(3)],
+        [(batch,) for batch in batches],
         rtol=1e-4,
         atol=1e-6,
         configure=lambda config: config.set_backend("inductor"),
