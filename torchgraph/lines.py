@@ -36,10 +36,6 @@ def _torch_root() -> str:
     return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
 
 
-_LIBRARIES: set[str] = set()
-"""Files that `_is_library` has been asked about: all but `_ENTRANCE`."""
-
-
 @functools.cache
 def _is_library(filename: str) -> bool:
     return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
@@ -51,20 +47,15 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
     Innermost first. Empty when there are none inside the call of the Graph: the line that calls it
     says nothing about a node.
     """
-    current: FrameType | None = (frame or sys._getframe(1)) if depth > 0 else None
+    frame = frame or sys._getframe(1)
     found: list[SourceLine] = []
-    while current is not None:  # for each op of a recorded step: no call but for user's lines
+    current: FrameType | None = frame
+    while current is not None and len(found) < depth:
         code = current.f_code
-        name = code.co_filename
-        if name not in _LIBRARIES:
-            if name == _ENTRANCE:
-                break
-            if _is_library(name):
-                _LIBRARIES.add(name)
-            else:
-                found.append(SourceLine(name, current.f_lineno, code.co_name))
-                if len(found) >= depth:
-                    break
+        if code.co_filename == _ENTRANCE:
+            break
+        if not _is_library(code.co_filename):
+            found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
 

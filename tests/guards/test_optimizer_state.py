@@ -113,7 +113,7 @@ def test_what_changes_between_calls_is_noticed(what: str) -> None:
 
 
 class Halves(optim.SGD):
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # overloads
         super().step()
         halved(self, (), {})
 

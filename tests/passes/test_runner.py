@@ -159,6 +159,12 @@ def test_unknown_names_are_errors(options: PassOptions) -> None:
         run(small(), (DeadCode(),), options)
 
 
+def test_a_pass_of_compiled_programs_is_no_anchor_of_others() -> None:
+    options = PassOptions(inserted=(("channels_last", Nothing()),))
+    with pytest.raises(InvalidOption, match="'channels_last'"):
+        run(small(), (DeadCode(),), options)
+
+
 def test_inserting_in_a_circle_is_an_error() -> None:
     inserted = (("sin_to_cos", Nothing()), ("nothing", SinToCos()))
     with pytest.raises(InvalidOption, match="circle"):

@@ -73,11 +73,8 @@ class OptimizerGuard:
         self._mutable = [any(True for _ in _containers(values)) for values in self._last]
         self._frozen = [_frozen(values) for values in self._last]
         self._own = OwnState(optimizer)
-        self._vars = list(vars(optimizer).values())
         own = _attributes(optimizer).values()
         self._holds_more = any(True for _ in _containers(own))
-        self._hooks = step_hooks(optimizer)
-        self._class = type(optimizer), type(optimizer).step
 
     def broken(self) -> str:
         """What changed, in words; empty when nothing did."""
@@ -100,17 +97,7 @@ class OptimizerGuard:
         return ""
 
     def _own_holds(self) -> bool:
-        optimizer = self.optimizer
-        now = list(vars(optimizer).values())
-        same = len(now) == len(self._vars) and all(map(operator.is_, now, self._vars))
-        cls, step = self._class
-        same = same and type(optimizer) is cls and cls.step is step
-        if same and not self._holds_more and step_hooks(optimizer) == self._hooks:
-            return True
-        if OwnState(optimizer).key != self._own.key:
-            return False
-        self._vars = now
-        return True
+        return OwnState(self.optimizer).key == self._own.key
 
     def compile(self, checks: Any) -> None:
         """Add this to the compiled checks."""

@@ -69,8 +69,9 @@ def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
             raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass.")
         inserted.setdefault(anchor, []).append(new)
     names = {one.name for one in (*passes, *itertools.chain(*inserted.values()))}
-    names.add(ChannelsLast.name)  # which compiled programs alone go through
-    for name in (*sorted(options.disabled), *filter(None, inserted)):
+    # Compiled programs alone go through it, and the same options are for both.
+    disabled = options.disabled - {ChannelsLast.name}
+    for name in (*sorted(disabled), *filter(None, inserted)):
         if name not in names:
             raise InvalidOption(
                 f"No pass is called {name!r}. There are: {', '.join(sorted(names))}."

@@ -46,8 +46,8 @@ def python_random_unchanged(line: Callable[[], Any]) -> Iterator[None]:
         )
 
 
-def _comparable(array: Any) -> Any:
+def _comparable(state: Any) -> Any:
     """NumPy's state, without an array that would be compared element by element."""
-    if not isinstance(array, tuple):  # of another bit generator than the usual one
-        return repr(array)
-    return [part.tobytes() if hasattr(part, "tobytes") else part for part in array]
+    if not isinstance(state, tuple):  # of another bit generator than the usual one
+        return repr(state)
+    return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]

@@ -56,11 +56,6 @@ class Memory:
         self._values[_key(tensor)] = index
         self._first.setdefault(self.storage(tensor), index)
 
-    def known_or_new(self, tensor: torch.Tensor) -> int:
-        """The value that lies where ``tensor`` lies; a new one where there is none."""
-        known = self.find(tensor)
-        return self.new(tensor) if known is None else known
-
     def new(self, tensor: torch.Tensor) -> int:
         """A new value on the tape for a tensor."""
         index = self._tape.add(self.layout(tensor))
