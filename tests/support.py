@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import inspect
 import os
@@ -159,9 +160,13 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def settle(graph: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``graph`` until a program serves the call: recorded, confirmed, replayed once."""
+    """Call ``graph`` until a program serves the call: recorded, confirmed, replayed once.
+
+    Each call gets tensors of its own, as from a loader.
+    """
     for _ in range(5):
         with_program = counters.replays
+        args, kwargs = copy.deepcopy((args, kwargs))
         returned = graph(*args, **kwargs)
         if counters.replays > with_program:
             return returned
@@ -172,6 +177,7 @@ def confirm(graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``graph`` until a program for such calls is confirmed; it has not served one yet."""
     held = len(graph._cache)
     for _ in range(5):
+        args, kwargs = copy.deepcopy((args, kwargs))
         returned = graph(*args, **kwargs)
         if len(graph._cache) > held:
             return returned

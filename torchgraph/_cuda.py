@@ -66,11 +66,20 @@ def allocating_from(handle: Any, device: torch.device) -> contextlib.AbstractCon
 def keep_pool(handle: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """An empty CUDA Graph that keeps a memory pool alive, as Inductor's CUDA Graph trees do it."""
     graph = torch.cuda.CUDAGraph()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is empty
-        with torch.cuda.graph(graph, handle, stream, capture_error_mode="thread_local"):
-            pass
+    with capturing(graph, handle, stream):
+        pass
     return graph
+
+
+@contextlib.contextmanager
+def capturing(
+    graph: torch.cuda.CUDAGraph, handle: Any, stream: torch.cuda.Stream
+) -> Iterator[None]:
+    """What this thread launches in the block is captured, its memory from that pool."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+        with torch.cuda.graph(graph, handle, stream, capture_error_mode="thread_local"):
+            yield
 
 
 def came_to_end(graph: torch.cuda.CUDAGraph, handle: Any, stream: torch.cuda.Stream) -> bool:

@@ -42,6 +42,9 @@ class ProgramCache:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, replay: Replay) -> bool:
+        return id(replay) in self._entries
+
     def find(self, key: Key) -> Replay | None:
         """The program that serves a call as things stand; None when there is none."""
         latest, candidates = self._latest

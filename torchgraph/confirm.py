@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .capture.inputs import Call, map_leaves
 from .capture.step import Leaf, Step
@@ -20,6 +21,22 @@ from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What tells the tensors of a call from those of another, and keeps none of them alive."""
+
+    digest: tuple[float, ...]
+    """Numbers that are equal for equal values."""
+    storages: tuple[StorageWeakRef, ...]
+    """Equal for the same memory, and never for memory that was freed since."""
+
+    @classmethod
+    def of(cls, call: Call) -> Batch:
+        """Reads all of the tensors."""
+        storages = (StorageWeakRef(tensor.untyped_storage()) for tensor in call.tensors)
+        return cls(digest(call), tuple(storages))
+
+
 @dataclass
 class Start:
     """What a call starts from: copies of all that a program may write, and the generators."""
@@ -28,8 +45,7 @@ class Start:
     """By fqn; the paths of arguments too."""
     numbers: dict[str, Any]
     random: torch.Tensor
-    digest: tuple[float, ...]
-    """Of the call's tensors: equal for the very same batch."""
+    batch: Batch
 
     @classmethod
     def of(cls, step: Step, call: Call, replays: list[Replay]) -> Start:
@@ -59,7 +75,7 @@ class Start:
         numbers = {
             leaf.fqn: leaf.value for leaf in step.leaves if not isinstance(leaf.value, torch.Tensor)
         }
-        return cls(tensors, numbers, torch.get_rng_state(), digest(call))
+        return cls(tensors, numbers, torch.get_rng_state(), Batch.of(call))
 
 
 def digest(call: Call) -> tuple[float, ...]:

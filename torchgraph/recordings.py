@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import torch
 
 from ._torch import storage_id
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Start, as_eager, digest, unlike
+from .confirm import Batch, Start, as_eager, digest, unlike
 from .errors import (
     AttributeReadAndWritten,
     ConfirmWarning,
@@ -20,6 +22,7 @@ from .errors import (
     MovingConstant,
     warn,
 )
+from .ops.expect import ValueMoved
 from .options import Options
 from .program import Role
 from .record.compare import Difference, Kind, difference
@@ -40,7 +43,8 @@ class _Draft:
 
     outcome: Outcome
     replay: Replay | None
-    digest: tuple[float, ...] = ()
+    batch: Batch
+    """That was recorded."""
 
 
 @dataclass
@@ -78,12 +82,12 @@ class Recordings:
         self._take = take
         self._compile = compile
         self._signatures: dict[Hashable, _Signature] = {}
-        self._doubted: WeakKeyDictionary[Replay, tuple[_Signature, _Draft]] = WeakKeyDictionary()
+        self._doubts: WeakKeyDictionary[Replay, _Doubt] = WeakKeyDictionary()
 
     def clear(self) -> None:
         """Forget everything."""
         self._signatures.clear()
-        self._doubted.clear()
+        self._doubts.clear()
 
     def call(self, key: Any, step: Step, call: Call, options: Options) -> Outcome:
         """Run a call that no program serves, and learn from it.
@@ -98,11 +102,12 @@ class Recordings:
         unlike_others = step.shares_memory(call.tensors)
         if known.eager or known.refused is not None or unlike_others:
             return self.alone(step, call)
-        replays = [draft.replay for draft in known.drafts if draft.replay is not None]
-        start = Start.of(step, call, replays)
+        doubted = self._doubted(key, call)
+        drafts = [*known.drafts, *doubted]
+        start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
         outcome = self._take(step, call, True)
         if outcome.stepped:
-            self._learn(key, known, call, start, outcome, options)
+            self._learn(key, known, doubted, call, start, outcome, options)
         return outcome
 
     def _signature(self, key: Any, options: Options) -> _Signature:
@@ -121,6 +126,7 @@ class Recordings:
         self,
         key: Any,
         known: _Signature,
+        doubted: list[_Draft],
         call: Call,
         start: Start,
         outcome: Outcome,
@@ -133,13 +139,19 @@ class Recordings:
                 "that is kept in optimizer.state or in a param group may move",
             )
             return
-        found = [(draft, difference(draft.outcome, outcome)) for draft in known.drafts]
+        found = [(draft, difference(draft.outcome, outcome)) for draft in (*known.drafts, *doubted)]
+        for draft, apart in found:
+            if draft in doubted and apart is not None and apart.kind is not Kind.VALUE:
+                self._drop(draft.replay)
         same = next((draft for draft, apart in found if apart is None), None)
         if same is None:
             self._draft(key, known, call, start, outcome, options, found[0][1] if found else None)
         elif same.replay is not None:
-            known.restless = known.restless_constants = known.others = 0
             self._confirm(key, known, same, same.replay, call, start, outcome, options)
+
+    def _drop(self, replay: Replay | None) -> None:
+        if replay is not None and replay in self._cache:
+            self._cache.remove(replay)
 
     def _draft(
         self,
@@ -170,7 +182,7 @@ class Recordings:
             except Exception as error:  # eager computes the same: whatever it is, it goes on
                 self._stay_eager(known, f"no program can be made of it: {error!r}")
                 return
-        known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
+        known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.batch))
         del known.drafts[options.cache_size :]
 
     def _confirm(
@@ -184,22 +196,26 @@ class Recordings:
         outcome: Outcome,
         options: Options,
     ) -> None:
-        known.drafts.remove(draft)
+        if draft in known.drafts:
+            known.drafts.remove(draft)
+        self._doubts.pop(replay, None)
         self._warn_of_writes(outcome)
-        if not replay.refit(outcome.after):  # the tensors that are there now
-            try:
-                replay = self._compile(outcome, call)
-            except Exception as error:  # eager has made the step
-                self._stay_eager(known, f"no program can be made of it: {error!r}")
-                return
-            if not replay.refit(outcome.after):
-                known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.digest))
-                return
+        bound = self._bound(known, replay, call, start, outcome)
+        if bound is None:
+            return
+        replay = bound
+        doubt = _Doubt.about(key, draft, start.batch, call, outcome)
         try:
             wrong = unlike(as_eager(replay, options), start, call, outcome)
+        except ValueMoved as moved:  # what was recorded is the first micro-batch
+            if options.micro_batches == 1:
+                raise
+            self._mixed(key, known, draft, moved, options)
+            return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             wrong = f"it fails with {type(error).__name__}: {error}"
         if wrong:
+            self._drop(replay)
             known.eager = f"its program does not compute what eager does: {wrong}"
             warn(
                 f"The program of this step is not confirmed: {wrong}. This is a fault of "
@@ -207,24 +223,56 @@ class Recordings:
                 ConfirmWarning,
             )
             return
-        self._cache.add(key, replay, options.cache_size)
-        if _is_weak(draft, start, outcome):
+        known.restless = known.restless_constants = known.others = 0
+        if replay not in self._cache:
+            self._cache.add(key, replay, options.cache_size)
+        if doubt is not None:
             draft.replay = None  # nobody but the cache keeps a program alive
-            self._doubted[replay] = (known, draft)
+            self._doubts[replay] = doubt
+
+    def _bound(
+        self, known: _Signature, replay: Replay, call: Call, start: Start, outcome: Outcome
+    ) -> Replay | None:
+        """The program over the tensors that are there now; None when it has to wait for others."""
+        if replay.refit(outcome.after):
+            return replay
+        self._drop(replay)
+        try:
+            replay = self._compile(outcome, call)
+        except Exception as error:  # eager has made the step
+            self._stay_eager(known, f"no program can be made of it: {error!r}")
+            return None
+        if replay.refit(outcome.after):
+            return replay
+        known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.batch))
+        return None
+
+    def _mixed(
+        self, key: Any, known: _Signature, draft: _Draft, moved: ValueMoved, options: Options
+    ) -> None:
+        """Micro-batches of one call are for programs of their own: no program serves the call."""
+        known.drafts.insert(0, draft)
+        known.others += 1
+        what = f"a value that Python reads moves from micro-batch to micro-batch: {moved}"
+        known.last = Difference(Kind.VALUE, what, moved.line)
+        if known.others >= options.cache_size:
+            self._give_up(key, known)
 
     def doubts(self, replay: Replay, call: Call) -> bool:
-        """True when a program was confirmed by the very batch that it was recorded with.
+        """True when another batch than a program was recorded and confirmed with says more.
 
-        Then its constants may be of that batch: the first other batch is recorded once more.
+        Then the program does not serve the call, which is recorded.
         """
-        known, draft = self._doubted.get(replay, (None, None))
-        if known is None or draft is None or digest(call) == draft.digest:
-            return False
-        del self._doubted[replay]
-        self._cache.remove(replay)
-        known.drafts.insert(0, draft)
-        draft.replay = replay
-        return True
+        doubt = self._doubts.get(replay)
+        return doubt is not None and doubt.is_told_by(call)
+
+    def _doubted(self, key: Any, call: Call) -> list[_Draft]:
+        """What the programs were recorded as that ``call`` says more about."""
+        return [
+            replace(doubt.draft, replay=replay)
+            for replay, doubt in list(self._doubts.items())
+            if doubt.key == key and replay in self._cache and doubt.is_told_by(call)
+        ]
 
     def _stay_eager(self, known: _Signature, why: str) -> None:
         known.eager = why
@@ -259,12 +307,40 @@ class Recordings:
             warn_written(written)
 
 
-def _is_weak(draft: _Draft, start: Start, outcome: Outcome) -> bool:
-    """True where two equal recordings say little: the same batch, and constants among the ops."""
-    pairs = zip(draft.outcome.leaves, outcome.leaves, strict=True)
-    others = any(
-        one.role is Role.FREE and storage_id(one.value) != storage_id(other.value)
-        for (one, _), (other, _) in pairs
-    )
-    constants = others or bool(outcome.tape.constants)
-    return constants and bool(start.digest) and draft.digest == start.digest
+@dataclass(frozen=True, eq=False)
+class _Doubt:
+    """About a program that was confirmed by the very batch that it was recorded with."""
+
+    key: Any
+    draft: _Draft
+    digest: tuple[float, ...]
+    """Of the batch, where constants may be of it; else empty."""
+    memory: Mapping[int, int]
+    """Argument -> its memory, where others may hold it too: a global, a list, an attribute."""
+
+    @classmethod
+    def about(
+        cls, key: Any, draft: _Draft, batch: Batch, call: Call, outcome: Outcome
+    ) -> _Doubt | None:
+        """None where two equal recordings say enough."""
+        pairs = zip(draft.outcome.leaves, outcome.leaves, strict=True)
+        others = any(
+            one.role is Role.FREE and storage_id(one.value) != storage_id(other.value)
+            for (one, _), (other, _) in pairs
+        )
+        constants = others or bool(outcome.tape.constants)
+        told = batch.digest if constants and draft.batch.digest == batch.digest else ()
+        storages = zip(draft.batch.storages, batch.storages, strict=True)
+        same = [number for number, (then, now) in enumerate(storages) if then == now]
+        memory = {number: _address(call.tensors[number]) for number in same}
+        return cls(key, draft, told, memory) if told or memory else None
+
+    def is_told_by(self, call: Call) -> bool:
+        """True for another batch."""
+        if any(_address(call.tensors[i]) != address for i, address in self.memory.items()):
+            return True
+        return bool(self.digest) and digest(call) != self.digest
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -89,8 +89,10 @@ class Running(ModuleHolder):
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call, replay = self._fit(args, kwargs)
-        if replay is None or self._recordings.doubts(replay, call) or self._has_gradients(replay):
+        if replay is None or self._has_gradients(replay):
             returned = self._recorded(call)
+        elif self._recordings.doubts(replay, call):
+            returned = self._other(replay, call)
         else:
             try:
                 returned = self._replayed(replay, call)
@@ -114,8 +116,10 @@ class Running(ModuleHolder):
         return bool(self._optimizers) and not replay.guards.no_gradients()
 
     def _other(self, tried: Replay, call: Call) -> Any:
-        """A call whose values the program that seemed to fit was not made for."""
+        """A call that the program which seemed to fit does not serve, or may not."""
         for replay in self._cache.others(self._key(call), tried):
+            if self._recordings.doubts(replay, call):
+                continue
             try:
                 return self._replayed(replay, call)
             except (ValueMoved, SharedMemory):

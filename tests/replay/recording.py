@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 import torch
 
 from torchgraph._torch import TorchDispatchMode
-from torchgraph.replay.device import CapturedGraph, Function, GraphDevice, Results
+from torchgraph.replay.device import Captured, Function, GraphDevice, Parts, Results, advance
 from torchgraph.replay.outputs import fill
 
 aten = torch.ops.aten
@@ -51,14 +51,14 @@ class Recording(GraphDevice):
         self.events.append("warm-up")
         return function(values)
 
-    def capture(self, function: Function, values: Sequence[Any]) -> tuple[CapturedGraph, Results]:
+    def capture(self, parts: Parts, values: Sequence[Any]) -> Captured:
         self.events.append("capture")
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("operation not permitted when stream is capturing")
-        graph = _Graph(self, function, values)
-        self.graphs.append(graph)
-        return graph, graph.results
+        step = _Step(self, parts, values)
+        self.graphs += step.graphs
+        return Captured(step.graphs, step.seen, step.results)
 
     def write(self, vector: torch.Tensor, values: Sequence[float]) -> None:
         self.events.append("numbers")
@@ -70,35 +70,70 @@ class Recording(GraphDevice):
 
 
 @final
-class _Graph:
-    def __init__(self, device: Recording, function: Function, values: Sequence[Any]) -> None:
-        self.is_reset = False
+class _Step:
+    """What was captured: all parts run again, one at a time, over the same memory."""
+
+    def __init__(self, device: Recording, parts: Parts, values: Sequence[Any]) -> None:
         self._device = device
-        self._function = function
+        self._parts = parts
         self._values = list(values)
         self._addresses = self._places()
+        self._running: Any = None
+        self._reached = 0
         memory = [v.untyped_storage() for v in values if isinstance(v, torch.Tensor)]
         before = [storage.clone() for storage in memory]
         random = torch.get_rng_state()
         with _Capturing():
-            self.results = function(values)
+            running = parts(values)
+            self.seen: list[torch.Tensor] = []
+            while isinstance(part := advance(running), torch.Tensor):
+                self.seen.append(part)
+            self.results: Results = part
         torch.set_rng_state(random)
         for storage, old in zip(memory, before, strict=True):
             storage.copy_(old)
-        for result in self.results:
+        for result in (*self.seen, *self.results):
             result.fill_(torch.nan if result.is_floating_point() else -7)
+        self.graphs = [_Graph(self, number) for number in range(len(self.seen) + 1)]
 
-    def replay(self) -> None:
-        assert not self.is_reset, "a graph that was reset is replayed"
+    def replay(self, number: int) -> None:
         assert self._addresses == self._places(), "replayed over memory that a state has left"
         self._device.events.append("replay")
-        for kept, new in zip(self.results, self._function(self._values), strict=True):
-            fill(kept, new)
+        if number == 0:
+            self._running = self._parts(self._values)
+        else:
+            assert number == self._reached + 1, "a part is replayed without those before it"
+        self._reached = number
+        found = advance(self._running)
+        if isinstance(found, torch.Tensor):
+            fill(self.seen[number], found)
+        else:
+            for kept, new in zip(self.results, found, strict=True):
+                fill(kept, new)
 
     def reset(self) -> None:
-        self.is_reset = True
-        self.results, self._values = (), []
+        self.seen, self.results, self._values, self._running = [], (), [], None
         self._device.events.append("reset")
 
     def _places(self) -> list[int]:
         return [value.data_ptr() for value in self._values if isinstance(value, torch.Tensor)]
+
+
+@final
+class _Graph:
+    def __init__(self, step: _Step, number: int) -> None:
+        self.is_reset = False
+        self._step = step
+        self._number = number
+
+    @property
+    def results(self) -> Results:
+        return self._step.results
+
+    def replay(self) -> None:
+        assert not self.is_reset, "a graph that was reset is replayed"
+        self._step.replay(self._number)
+
+    def reset(self) -> None:
+        self.is_reset = True
+        self._step.reset()

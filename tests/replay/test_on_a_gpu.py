@@ -189,8 +189,11 @@ def test_a_capture_that_fails_leaves_a_gpu_that_works(monkeypatch):
     graph(*data[0])
     capture = Cuda.capture
 
-    def waits(self, function, values):
-        return capture(self, lambda given: (function(given)[0].item(), ()), values)
+    def waits(self, parts, values):
+        def waiting(given):
+            return ((yield from parts(given))[0].item(),)
+
+        return capture(self, waiting, values)
 
     with monkeypatch.context() as patch:
         patch.setattr(Cuda, "capture", waits)
@@ -213,8 +216,11 @@ def test_other_programs_are_captured_after_a_capture_that_failed(monkeypatch):
     graph(*large[0])
     capture = Cuda.capture
 
-    def waits(self, function, values):
-        return capture(self, lambda given: (function(given)[0].item(), ()), values)
+    def waits(self, parts, values):
+        def waiting(given):
+            return ((yield from parts(given))[0].item(),)
+
+        return capture(self, waiting, values)
 
     with monkeypatch.context() as patch:
         patch.setattr(Cuda, "capture", waits)
@@ -224,6 +230,45 @@ def test_other_programs_are_captured_after_a_capture_that_failed(monkeypatch):
     with counters.expect(captures=1, graph_captures=1):
         for batch in (*other, *small, *large):
             assert graph(*batch).isfinite()
+
+
+class Branches(tg.Graph):
+    """Python goes one of two ways by a value of the batch, behind draws and a batch norm."""
+
+    def __init__(self, mode):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = nn.Sequential(
+            *(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 2))
+        ).cuda()
+        self.add_optimizer(optim.AdamW(self.model.parameters(), lr=0.01))
+        self.config.set_backend("aten")
+        self.config.set_cuda_graph(mode)
+
+    def build(self, x):
+        hidden = self.model(x)
+        loss = hidden.square().mean() if (x > 0).any() else hidden.mean()
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_a_value_that_python_reads(period):
+    """Each variant is captured in two parts; a value that moved leaves nothing behind."""
+    ways = [torch.ones(6, 4, device="cuda"), -torch.ones(6, 4, device="cuda")]
+    data = [ways[number // period % 2] * (1 + number) for number in range(30)]
+    found = []
+    for mode in ("require", "off"):
+        graph = Branches(mode)
+        torch.cuda.manual_seed(5)
+        losses = [graph(x) for x in data]
+        found.append((losses, list(graph.model.state_dict().values())))
+        state = "captured, 2 for a step" if mode == "require" else "off"
+        assert graph.report().cuda_graph == state
+        found[-1][1].append(torch.cuda.get_rng_state())
+    (losses, left), (expected, right) = found
+    assert all(map(torch.equal, losses, expected))
+    assert all(map(torch.equal, left, right))
 
 
 def test_a_constant_of_the_cpu_moves():

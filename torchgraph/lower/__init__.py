@@ -42,12 +42,12 @@ __all__ = [
 
 Part = Callable[[Program, str], Lowered]
 """Lowers a program without micro-batches, or a part of one with micro-batches."""
-Around = Callable[[Part], Part]
+Around = Callable[[Callable[[Program, str], Executable]], Part]
 """Puts something else around the lowering of a part."""
 _DEFAULT = Options()
 
 
-def plain(part: Part) -> Part:
+def plain(part: Callable[[Program, str], Executable]) -> Part:
     """Nothing is put around it."""
     return part
 

@@ -38,8 +38,13 @@ _LIKE = frozenset(
 )
 """Draws that need nothing but the metadata of their first argument."""
 
-_MIND_GRAD_MODE = frozenset({"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"})
-"""Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward."""
+_NEVER_INSIDE = frozenset(
+    {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward", "torchgraph::differs"}
+)
+"""Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
+
+A pause says by the node what has moved.
+"""
 
 
 def cut(program: Program, *, eager_draws: bool) -> tuple[Program, list[Region]]:
@@ -107,7 +112,7 @@ class _Cut:
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
-        if _name(node) in _MIND_GRAD_MODE:
+        if _name(node) in _NEVER_INSIDE:
             return True
         return bool(numbers.moving(node)) and not numbers.takes_tensors(
             node.target, node.meta["val"]

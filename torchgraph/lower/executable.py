@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from .. import effects
@@ -29,6 +30,7 @@ from ..program import (
 from .arena import COPIES, Arena, Block, form_of
 from .calls import Calls
 from .each_in_place import EachInPlace
+from .pauses import Pauses, is_pause
 from .planning import MemoryPlan, plan
 
 _INFIX = {
@@ -50,6 +52,8 @@ class Executable:
 
     function: Callable[[Sequence[Any]], tuple[Any, ...]]
     """Takes the values of ``signature.inputs`` as one list; writes states in place."""
+    pauses: Pauses
+    """Where it waits for the host, and the function in parts."""
     signature: Signature
     outputs: tuple[OutputSpec, ...]
     """What the function returns: the signature's outputs without the states that it writes."""
@@ -97,7 +101,7 @@ class Executable:
     def _line_at(self, error: BaseException) -> int:
         trace, line = error.__traceback__, 0
         while trace is not None:
-            if trace.tb_frame.f_code is self.function.__code__:
+            if trace.tb_frame.f_code is self.pauses.code:
                 line = trace.tb_lineno
             trace = trace.tb_next
         return line
@@ -115,9 +119,10 @@ def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executabl
     counters.lowers += 1
     lowered, memory = plan(program, options)
     writer = _Writer(lowered, name, memory.arena)
-    function = writer.compile()
+    pauses = Pauses.of(lowered, writer.compile())
     return Executable(
-        function,
+        pauses.function,
+        pauses,
         program.signature,
         returned(program.signature),
         writer.source + "".join(writer.rows),
@@ -267,6 +272,9 @@ class _Writer:
         if node.op == "get_attr":
             self._globals[node.name] = getattr(self._program.gm, str(node.target))
             return ""
+        if is_pause(node):
+            flags = self._value(node.args[0])
+            return f"yield {self._bind(torch.stack, 'stack')}({flags})"
         return self._call(node) if effects.of(node).expects else f"{node.name} = {self._call(node)}"
 
     def _call(self, node: fx.Node) -> str:

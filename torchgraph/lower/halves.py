@@ -9,7 +9,8 @@ said whether the step was skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ from ..each import expanded
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
 from . import numbers
-from .executable import lower
+from .executable import Executable, lower
 from .halving import Halving
-from .lowered import Lowered
+from .pauses import with_pauses
 
 
 class Numbers(NamedTuple):
@@ -50,9 +51,9 @@ class Late:
 class Halves:
     """Two executables behind the interface of one."""
 
-    host: Lowered
+    host: Executable
     """Returns its share of the outputs, then the numbers of the device's half."""
-    device: Lowered
+    device: Executable
     """Takes the inputs of the whole, then the vector of numbers."""
     signature: Signature
     """Of the whole."""
@@ -120,16 +121,27 @@ class Halves:
     def run(
         self, values: Sequence[Any], device_half: Callable[[list[float]], Sequence[Any]]
     ) -> tuple[Any, ...]:
-        """Both halves. The host's writes are undone when the other fails before it writes."""
-        written = [values[i] for i in self.written]
-        before = [tensor.clone() for tensor in written]
-        found = self.numbers(values)
-        try:
+        """Both halves."""
+        with self.undone(values, unless=self.device.wrote):
+            found = self.numbers(values)
             results = device_half(found.numbers)
             self.count_steps(values, found, results)
             return (*found.kept, *results)
-        except Exception as error:  # whatever it is, the host's counts must not stay
-            if not self.device.wrote(error):
+
+    @contextmanager
+    def undone(
+        self, values: Sequence[Any], unless: Callable[[BaseException], bool]
+    ) -> Iterator[None]:
+        """What the host's half writes in the block is as before when the block fails.
+
+        ``unless`` the device's half had begun to write.
+        """
+        written = [values[i] for i in self.written]
+        before = [tensor.clone() for tensor in written]
+        try:
+            yield
+        except Exception as error:
+            if not unless(error):
                 for tensor, old in zip(written, before, strict=True):
                     tensor.copy_(old)
             raise
@@ -140,12 +152,12 @@ class Halves:
 
     @property
     def expects(self) -> bool:
-        """As `Executable.expects`. A program with predicates is not halved."""
-        return False
+        """As `Executable.expects`."""
+        return self.device.expects
 
     def moved(self, error: BaseException) -> bool:
         """As `Executable.moved`."""
-        return False
+        return self.device.moved(error)
 
     def node_at(self, error: BaseException) -> fx.Node | None:
         """As `Executable.node_at`."""
@@ -163,10 +175,10 @@ def halve(
     program: Program,
     name: str,
     device: torch.device,
-    lower_device: Callable[[Program, str], Lowered] = lower,
+    lower_device: Callable[[Program, str], Executable] = lower,
 ) -> Halves:
     """Halve a program in which `scan` found nothing, and lower both halves."""
-    program = expanded(program)  # the host computes the numbers of each parameter
+    program = with_pauses(expanded(program))  # the host computes the numbers of each parameter
     split = Halving(program, device)
     host, rest = split.run()
     on_device = lower_device(rest, name)

@@ -18,6 +18,7 @@ from .._torch import OpOverload
 from ..program import Program, Refusal, provenance
 from ..values import leaves
 from . import list_forms, numbers, tensor_forms
+from .pauses import may_pause
 from .sides import UPDATES, host_side, is_small
 
 _WAITING = frozenset(
@@ -37,6 +38,8 @@ def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
     found: Counter[Refusal] = Counter()
     for node in program.nodes:
         if effects.of(node).expects:
+            if may_pause(node, device):
+                continue
             reason = "the host waits for a value that Python has read"
             found[Refusal(reason, provenance(node).line)] += 1
         elif node.op == "call_function":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from . import bce as bce, library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
 from .draws import bernoulli, grouped_mm, normal
-from .expect import ValueMoved, expect, expect_shape
+from .expect import ValueMoved, differs, expect, expect_none, expect_shape
 from .grad_stats import clip_coefficient, grad_stats
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
 from .order import after, depend
@@ -27,7 +27,9 @@ __all__ = [
     "clip_coefficient",
     "cross_entropy",
     "depend",
+    "differs",
     "expect",
+    "expect_none",
     "expect_shape",
     "find_inf",
     "grad_stats",

@@ -2,6 +2,7 @@
 
 They compute nothing. A program that meets another value than the one it was recorded with raises
 `ValueMoved`, and lowering lets it write nothing of the user's until its last predicate has held.
+On a GPU a comparison may be an op of its own, so that the host waits once for several.
 """
 
 from __future__ import annotations
@@ -44,15 +45,19 @@ def same(value: torch.Tensor, expected: torch.Tensor) -> bool:
         return False
     if value.numel() == 1:
         return _same_number(value.item(), expected.item())
-    value = value.to(expected.device)
+    return bool(_equal_bits(value.to(expected.device), expected))
+
+
+def _equal_bits(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """A bool without dimensions, of tensors of one shape, dtype and device; waits for nothing."""
     if value.is_complex():
         value, expected = map(torch.view_as_real, (value.resolve_conj(), expected.resolve_conj()))
     if not value.is_floating_point():
-        return torch.equal(value, expected)
+        return (value == expected).all()
     if value.itemsize == 1:  # float8 has next to no ops; each fits into a float
         value, expected = value.float(), expected.float()
     equal = (value == expected) & (value.signbit() == expected.signbit())
-    return bool((equal | (value.isnan() & expected.isnan())).all())
+    return (equal | (value.isnan() & expected.isnan())).all()
 
 
 def _same_number(left: Any, right: Any) -> bool:
@@ -93,7 +98,23 @@ def _compare_shape(value: torch.Tensor, shape: list[int]) -> None:
         raise ValueMoved(f"the shape {list(shape)}", f"{list(value.shape)}")
 
 
-def _nothing(value: torch.Tensor, _: Any) -> None:
+def _differs(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    if value.dtype is not expected.dtype or value.shape != expected.shape:
+        return torch.ones((), dtype=torch.bool, device=value.device)
+    return _equal_bits(value, expected.to(value.device)).logical_not()
+
+
+def _one_flag(value: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return torch.empty((), dtype=torch.bool, device=value.device)
+
+
+def _compare_none(flags: list[torch.Tensor]) -> None:
+    hits = torch.stack(flags).tolist()
+    if True in hits:
+        raise ValueMoved("what Python has read", f"another value, number {hits.index(True)}")
+
+
+def _nothing(*_: Any) -> None:
     """On fake tensors there is nothing to compare."""
 
 
@@ -105,8 +126,16 @@ expect_shape = define(
 )
 """Raises `ValueMoved` unless ``value`` has that shape: behind ops whose size depends on data."""
 
+differs = define(
+    "differs(Tensor value, Tensor expected) -> Tensor", _differs, _one_flag, compiled=False
+)
+"""A bool without dimensions on the device of ``value``: False where `expect` would hold."""
+
+expect_none = define("expect_none(Tensor[] flags) -> ()", _compare_none, _nothing, compiled=False)
+"""Raises `ValueMoved` if one of the bools is True, after a wait for their device."""
+
 KERNELS: dict[OpOverload, Callable[..., Any]] = {expect: _compare, expect_shape: _compare_shape}
 """What a lowered program calls: the way through the dispatcher takes longer than to compare."""
 
-for _op in KERNELS:
+for _op in (*KERNELS, expect_none):
     fx.node.has_side_effect(_op)  # the dead code elimination of make_fx asks fx, not us

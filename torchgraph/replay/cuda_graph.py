@@ -2,13 +2,14 @@
 
 The first call runs op by op, which also warms up: kernels are loaded, algorithms chosen, memory
 lies in the pool. The second call captures, which runs nothing, and replays. Each call is one real
-step.
+step. Where the host has to look at a value before the step may go on, it is several CUDA Graphs.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, final
 
@@ -18,8 +19,9 @@ from torch import fx
 from ..counters import counters
 from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
 from ..lower import Halves
+from ..ops import ValueMoved
 from ..program import OutputKind, OutputSpec, Program, Role, Signature
-from .device import CapturedGraph, GraphDevice
+from .device import Captured, GraphDevice
 from .outputs import blank, copy_of, fill
 
 _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
@@ -68,9 +70,8 @@ class CudaGraph:
         self._required = required
         self._warmed_in = 0
         self._wrote = False
-        """True when a replay has been launched, or what precedes it."""
-        self._graph: CapturedGraph | None = None
-        self._results: tuple[Any, ...] = ()
+        """True in a replay, once no predicate can end it any more: its last part may write."""
+        self._captured: Captured | None = None
         self._vector: torch.Tensor | None = None
         self._numbers: list[float] = []
         """What the vector holds."""
@@ -134,7 +135,7 @@ class CudaGraph:
 
     def moved(self, error: BaseException) -> bool:
         """As `Executable.moved`."""
-        return self._halves.moved(error)
+        return isinstance(error, ValueMoved) or self._halves.moved(error)
 
     def node_at(self, error: BaseException) -> fx.Node | None:
         """As `Executable.node_at`."""
@@ -143,6 +144,11 @@ class CudaGraph:
     def line_of(self, node: fx.Node | None) -> SourceLine | None:
         """As `Executable.line_of`."""
         return self._halves.line_of(node)
+
+    @property
+    def parts(self) -> int:
+        """How many CUDA Graphs it is, once captured."""
+        return len(self._captured.graphs) if self._captured else 0
 
     @property
     def halves(self) -> Halves:
@@ -229,9 +235,8 @@ class CudaGraph:
             held[i] = self._buffers[i]
         start = perf_counter()
         try:
-            self._graph, self._results = self._device.capture(
-                self._halves.device.function, [*held, self._vector]
-            )
+            parts = self._halves.device.pauses.parts
+            self._captured = self._device.capture(parts, [*held, self._vector])
         except Exception as error:  # a capture runs nothing: op by op computes the same
             self._failed(error)
             return False
@@ -252,21 +257,35 @@ class CudaGraph:
         warn(f"No CUDA Graph, the capture failed{at}: {reason}", BackendWarning)
 
     def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        assert self._graph is not None
+        assert self._captured is not None
+        results = self._captured.results
+        undone = self._halves.undone(values, unless=self.wrote) if self.expects else nullcontext()
+        self._wrote = not self.expects
+        with undone:
+            found = self._halves.numbers(values)
+            self._write(found.numbers)
+            for i, buffer in self._buffers.items():
+                fill(buffer, values[i])
+            self._replay_parts(self._captured)
+            for i in self._copied_back:
+                fill(values[i], self._buffers[i])
+            # A replay does not tell autograd what it writes.
+            written = [values[i] for i in self._written if not values[i].is_inference()]
+            torch.autograd.graph.increment_version(written)
+            self._halves.count_steps(values, found, results)
+            returned = (*found.kept, *self._handed_out(results))
+        self._wrote = False
+        return returned
+
+    def _replay_parts(self, captured: Captured) -> None:
+        for number, flags in enumerate(captured.seen):
+            captured.graphs[number].replay()
+            moved = self._halves.device.pauses.moved(number, flags)
+            if moved is not None:
+                raise moved
         self._wrote = True
-        found = self._halves.numbers(values)
-        self._write(found.numbers)
-        for i, buffer in self._buffers.items():
-            fill(buffer, values[i])
-        self._graph.replay()
+        captured.graphs[-1].replay()
         counters.graph_replays += 1
-        for i in self._copied_back:
-            fill(values[i], self._buffers[i])
-        # A replay does not tell autograd what it writes.
-        written = [values[i] for i in self._written if not values[i].is_inference()]
-        torch.autograd.graph.increment_version(written)
-        self._halves.count_steps(values, found, self._results)
-        return (*found.kept, *self._handed_out(self._results))
 
     # --- pieces -----------------------------------------------------------------------------------
 
@@ -296,7 +315,7 @@ class CudaGraph:
         return [values[i].data_ptr() for i in self._static]
 
     def _forget(self) -> None:
-        if self._graph is not None:
-            self._results = ()
-            self._graph.reset()
-            self._graph = None
+        if self._captured is not None:
+            graphs, self._captured = self._captured.graphs, None
+            for graph in graphs:
+                graph.reset()

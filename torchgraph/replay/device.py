@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import torch
 
@@ -21,6 +21,7 @@ _aside = threading.RLock()
 
 Results = tuple[Any, ...]
 Function = Callable[[Sequence[Any]], Results]
+Parts = Callable[[Sequence[Any]], Generator[torch.Tensor, None, Results]]
 
 
 class CapturedGraph(Protocol):
@@ -31,6 +32,16 @@ class CapturedGraph(Protocol):
 
     def reset(self) -> None:
         """Give its memory back to the pool."""
+
+
+class Captured(NamedTuple):
+    """A captured step: its parts, to be replayed in their order."""
+
+    graphs: Sequence[CapturedGraph]
+    seen: Sequence[torch.Tensor]
+    """What the host has to look at behind each part but the last; a replay fills it."""
+    results: Results
+    """What a replay of the last part fills."""
 
 
 class GraphDevice(ABC):
@@ -51,11 +62,8 @@ class GraphDevice(ABC):
         """Run ``function(values)`` for real, on the side stream, its memory from the pool."""
 
     @abstractmethod
-    def capture(self, function: Function, values: Sequence[Any]) -> tuple[CapturedGraph, Results]:
-        """Capture ``function(values)`` on the side stream. Nothing runs.
-
-        Returns:
-            The graph, and the tensors that each replay fills.
+    def capture(self, parts: Parts, values: Sequence[Any]) -> Captured:
+        """Capture ``parts(values)`` on the side stream, a graph for each part. Nothing runs.
 
         Raises:
             RuntimeError: an op cannot be captured. Nothing has changed.
@@ -105,22 +113,29 @@ class Cuda(GraphDevice):
         with self._aside(), _cuda.allocating_from(self._pool, self.device):
             return function(values)
 
-    def capture(self, function: Function, values: Sequence[Any]) -> tuple[CapturedGraph, Results]:
+    def capture(self, parts: Parts, values: Sequence[Any]) -> Captured:
         """See `GraphDevice`.
 
         Other threads may go on allocating and copying: what they do is none of this capture.
         """
-        graph = torch.cuda.CUDAGraph()
+        graphs: list[torch.cuda.CUDAGraph] = []
+        seen: list[torch.Tensor] = []
+        step = parts(values)
         with self._aside() as stream, paused():  # a collection could free memory of another graph
             try:
-                with torch.cuda.graph(graph, self._pool, stream, capture_error_mode="thread_local"):
-                    results = function(values)
+                while True:
+                    graphs.append(torch.cuda.CUDAGraph())
+                    with _cuda.capturing(graphs[-1], self._pool, stream):
+                        part = advance(step)
+                    if isinstance(part, tuple):
+                        return Captured(graphs, seen, part)
+                    seen.append(part)
             except BaseException:
-                if not _cuda.came_to_end(graph, self._pool, stream):
+                if not _cuda.came_to_end(graphs[-1], self._pool, stream):
                     self._renew()
-                graph.reset()
+                for graph in graphs:
+                    graph.reset()
                 raise
-        return graph, results
 
     def write(self, vector: torch.Tensor, values: Sequence[float]) -> None:
         """See `GraphDevice`.
@@ -156,3 +171,12 @@ class Cuda(GraphDevice):
             with torch.cuda.stream(self._stream):
                 yield self._stream
             current.wait_stream(self._stream)
+
+
+def advance(step: Generator[torch.Tensor, None, Results]) -> torch.Tensor | Results:
+    """What the next part of a step yields, or what the last one returns."""
+    try:
+        return next(step)
+    except StopIteration as end:
+        results: Results = end.value
+        return results

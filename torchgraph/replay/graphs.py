@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from ..each import expanded
 from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
-from ..lower import Around, Lowered, Part, Plan, halve, lower, plain, scan
+from ..lower import Around, Executable, Lowered, Part, Plan, halve, lower, plain, scan
 from ..options import Options
 from ..program import Program, Refusal
 from ..values import leaves
@@ -85,11 +85,12 @@ class Graphing:
         if not stages:
             return self._why
         if all(stage is Stage.CAPTURED for stage, _ in stages):
-            return f"captured, {len(stages)} for a step" if len(stages) > 1 else "captured"
+            count = sum(one.parts for one in cuda_graphs(executable))
+            return f"captured, {count} for a step" if count > 1 else "captured"
         behind: str = next(stage.value for stage, _ in stages if stage is not Stage.CAPTURED)
         return behind
 
-    def _around(self, device: GraphDevice, part: Part) -> Part:
+    def _around(self, device: GraphDevice, part: Callable[[Program, str], Executable]) -> Part:
         def lower_part(program: Program, name: str) -> Lowered:
             try:
                 halves = halve(program, name, device.device, part)

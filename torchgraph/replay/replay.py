@@ -260,7 +260,6 @@ class Replay:
         ]
         self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
         self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
-        # Never of a CUDA Graph, whose generators are not to be touched: it has no predicates.
         self._gpus = gpus_drawn_on(self.program) if self.executable.expects else set()
         guard = self.captured.value_guard
         self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
@@ -338,7 +337,7 @@ class Replay:
             moved = ValueMoved(error.expected, error.found)
         else:
             moved = ValueMoved("", "", other=f"{type(error).__name__}: {error}")
-        moved.node = self.executable.node_at(error)
+        moved.node = getattr(error, "node", None) or self.executable.node_at(error)
         moved.line = self.executable.line_of(moved.node)
         return moved
 

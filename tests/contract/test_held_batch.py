@@ -1,0 +1,136 @@
+"""The tensor of the first calls is held elsewhere too, and the step reads it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests import support
+from torchgraph.testing import counters
+
+HELD: dict[str, Any] = {}
+
+
+class Model(nn.Module):
+    """Reads one tensor as its argument, and one, perhaps the same, where ``read`` finds it."""
+
+    def __init__(self, read: Callable[[Any], torch.Tensor], first: torch.Tensor) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.read = read
+        self.first = first
+        self.store = SimpleNamespace(first=first)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x - self.read(self)).square().mean()
+
+
+READS: dict[str, Callable[[Any], torch.Tensor]] = {
+    "a global dict": lambda model: HELD["first"],
+    "an attribute": lambda model: model.first,
+    "an object": lambda model: model.store.first,
+    "a view of it": lambda model: HELD["first"][:1],
+    "its data": lambda model: HELD["first"].data,
+}
+
+
+class Train(tg.Graph):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+        self.add_optimizer(optim.SGD(model.parameters(), lr=0.1))
+        self.config.set_backend("aten")
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.model(x)
+        loss.backward()
+        return loss
+
+
+class Eval(tg.Graph):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x)
+
+
+def batches() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(4, 3) for _ in range(3)]
+
+
+def made(read: Callable[[Any], torch.Tensor], first: torch.Tensor) -> Model:
+    torch.manual_seed(1)
+    HELD["first"] = first
+    return Model(read, first)
+
+
+ORDERS = {
+    "then others": [0, 0, 0, 1, 2, 1, 2, 1, 2],
+    "in turn": [0, 0, 1, 1, 0, 0, 1, 1, 2, 0, 1],
+    "once more": [0, 0, 0, 1, 0, 1, 2, 2],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", READS)
+def test_train(name: str, order: str) -> None:
+    data = batches()
+    model = made(READS[name], data[0])
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    expected = []
+    for number in ORDERS[order]:
+        optimizer.zero_grad()
+        loss = model(data[number])
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.detach())
+    mine = made(READS[name], data[0])
+    graph = Train(mine)
+    got = [graph(data[number]) for number in ORDERS[order]]
+    assert all(map(support.same_bits, got, expected))
+    assert all(map(support.same_bits, mine.parameters(), model.parameters()))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", READS)
+@torch.no_grad()
+def test_eval(name: str, order: str) -> None:
+    data = batches()
+    model = made(READS[name], data[0])
+    graph = Eval(model)
+    for number in ORDERS[order]:
+        assert support.same_bits(graph(data[number]), model(data[number]))
+
+
+@torch.no_grad()
+def test_other_batches_have_a_program_soon() -> None:
+    """A repeated batch that nobody else reads: one call more is recorded, and no other after it."""
+    data = batches()
+    graph = Eval(made(lambda model: model.linear.weight[:1], data[0]))
+    for _ in range(3):
+        graph(data[0])
+    with counters.expect(replays=3):
+        for number in (0, 1, 2, 1):  # the second of them is recorded
+            graph(data[number])
+
+
+@torch.no_grad()
+def test_a_batch_refilled_in_place_says_no_more() -> None:
+    buffer = torch.zeros(4, 3)
+    model = made(READS["an attribute"], buffer)
+    graph = Eval(model)
+    for _ in range(3):
+        graph(buffer)
+    with counters.expect(replays=3):
+        for x in batches():
+            buffer.copy_(x)
+            assert support.same_bits(graph(buffer), model(buffer))

@@ -1,0 +1,117 @@
+"""Where a step pauses until the host has seen what the device found.
+
+A step that pauses is a generator. It yields flags on the device, one for each value that Python has
+read, and goes on when none of them is set. So it can be run, or captured as CUDA Graphs, in parts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import effects, ops
+from ..debug import text
+from ..ops import ValueMoved
+from ..program import Program
+from ..rewriter import Rewriter
+from .expects import guards
+
+Parts = Callable[[Sequence[Any]], Generator[torch.Tensor, None, tuple[Any, ...]]]
+"""From the values of a signature's inputs to results; yields bool flags of shape [compared]."""
+
+
+def may_pause(node: fx.Node, device: torch.device) -> bool:
+    """True for a predicate whose value ``device`` can compare by itself."""
+    if node.target is not ops.expect:
+        return False
+    return bool(node.all_input_nodes[0].meta["val"].device.type == device.type)
+
+
+def with_pauses(program: Program) -> Program:
+    """A copy whose predicates are compared on the device; the host looks where it has to.
+
+    It has to before what relies on them, and before all that nobody can take back.
+    """
+    program = program.copy()
+    edit = Rewriter(program, "pauses")
+    waiting = guards(program)
+    flags: list[fx.Node] = []
+    for node in list(program.nodes):
+        found = effects.of(node)
+        if node.target is ops.expect:
+            flags.append(edit.call(ops.differs, node.args, before=node, like=node))
+            edit.erase(node)
+        elif flags and (
+            node in waiting or found.communicates or found.opaque or node.op == "output"
+        ):
+            edit.call(ops.expect_none, (flags,), before=node, like=flags[-1])
+            flags = []
+    return program
+
+
+def is_pause(node: fx.Node) -> bool:
+    """True where a lowered program waits for the host."""
+    return node.target is ops.expect_none
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Those of one lowered program, in order."""
+
+    nodes: tuple[fx.Node, ...]
+    parts: Parts
+    function: Callable[[Sequence[Any]], tuple[Any, ...]]
+    """All parts, one after the other; raises `ValueMoved` where the step paused."""
+    code: CodeType
+    """Of what was written: the function, or its parts."""
+
+    @classmethod
+    def of(cls, program: Program, written: Any) -> Pauses:
+        """Of a lowered program and the function or generator that was written for it."""
+        nodes = tuple(filter(is_pause, program.nodes))
+        code = written.__code__
+        if not nodes:
+            return cls((), functools.partial(_one_part, written), written, code)
+        return cls(nodes, written, functools.partial(_run, nodes, written), code)
+
+    def moved(self, number: int, flags: torch.Tensor) -> ValueMoved | None:
+        """The first value of a pause that is another than Python has read; waits for the device."""
+        return _moved(self.nodes[number], flags)
+
+
+def _one_part(
+    function: Callable[[Sequence[Any]], tuple[Any, ...]], inputs: Sequence[Any]
+) -> Generator[torch.Tensor, None, tuple[Any, ...]]:
+    yield from ()
+    return function(inputs)
+
+
+def _run(nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    step = parts(inputs)
+    try:
+        for node in nodes:
+            moved = _moved(node, next(step))
+            if moved is not None:
+                step.throw(moved)  # so that the traceback says where
+        next(step)
+    except StopIteration as end:
+        results: tuple[Any, ...] = end.value
+        return results
+    raise AssertionError("a step pauses as often as its program")
+
+
+def _moved(pause: fx.Node, flags: torch.Tensor) -> ValueMoved | None:
+    hits = flags.tolist()
+    if True not in hits:
+        return None
+    compared: Any = pause.args[0]
+    node = compared[hits.index(True)]
+    moved = ValueMoved(text.expected(node.graph.owning_module, node), "another value")
+    moved.node = node
+    return moved
