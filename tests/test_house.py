@@ -48,6 +48,7 @@ LAYERS = {
     "values": 1,
     "blocks": 2,
     "debug.text": 2,
+    "inspect.bits": 3,
     "holder": 2,
     "proxy": 2,
     "debug": 3,

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ._torch import storage_id
 from .capture.inputs import Call, map_leaves
 from .capture.step import Leaf, Step
+from .inspect.bits import fingerprint
 from .lower import lower
 from .options import Options
 from .passes import pipeline, run
@@ -22,19 +24,38 @@ from .replay.replay import Replay
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a tensor lies, in memory that no other tensor gets while this is kept."""
+
+    storage: StorageWeakRef
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Place:
+        """Where ``tensor`` lies."""
+        return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True when ``tensor`` lies there."""
+        return (storage_id(tensor), tensor.storage_offset()) == (self.storage.cdata, self.offset)
+
+
+@dataclass(frozen=True)
 class Batch:
     """What tells the tensors of a call from those of another, and keeps none of them alive."""
 
-    digest: tuple[float, ...]
-    """Numbers that are equal for equal values."""
-    storages: tuple[StorageWeakRef, ...]
-    """Equal for the same memory, and never for memory that was freed since."""
+    digest: tuple[bytes, ...]
+    places: tuple[Place, ...]
 
     @classmethod
     def of(cls, call: Call) -> Batch:
         """Reads all of the tensors."""
-        storages = (StorageWeakRef(tensor.untyped_storage()) for tensor in call.tensors)
-        return cls(digest(call), tuple(storages))
+        return cls(digest(call), tuple(map(Place.of, call.tensors)))
+
+
+def digest(call: Call) -> tuple[bytes, ...]:
+    """Of each tensor, what another one has otherwise; a second for a gigabyte."""
+    return tuple(map(fingerprint, call.tensors))
 
 
 @dataclass
@@ -43,6 +64,8 @@ class Start:
 
     tensors: dict[str, torch.Tensor]
     """By fqn; the paths of arguments too."""
+    free: dict[int, torch.Tensor]
+    """By the identity of the free tensor: each program has its own names for them."""
     numbers: dict[str, Any]
     random: torch.Tensor
     batch: Batch
@@ -56,8 +79,12 @@ class Start:
             for out in one.captured.program.signature.outputs
             if out.kind is OutputKind.UPDATE
         }
-        names = (leaf.fqn for one in replays for leaf in one.leaves if leaf.role is Role.FREE)
-        free = {name for name in names if name in wanted}
+        free = {
+            id(leaf.value): _copied(leaf.value)
+            for one in replays
+            for leaf in one.leaves
+            if leaf.role is Role.FREE and leaf.fqn in wanted
+        }
         # Slots in any case: a wrong program may write another one than it says.
         tensors = {
             leaf.fqn: _copied(leaf.value)
@@ -65,9 +92,6 @@ class Start:
             if leaf.fqn in wanted or (replays and leaf.role is Role.SLOT)
         }
         for one in replays:
-            tensors.update(
-                (leaf.fqn, _copied(leaf.value)) for leaf in one.leaves if leaf.fqn in free
-            )
             arguments = [leaf.fqn for leaf in one.leaves if leaf.role is Role.INPUT]
             for fqn, tensor in zip(arguments, call.tensors, strict=False):
                 if fqn in wanted:
@@ -75,21 +99,15 @@ class Start:
         numbers = {
             leaf.fqn: leaf.value for leaf in step.leaves if not isinstance(leaf.value, torch.Tensor)
         }
-        return cls(tensors, numbers, torch.get_rng_state(), Batch.of(call))
+        return cls(tensors, free, numbers, torch.get_rng_state(), Batch.of(call))
 
-
-def digest(call: Call) -> tuple[float, ...]:
-    """Numbers that differ for another batch."""
-    found: list[float] = []
-    with torch.no_grad():
-        for tensor in call.tensors:
-            values = tensor.detach()
-            if values.is_complex():
-                values = torch.view_as_real(values.resolve_conj())
-            values = values.double().flatten()
-            places = torch.arange(values.numel(), device=values.device) % 7 + 1
-            found += [values.sum().item(), (values * places).sum().item()]
-    return tuple(found)
+    def of_leaf(self, leaf: Leaf) -> Any:
+        """What ``leaf`` held; the tensor itself where no program writes it."""
+        if leaf.role is Role.FREE:
+            return self.free.get(id(leaf.value), leaf.value)
+        if leaf.fqn in self.numbers:
+            return self.numbers[leaf.fqn]
+        return self.tensors.get(leaf.fqn, leaf.value)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,6 +126,9 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     """
     exact = all(record.exact for record in replay.program.history)
     before = {} if exact else {name: _copied(value) for name, value in start.tensors.items()}
+    if not exact:
+        free = ((leaf.fqn, start.free.get(id(leaf.value))) for leaf in replay.leaves)
+        before.update((fqn, _copied(value)) for fqn, value in free if value is not None)
     shadow, leaves = _shadow(replay, start)  # it writes the tensors of ``start``
     arguments = iter(call.tensors)
     names = iter([leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT])
@@ -155,12 +176,7 @@ def as_eager(replay: Replay, options: Options) -> Replay:
 
 def _shadow(replay: Replay, start: Start) -> tuple[Replay, dict[str, Leaf]]:
     """The program over copies: nothing of the user's is written."""
-    leaves = []
-    for leaf in replay.leaves:
-        if leaf.fqn in start.numbers:
-            leaves.append(_alone(leaf, start.numbers[leaf.fqn]))
-        else:
-            leaves.append(_alone(leaf, start.tensors.get(leaf.fqn, leaf.value)))
+    leaves = [_alone(leaf, start.of_leaf(leaf)) for leaf in replay.leaves]
     captured = replace(replay.captured, leaves=leaves)
     shadow = replay.over(captured)
     return shadow, {leaf.fqn: leaf for leaf in leaves}

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-
 from ._torch import storage_id
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Batch, Start, as_eager, digest, unlike
+from .confirm import Batch, Place, Start, as_eager, digest, unlike
 from .errors import (
     AttributeReadAndWritten,
     ConfirmWarning,
@@ -55,6 +53,8 @@ class _Signature:
     restless: int = 0
     """Recordings in a row that matched none before them."""
     restless_constants: int = 0
+    dropped: int = 0
+    """Programs in a row that held for the batch alone that they were made with."""
     others: int = 0
     """Recordings in a row that were each for other values than all before them."""
     last: Difference | None = None
@@ -143,6 +143,10 @@ class Recordings:
         for draft, apart in found:
             if draft in doubted and apart is not None and apart.kind is not Kind.VALUE:
                 self._drop(draft.replay)
+                known.dropped += 1
+                if known.dropped == _PATIENCE:
+                    self._stay_eager(known, f"with each new batch, {apart.what}{_at(apart)}")
+                    return
         same = next((draft for draft, apart in found if apart is None), None)
         if same is None:
             self._draft(key, known, call, start, outcome, options, found[0][1] if found else None)
@@ -180,7 +184,7 @@ class Recordings:
                 self._refuse(key, known, error)
                 return
             except Exception as error:  # eager computes the same: whatever it is, it goes on
-                self._stay_eager(known, f"no program can be made of it: {error!r}")
+                self._stay_eager(known, f"no program can be made of it: {_words(error)}")
                 return
         known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.batch))
         del known.drafts[options.cache_size :]
@@ -198,19 +202,16 @@ class Recordings:
     ) -> None:
         if draft in known.drafts:
             known.drafts.remove(draft)
-        self._doubts.pop(replay, None)
         self._warn_of_writes(outcome)
         bound = self._bound(known, replay, call, start, outcome)
         if bound is None:
             return
         replay = bound
-        doubt = _Doubt.about(key, draft, start.batch, call, outcome)
+        doubt = _Doubt.about(key, draft, start.batch, outcome)
         try:
             wrong = unlike(as_eager(replay, options), start, call, outcome)
-        except ValueMoved as moved:  # what was recorded is the first micro-batch
-            if options.micro_batches == 1:
-                raise
-            self._mixed(key, known, draft, moved, options)
+        except ValueMoved as moved:
+            self._unserved(key, known, draft, replay, moved, options)
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             wrong = f"it fails with {type(error).__name__}: {error}"
@@ -226,7 +227,10 @@ class Recordings:
         known.restless = known.restless_constants = known.others = 0
         if replay not in self._cache:
             self._cache.add(key, replay, options.cache_size)
-        if doubt is not None:
+        self._doubts.pop(replay, None)
+        if doubt is None:
+            known.dropped = 0
+        else:
             draft.replay = None  # nobody but the cache keeps a program alive
             self._doubts[replay] = doubt
 
@@ -240,20 +244,31 @@ class Recordings:
         try:
             replay = self._compile(outcome, call)
         except Exception as error:  # eager has made the step
-            self._stay_eager(known, f"no program can be made of it: {error!r}")
+            self._stay_eager(known, f"no program can be made of it: {_words(error)}")
             return None
         if replay.refit(outcome.after):
             return replay
         known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.batch))
         return None
 
-    def _mixed(
-        self, key: Any, known: _Signature, draft: _Draft, moved: ValueMoved, options: Options
+    def _unserved(
+        self,
+        key: Any,
+        known: _Signature,
+        draft: _Draft,
+        replay: Replay,
+        moved: ValueMoved,
+        options: Options,
     ) -> None:
-        """Micro-batches of one call are for programs of their own: no program serves the call."""
-        known.drafts.insert(0, draft)
+        """A call like the draft that its program cannot serve, and so cannot be confirmed by.
+
+        What Python reads moves from micro-batch to micro-batch, of which the first is recorded; or
+        an argument lies elsewhere in its memory.
+        """
+        if replay not in self._cache:
+            known.drafts.insert(0, draft)
         known.others += 1
-        what = f"a value that Python reads moves from micro-batch to micro-batch: {moved}"
+        what = f"a program cannot serve each such call: {moved}"
         known.last = Difference(Kind.VALUE, what, moved.line)
         if known.others >= options.cache_size:
             self._give_up(key, known)
@@ -271,7 +286,8 @@ class Recordings:
         return [
             replace(doubt.draft, replay=replay)
             for replay, doubt in list(self._doubts.items())
-            if doubt.key == key and replay in self._cache and doubt.is_told_by(call)
+            if doubt.key == key and replay in self._cache
+            if doubt.is_told_by(call) and not replay.why_not()
         ]
 
     def _stay_eager(self, known: _Signature, why: str) -> None:
@@ -282,7 +298,7 @@ class Recordings:
     def _give_up(self, key: Any, known: _Signature) -> None:
         apart = known.last
         assert apart is not None
-        at = f" (at {apart.where})" if apart.where else ""
+        at = _at(apart)
         if apart.kind in (Kind.STRUCTURE, Kind.STATE):
             self._stay_eager(known, f"it is not the same from call to call, {apart.what}{at}")
             return
@@ -313,15 +329,13 @@ class _Doubt:
 
     key: Any
     draft: _Draft
-    digest: tuple[float, ...]
+    digest: tuple[bytes, ...]
     """Of the batch, where constants may be of it; else empty."""
-    memory: Mapping[int, int]
-    """Argument -> its memory, where others may hold it too: a global, a list, an attribute."""
+    places: Mapping[int, Place]
+    """Of arguments whose memory others may hold too: a global, a list, an attribute."""
 
     @classmethod
-    def about(
-        cls, key: Any, draft: _Draft, batch: Batch, call: Call, outcome: Outcome
-    ) -> _Doubt | None:
+    def about(cls, key: Any, draft: _Draft, batch: Batch, outcome: Outcome) -> _Doubt | None:
         """None where two equal recordings say enough."""
         pairs = zip(draft.outcome.leaves, outcome.leaves, strict=True)
         others = any(
@@ -330,17 +344,20 @@ class _Doubt:
         )
         constants = others or bool(outcome.tape.constants)
         told = batch.digest if constants and draft.batch.digest == batch.digest else ()
-        storages = zip(draft.batch.storages, batch.storages, strict=True)
-        same = [number for number, (then, now) in enumerate(storages) if then == now]
-        memory = {number: _address(call.tensors[number]) for number in same}
-        return cls(key, draft, told, memory) if told or memory else None
+        both = enumerate(zip(draft.batch.places, batch.places, strict=True))
+        places = {number: now for number, (then, now) in both if then == now}
+        return cls(key, draft, told, places) if told or places else None
 
     def is_told_by(self, call: Call) -> bool:
         """True for another batch."""
-        if any(_address(call.tensors[i]) != address for i, address in self.memory.items()):
+        if not all(place.holds(call.tensors[i]) for i, place in self.places.items()):
             return True
         return bool(self.digest) and digest(call) != self.digest
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _at(apart: Difference) -> str:
+    return f" (at {apart.where})" if apart.where else ""
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

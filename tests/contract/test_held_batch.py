@@ -62,9 +62,9 @@ class Eval(tg.Graph):
         return self.model(x)
 
 
-def batches() -> list[torch.Tensor]:
+def batches(kind: str = "tensors") -> list[torch.Tensor]:
     torch.manual_seed(0)
-    return [torch.randn(4, 3) for _ in range(3)]
+    return KINDS[kind]()
 
 
 def made(read: Callable[[Any], torch.Tensor], first: torch.Tensor) -> Model:
@@ -80,10 +80,22 @@ ORDERS = {
 }
 
 
+KINDS: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "tensors": lambda: [torch.randn(4, 3) for _ in range(3)],
+    "rows of one": lambda: list(torch.randn(12, 3).split(4)),
+}
+
+
+ROWS = pytest.mark.filterwarnings("ignore:.*in front of where:torchgraph.errors.EagerWarning")
+"""A part of the memory of an argument, but not of the argument: that stays in eager."""
+
+
+@ROWS
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", READS)
-def test_train(name: str, order: str) -> None:
-    data = batches()
+def test_train(name: str, order: str, kind: str) -> None:
+    data = batches(kind)
     model = made(READS[name], data[0])
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     expected = []
@@ -100,11 +112,13 @@ def test_train(name: str, order: str) -> None:
     assert all(map(support.same_bits, mine.parameters(), model.parameters()))
 
 
+@ROWS
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", READS)
 @torch.no_grad()
-def test_eval(name: str, order: str) -> None:
-    data = batches()
+def test_eval(name: str, order: str, kind: str) -> None:
+    data = batches(kind)
     model = made(READS[name], data[0])
     graph = Eval(model)
     for number in ORDERS[order]:

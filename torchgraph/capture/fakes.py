@@ -39,6 +39,11 @@ class Fakes:
         return found
 
     def _fake(self, layout: Layout, storage: Any) -> torch.Tensor:
+        if layout.offset < 0:
+            raise ValueError(
+                "it reads the memory of an argument in front of where the argument begins; pass a "
+                "copy, or all of that memory"
+            )
         blank = torch.empty(0, dtype=layout.dtype, device="meta")
         blank.set_(storage, layout.offset, layout.shape, layout.stride)
         if layout.conj:

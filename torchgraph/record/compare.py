@@ -192,7 +192,8 @@ def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
         return not old.is_floating_point() or torch.equal(old.signbit(), new.signbit())
     if not old.is_floating_point():
         return False
-    return bool(((old == new) | (old.isnan() & new.isnan())).all())
+    equal = (old == new) & (old.signbit() == new.signbit())
+    return bool((equal | (old.isnan() & new.isnan())).all())
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -267,13 +267,10 @@ class Replay:
             self._values_now[i] = None
         outputs = self.program.signature.outputs
         written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
-        self._written_memory = {
-            leaf.value.untyped_storage().data_ptr()
-            for leaf in self._leaves
-            if leaf.role is not Role.INPUT
-            and leaf.fqn in written
-            and isinstance(leaf.value, torch.Tensor)
-        } - {0}
+        self._written_memory = _memory(leaf for leaf in self._leaves if leaf.fqn in written)
+        fqns = (self._leaves[i].fqn for i in self._inputs)
+        self._written_inputs = [number for number, fqn in enumerate(fqns) if fqn in written]
+        self._read_memory = _memory(self._leaves) if self._written_inputs else set()
 
     def _values(self, call: Call) -> list[Any]:
         """What the executable takes, always in the same list: the guards found the rest unmoved.
@@ -295,6 +292,12 @@ class Replay:
                 f"{self._leaves[self._inputs[hit]].fqn} shares memory with a state that the step "
                 "writes."
             )
+        for number in self._written_inputs:
+            if call.tensors[number].untyped_storage().data_ptr() in self._read_memory:
+                raise SharedMemory(
+                    f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
+                    "memory with a state."
+                )
         return values
 
     # --- running ----------------------------------------------------------------------------------
@@ -375,6 +378,12 @@ def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
         # The meta of the capture: the leaf's own tensor may have changed since.
         return spec.meta == TensorMeta.of(found.value)
     return spec.meta is None and type(leaf.value) is type(found.value)
+
+
+def _memory(leaves: Iterable[Leaf]) -> set[int]:
+    """Where the storages of tensors start that are no arguments."""
+    held = (leaf.value for leaf in leaves if leaf.role is not Role.INPUT)
+    return {v.untyped_storage().data_ptr() for v in held if isinstance(v, torch.Tensor)} - {0}
 
 
 def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
