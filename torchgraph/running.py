@@ -242,6 +242,7 @@ class Running(ModuleHolder):
                 depth=self._blocks.debug().max_py_stack_depth,
                 options=self.config.options,
                 heard=heard,
+                may_rest=self._progress.step > 0,
                 warned=self._strangers,
                 built=self._schedulers.check_loss,
             )

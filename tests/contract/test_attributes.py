@@ -1,5 +1,9 @@
 """Attributes that build reads are noticed when they change; recorded calls alone write any."""
 
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,6 +13,13 @@ from tests.contract.models import Eval, Function, data, made
 from tests.support import by_name, settle
 from torchgraph.errors import AttributeReadAndWritten, AttributeWriteWarning, MovingConstant
 from torchgraph.testing import counters
+
+
+class Pair(NamedTuple):
+    """A container that is no plain tuple."""
+
+    left: float
+    right: Any
 
 
 def test_one_module_as_two_attributes_of_the_graph():
@@ -55,6 +66,17 @@ def test_a_tensor_attribute_that_is_no_buffer_is_read_by_reference_and_replaced(
         (0.0, -0.0),
         (torch.tanh, torch.relu),
         (nn.functional.silu, nn.functional.gelu),
+        (np.float64(2), np.float64(3)),
+        (np.float32(0.0), np.float32(-0.0)),
+        (np.int64(2), np.int64(3)),
+        (np.arange(3.0), np.ones(3)),
+        ([1.0], [2.0]),
+        ({"w": 1.0}, {"w": 2.0}),
+        ({"w": 1.0, "v": 1}, {"v": 1, "w": 1.0}),
+        ({1}, {2}),
+        (Pair(1.0, [2.0]), Pair(1.0, [3.0])),
+        (SimpleNamespace(w=1.0), SimpleNamespace(w=2.0)),
+        ([torch.tanh], [torch.relu]),
     ],
     ids=by_name,
 )
@@ -76,6 +98,45 @@ def test_an_attribute_that_build_read_changes(old, new):
     model.value = old
     with counters.expect(captures=0):
         assert torch.equal(settle(graph, x), x * 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: np.float64(0.1),
+        lambda: np.arange(3.0),
+        lambda: [1.0, (2, "a")],
+        lambda: {"w": [1.0], "v": None},
+        lambda: {1, 2},
+        lambda: Pair(1.0, [2.0]),
+    ],
+)
+def test_an_equal_value_is_no_change(make):
+    model = nn.Identity()
+    model.value = make()
+    graph = Function(lambda x: x * len(repr(model.value)), model=model)
+    settle(graph, *data())
+    with counters.expect(captures=0, replays=3):
+        for x in data(3):
+            model.value = make()
+            graph(x)
+
+
+def test_a_list_that_the_step_replaces_itself_is_no_guard():
+    """What comes out does not go by it: as for a log that grows in place."""
+    model = nn.Identity()
+    model.log = []
+
+    def step(x):
+        model.log = [*model.log, 1]
+        return x * 2
+
+    graph = Function(step, model=model)
+    with pytest.warns(AttributeWriteWarning):
+        settle(graph, *data())
+    with counters.expect(captures=0, replays=3):
+        for x in data(3):
+            assert torch.equal(graph(x), x * 2)
 
 
 def test_an_attribute_of_the_graph_that_build_read_changes():

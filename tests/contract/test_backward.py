@@ -237,6 +237,41 @@ def test_optimizer_without_backward():
     assert same(snapshot(model, optimizer), before)
 
 
+@pytest.mark.parametrize("make", [adam, lambda m: torch.optim.SGD(m.parameters(), 0.1, 0.9)])
+@pytest.mark.parametrize("configure", [None, "set_clip_grad_norm"])
+def test_a_late_step_without_backward_updates_nothing(make, configure):
+    """A batch that is thrown away: the schedule goes on, and so does the training."""
+    (model, _), (twin, _) = made(), made()
+    optimizer, other = make(model), make(twin)
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in (optimizer, other)]
+
+    def loss_of(model, x):
+        loss = model(x).square().mean()
+        if x.abs().max() < 50:
+            loss.backward()
+        return loss
+
+    graph = Function(lambda x: loss_of(model, x), optimizer, model=model)
+    if configure is not None:
+        getattr(graph.config, configure)(0.5)
+    for number, x in enumerate(data(12)):
+        x = x * 1000 if number in (5, 8, 9) else x
+        other.zero_grad()
+        torch.manual_seed(number)
+        expected = loss_of(twin, x)
+        if configure is not None:
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+        other.step()
+        torch.manual_seed(number)
+        got = graph(x)
+        for schedule in schedules:
+            schedule.step()
+        assert got.equal(expected)
+        assert same(snapshot(model, optimizer)[1:], snapshot(twin, other)[1:])
+        assert optimizer.param_groups[0]["lr"] == other.param_groups[0]["lr"]
+    assert graph._cache.hits > 4
+
+
 @pytest.mark.parametrize("backward", [torch.Tensor.backward, torch.autograd.backward])
 def test_backward_without_optimizer(backward):
     model, _ = made()

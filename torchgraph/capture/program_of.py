@@ -67,7 +67,7 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     if values is not None and program.signature.micro_batches > 1:
         _check_branches(program, values)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
-    reads = [*outcome.reads, *step.scaler_reads()]
+    reads = [*outcome.guarded_reads(), *step.scaler_reads()]
     guards = Guards(step, reads, Modules(outcome.outside, free))
     return Captured(
         program,

@@ -1,6 +1,11 @@
 """What a bound program relies on, checked at each call, in Python or by one compiled function."""
 
-from .checks import ABSENT as ABSENT, Read as Read, same_attribute as same_attribute
+from .checks import (
+    ABSENT as ABSENT,
+    Read as Read,
+    same_attribute as same_attribute,
+    same_value as same_value,
+)
 from .guards import Guards as Guards, Modules as Modules, check_gradients as check_gradients
 from .optimizers import OwnState as OwnState
 from .tensors import Starts as Starts, starts_of_like as starts_of_like

@@ -6,7 +6,6 @@ it was", or leave the question to Python: what may change, and what to call it, 
 
 from __future__ import annotations
 
-import enum
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -98,26 +97,33 @@ class _Absent:
 
 ABSENT = _Absent()
 
+_COMPARABLE = (int, str, bytes, set, frozenset, torch.dtype, torch.device)
+
 
 def same_attribute(attributes: Mapping[str, Any], name: str, value: Any) -> bool:
-    """True when an attribute is as it was read: by value and type if plain, else by identity."""
-    now = attributes.get(name, ABSENT)
-    return now is value or (_by_value(value) and _same(value, now))
+    """True when an attribute is as it was read: equal if `same_value` knows it, else the same."""
+    return same_value(value, attributes.get(name, ABSENT))
 
 
-def _by_value(value: Any) -> bool:
-    return not (isinstance(value, (torch.Tensor, enum.Enum)) or callable(value))
+def same_value(old: Any, new: Any) -> bool:
+    """The same object, or an equal number, string, NumPy array, or container of such.
 
-
-def _same(old: Any, new: Any) -> bool:
-    # 2 and 2.0 are equal, and so are 0.0 and -0.0, but they are not the same program.
+    Of one type: 2 and 2.0 are equal, and so are 0.0 and -0.0, but they are not the same program.
+    """
+    if old is new:
+        return True
     if type(old) is not type(new):
         return False
     if isinstance(old, (float, complex)):
         return repr(old) == repr(new)
-    if isinstance(old, tuple):
-        return len(old) == len(new) and all(map(_same, old, new))
-    return bool(old == new)
+    if isinstance(old, (tuple, list)):
+        return len(old) == len(new) and all(map(same_value, old, new))
+    if isinstance(old, dict):
+        return list(old) == list(new) and all(map(same_value, old.values(), new.values()))
+    if hasattr(old, "tobytes") and hasattr(old, "shape"):
+        kinds = [(array.dtype, array.shape) for array in (old, new)]
+        return bool(kinds[0] == kinds[1]) and bool(old.tobytes() == new.tobytes())
+    return isinstance(old, _COMPARABLE) and old == new
 
 
 class Attributes:

@@ -21,6 +21,8 @@ from .optimizers import OptimizerGuard
 from .tensors import TensorMatch, has_layout
 
 _grad: Any = torch.Tensor.grad  # a C property
+_SHOWN = 80
+"""Characters of a value in a report."""
 
 
 class Modules:
@@ -151,9 +153,10 @@ class Guards:
 def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return str(TensorMeta.of(value))
-    if callable(value):  # its repr may hold an address
+    text = repr(value)
+    if callable(value) or " at 0x" in text or len(text) > _SHOWN:
         return str(getattr(value, "__qualname__", type(value).__qualname__))
-    return repr(value)
+    return text
 
 
 def check_gradients(

@@ -12,10 +12,12 @@ import torch
 from .._torch import storage_id
 from ..capture.inputs import leaves
 from ..errors import SourceLine
+from ..guards import same_value
 from ..program import Role
 from ..values import flat
 from .outcome import Outcome, OutputSlot
 from .tape import Entry, Layout
+from .watch import is_own
 
 
 class Kind(enum.Enum):
@@ -68,8 +70,8 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
     written = {(change.path, change.name): change.where for change in (*old.changes, *new.changes)}
     for path, owner, name, value in new.reads:
         known = before.get((id(owner), name))
-        if known is None:
-            continue  # another branch: the ops tell
+        if known is None or ((path, name) in written and not is_own(value)):
+            continue  # another branch, or an object of the step's own: the ops tell
         if not _same(known[1], value):
             what = f"{path}.{name} was {_shown(known[1])} and is {_shown(value)}"
             kind = Kind.ATTRIBUTE
@@ -176,6 +178,8 @@ def _same(old: Any, new: Any) -> bool:
         return repr(old) == repr(new)
     if isinstance(old, (list, tuple)):
         return len(old) == len(new) and all(map(_same, old, new))
+    if same_value(old, new):
+        return True
     try:
         return bool(old == new)
     except Exception:  # a class of the user's that cannot be compared

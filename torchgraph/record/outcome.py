@@ -13,7 +13,7 @@ from ..capture.inputs import hollow, map_leaves
 from ..capture.step import Leaf, Step
 from ..program import CallRecord, OutputSpec, Role
 from .tape import Tape
-from .watch import Change
+from .watch import Change, is_own
 
 Read = tuple[str, Any, str, Any]
 
@@ -54,6 +54,8 @@ class Outcome:
     """An attribute of an optimizer that its step has moved: Python may go by it."""
     skipped: frozenset[int] = frozenset()
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
+    rests: bool = False
+    """True for a step of a training graph without a ``backward()``."""
 
     @property
     def serves(self) -> str:
@@ -64,6 +66,11 @@ class Outcome:
             if leaf.role is Role.INPUT
         ]
         return ", ".join(found) or "no tensors"
+
+    def guarded_reads(self) -> list[Read]:
+        """Those that later calls must find again: not an object that the step itself replaces."""
+        own = {(change.path, change.name) for change in self.changes}
+        return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
 
     def forgotten(self) -> Outcome:
         """Without what it returned, and without the batch: keeping it keeps neither alive."""
@@ -95,7 +102,7 @@ class Outcome:
     @property
     def stepped(self) -> bool:
         """True when every optimizer stepped."""
-        return not self.skipped
+        return not self.skipped and not self.rests
 
 
 def rebuilt(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:

@@ -51,11 +51,13 @@ def take(
     built: Callable[[bool], None],
     warned: MutableSet[nn.Module],
     heard: bool = True,
+    may_rest: bool = False,
 ) -> Outcome:
     """One real step: ``build``, its backward passes, the optimizers' own steps.
 
     ``built`` is told, before the update, whether `build` returns its loss. ``heard``: it is
-    written down. If not, the tape is empty.
+    written down. If not, the tape is empty. ``may_rest``: a step without a ``backward()`` updates
+    nothing, as an optimizer's step without gradients does; else it is an error.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: tensors, attributes and generators are
@@ -66,6 +68,7 @@ def take(
     taking.built = built
     taking.warned = warned
     taking.heard = heard
+    taking.may_rest = may_rest
     try:
         return taking.run()
     finally:
@@ -112,6 +115,7 @@ class _Taking:
         self._inputs = list(self._call_leaves())
         self.built: Callable[[bool], None] = lambda returned: None
         self.warned: MutableSet[nn.Module] = set()
+        self.may_rest = self._rests = False
         self.heard = True
         """While micro-batches after the first run nobody listens, and numbers are plain ones."""
         self._more: list[list[torch.Tensor]] = []
@@ -178,7 +182,8 @@ class _Taking:
         before = [getattr(leaf.value, "grad", None) for _, leaf in self._step.tensors()]
         with self._guarded(), watches[0], watches[1]:
             returned = self._build(*call.args, **call.kwargs)
-        if self._step.optimizers and not self._trail.backward_runs:
+        self._rests = bool(self._step.optimizers) and not self._trail.backward_runs
+        if self._rests and not self.may_rest:
             raise OptimizerWithoutBackward(
                 "The Graph has an optimizer, but its build never called backward()."
             )
@@ -274,7 +279,7 @@ class _Taking:
             self._step, self._trail, self._options, scaling, recorder, self._tensors
         )
         with self._listening(), self._trail.update():
-            if self._step.optimizers:
+            if self._step.optimizers and self._trail.backward_runs:
                 for parameter, gradient in self._with_gradient():
                     if id(parameter) in self._first:
                         recorder.memory.put(gradient, self._first[id(parameter)])
@@ -329,6 +334,7 @@ class _Taking:
             after=self._rescan(),
             moved=self._moved,
             skipped=self._update.skipped,
+            rests=self._rests,
         )
 
     def _rescan(self) -> Step:

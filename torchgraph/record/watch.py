@@ -42,6 +42,7 @@ _OWN = frozenset(
 _CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
+_MODULE = frozenset(vars(nn.Module()))
 _STATE = ("_parameters", "_buffers", "_modules")
 
 
@@ -51,13 +52,16 @@ def is_plain(value: Any) -> bool:
     return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
 
 
-def is_guarded(value: Any) -> bool:
-    """True for what a later call compares: plain values, and by identity tensors and callables."""
+def is_own(value: Any) -> bool:
+    """True for plain values, tensors and callables: what a step reads of them, it may go by.
+
+    Of what else a step replaces itself, a cache or a log, its ops tell whether it went by that.
+    """
     return is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value)
 
 
 class AttributeWatch:
-    """The plain and tensor attributes that `build` read from modules, and those that it wrote."""
+    """The attributes that `build` read from modules, and those that it wrote."""
 
     def __init__(self, owners: Mapping[int, tuple[str, Any]], line: Callable[[], Any]) -> None:
         self._owners = dict(owners)
@@ -115,7 +119,7 @@ class AttributeWatch:
         if name in _OWN or name.startswith("__"):
             return
         if name in own:
-            if own[name] is value and is_guarded(value):
+            if own[name] is value and (name not in _MODULE or is_own(value)):
                 self.reads[id(owner), name] = value
         elif value is ABSENT or is_plain(value):
             holder = next((c for c in type(owner).__mro__ if name in vars(c)), None)
@@ -146,7 +150,7 @@ class AttributeWatch:
         for key, (path, owner) in self._owners.items():
             for name in self._before[key].changes(vars(owner)):
                 if name not in _OWN:
-                    read = (key, name) in self.reads
+                    read = (key, name) in self.reads and is_own(self.reads[key, name])
                     found.append(Change(path, name, read, self._writes.get((key, name))))
         return found
 
@@ -157,7 +161,7 @@ class Change(NamedTuple):
     path: str
     name: str
     read: bool
-    """True when the step read it before."""
+    """True when the step read it before, and may have gone by it."""
     where: SourceLine | None
 
 
