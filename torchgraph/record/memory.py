@@ -6,6 +6,7 @@ is kept from being used twice by a weak reference, which pins its address and no
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -27,19 +28,49 @@ class Memory:
         """Storage -> the first value known in it."""
         self._strange: dict[int, tuple[torch.Tensor, int]] = {}
         """Tensors without a storage, by identity."""
+        self._numbers = itertools.count()
         self._starts: dict[int, int] = {}
         """Storage of an argument -> the offset at which it begins: the next batch has another."""
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+        """Storage of arguments -> where each begins and ends."""
+        self._rest: dict[int, int] = {}
+        """Storage of an argument -> the number of what lies outside of all arguments, once met."""
 
     def argument(self, tensor: torch.Tensor) -> int:
         """A new value for an argument of the step: its memory begins where it does."""
         if tensor.layout is torch.strided and not tensor.is_nested:
-            self._starts.setdefault(self.storage(tensor), int(tensor.storage_offset()))
+            number = self.storage(tensor)
+            self._starts.setdefault(number, int(tensor.storage_offset()))
+            self._spans.setdefault(number, []).append(_span(tensor))
         return self.new(tensor)
 
     def offset(self, tensor: torch.Tensor) -> int:
         """Where in its memory a tensor lies."""
-        start = self._starts.get(self.storage(tensor), 0)
+        start = self._starts.get(self._number(tensor), 0)
         return int(tensor.storage_offset()) - start
+
+    def set_apart(self, tensor: torch.Tensor) -> None:
+        """Tell the memory of an argument from ``tensor``, which the step found there elsewhere.
+
+        Batches are rows of a data set, say, of which the step reads others: these stay where they
+        are when the next batch comes.
+        """
+        number = self.storage(tensor)
+        if number not in self._rest and self._is_outside(number, tensor):
+            self._rest[number] = next(self._numbers)
+
+    def _is_outside(self, number: int, tensor: torch.Tensor) -> bool:
+        """True for memory of an argument's storage that is not all an argument's."""
+        spans = self._spans.get(number)
+        if spans is None:
+            return False
+        first, last = _span(tensor)
+        return not any(begin <= first and last <= end for begin, end in spans)
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        number = self.storage(tensor)
+        rest = self._rest.get(number)
+        return number if rest is None or not self._is_outside(number, tensor) else rest
 
     def find(self, tensor: torch.Tensor) -> int | None:
         """The value that lies where ``tensor`` lies; None when nothing does."""
@@ -54,7 +85,7 @@ class Memory:
             self._strange[id(tensor)] = (tensor, index)
             return
         self._values[_key(tensor)] = index
-        self._first.setdefault(self.storage(tensor), index)
+        self._first.setdefault(self._number(tensor), index)
 
     def new(self, tensor: torch.Tensor) -> int:
         """A new value on the tape for a tensor."""
@@ -66,16 +97,16 @@ class Memory:
         """The first value in the storage of ``tensor``; None where the storage is new."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             return None
-        address = tensor.untyped_storage()._cdata
-        known = self._storages.get(address)
-        return None if known is None else self._first.get(known[0])
+        if tensor.untyped_storage()._cdata not in self._storages:
+            return None
+        return self._first.get(self._number(tensor))
 
     def storage(self, tensor: torch.Tensor) -> int:
         """The number of a storage, given when it is first met."""
         held = tensor.untyped_storage()
         known = self._storages.get(held._cdata)
         if known is None:
-            known = self._storages[held._cdata] = (len(self._storages), StorageWeakRef(held))
+            known = self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
         return known[0]
 
     def layout(self, tensor: torch.Tensor) -> Layout:
@@ -85,7 +116,7 @@ class Memory:
             shape = () if tensor.is_nested else tuple(tensor.shape)
             return Layout(number, 0, 0, shape, (), tensor.dtype, tensor.device)
         return Layout(
-            self.storage(tensor),
+            self._number(tensor),
             tensor.untyped_storage().nbytes(),
             self.offset(tensor),
             tuple(tensor.shape),
@@ -95,6 +126,14 @@ class Memory:
             tensor.is_conj(),
             tensor.is_neg(),
         )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the one behind its last."""
+    first = int(tensor.storage_offset())
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = sum((size - 1) * stride for size, stride in pairs) + 1 if tensor.numel() else 0
+    return first * tensor.itemsize, (first + int(elements)) * tensor.itemsize
 
 
 def _key(tensor: torch.Tensor) -> _Key:

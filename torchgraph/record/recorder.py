@@ -163,6 +163,8 @@ class Recorder:
         known = self.memory.find(tensor)
         if known is not None:
             return known
+        if self.memory.in_storage(tensor) is not None:
+            self.memory.set_apart(tensor)
         base = self.memory.in_storage(tensor)
         index = self.memory.new(tensor)
         if base is None:
