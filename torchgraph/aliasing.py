@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -163,3 +163,19 @@ def restrided_inputs(program: Program) -> set[int]:
             seen.add(node)
             readers.extend(alias_sources(node))
     return {i for i, node in enumerate(program.placeholders) if node in seen}
+
+
+def meet(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """True when two live tensors lie in one memory by two storages, as views of a NumPy array."""
+    spans = list({_span(other) for other in others if other.layout is torch.strided})
+    return any(
+        own != other and start < other_end and other_start < end
+        for start, end, own in map(_span, tensors)
+        for other_start, other_end, other in spans
+    )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Where its storage begins and ends, and which it is."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage_id(tensor)

@@ -35,7 +35,9 @@ class Padder:
 
     Args:
         inputs: binds the calls of the Graph's `build`.
-        program_for: the program of a call; None for one that eager is to run.
+        program_for: the program that serves a call as it is; None where none does yet.
+        program_aside: the same for a padded call; one is made if need be. None for a call that
+            eager is to run.
         capture: captures a call as things stand, for the analysis.
     """
 
@@ -44,12 +46,14 @@ class Padder:
         inputs: Inputs,
         build: Callable[..., Any],
         program_for: Callable[[Call], Replay | None],
+        program_aside: Callable[[Call], Replay | None],
         capture: Callable[[Call], Captured],
     ) -> None:
         self._inputs = inputs
         self._exact = Inputs(build)
         self._signature = inspect.signature(build)
         self._program_for = program_for
+        self._program_aside = program_aside
         self._capture = capture
         self._checked: WeakKeyDictionary[Replay, dict[Any, tuple[Cut, ...]]] = WeakKeyDictionary()
         self._alone: set[Any] = set()
@@ -85,7 +89,8 @@ class Padder:
         if rows.count in (0, bucket) or (buckets, rows.key) in self._alone:
             return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
-        call, replay = self._found(padded)
+        call = self._inputs.bind(padded.args, padded.kwargs)
+        replay = self._program_aside(call)
         if replay is None:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})

@@ -7,55 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from ._torch import storage_id
 from .capture.inputs import Call, map_leaves
 from .capture.step import Leaf, Step
-from .inspect.bits import fingerprint
 from .lower import lower
 from .options import Options
 from .passes import pipeline, run
 from .program import OutputKind, Role
+from .record.batch import Batch
 from .record.compare import same_bits
 from .record.outcome import Outcome
 from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor lies, in memory that no other tensor gets while this is kept."""
-
-    storage: StorageWeakRef
-    offset: int
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Place:
-        """Where ``tensor`` lies."""
-        return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """True when ``tensor`` lies there."""
-        return (storage_id(tensor), tensor.storage_offset()) == (self.storage.cdata, self.offset)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What tells the tensors of a call from those of another, and keeps none of them alive."""
-
-    digest: tuple[bytes, ...]
-    places: tuple[Place, ...]
-
-    @classmethod
-    def of(cls, call: Call) -> Batch:
-        """Reads all of the tensors."""
-        return cls(digest(call), tuple(map(Place.of, call.tensors)))
-
-
-def digest(call: Call) -> tuple[bytes, ...]:
-    """Of each tensor, what another one has otherwise; a second for a gigabyte."""
-    return tuple(map(fingerprint, call.tensors))
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from rich.tree import Tree
@@ -29,6 +30,7 @@ from .errors import (
 from .inspect import peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
+from .ops.expect import ValueMoved
 from .optim.rules import check as check_optimizer
 from .replay.replay import Replay
 from .running import Running, building
@@ -234,13 +236,12 @@ class Graph(Running):
         with self._lock:
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
-                replay = self._program_for(call)
-                if replay is None:  # none that is confirmed: it serves no call
-                    replay = self._compile(self._aside_outcome(call), call)
-                replay.guards.check_gradients(replay.name_of)
-                with self._building():
-                    held = (self._modules, self._optimizers, self._scaler)
-                    return replay, call, look(replay, self.build, call, *held, self)
+                held = (self._modules, self._optimizers, self._scaler)
+                for replay in self._programs_for(call):
+                    replay.guards.check_gradients(replay.name_of)
+                    with self._building(), suppress(ValueMoved):  # it is for other values
+                        return replay, call, look(replay, self.build, call, *held, self)
+        raise AssertionError("a program fits the call that it was made of")
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None and self._last_call is not None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ._torch import storage_id
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Batch, Place, Start, as_eager, digest, unlike
+from .confirm import Start, as_eager, unlike
 from .errors import (
     AttributeReadAndWritten,
     ConfirmWarning,
@@ -22,7 +21,7 @@ from .errors import (
 )
 from .ops.expect import ValueMoved
 from .options import Options
-from .program import Role
+from .record.batch import Batch, Doubt
 from .record.compare import Difference, Kind, difference
 from .record.outcome import Outcome
 from .record.watch import warn_written
@@ -64,6 +63,31 @@ class _Signature:
     """Why its calls run in eager for good."""
 
 
+@dataclass(frozen=True)
+class _Lesson:
+    """A call that was written down, and what was known before."""
+
+    key: Any
+    known: _Signature
+    doubted: list[_Draft]
+    call: Call
+    start: Start
+    outcome: Outcome
+    options: Options
+
+    def draft(self, replay: Replay | None) -> _Draft:
+        """A recording of it, to be confirmed by another one."""
+        return _Draft(self.outcome.forgotten(), replay, self.start.batch)
+
+
+class Taken(NamedTuple):
+    """A call that ran as eager runs it."""
+
+    outcome: Outcome
+    lesson: _Lesson | None
+    """None where nothing is to be learnt."""
+
+
 class Recordings:
     """Of one Graph.
 
@@ -82,15 +106,15 @@ class Recordings:
         self._take = take
         self._compile = compile
         self._signatures: dict[Hashable, _Signature] = {}
-        self._doubts: WeakKeyDictionary[Replay, _Doubt] = WeakKeyDictionary()
+        self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, _Draft]] = WeakKeyDictionary()
 
     def clear(self) -> None:
         """Forget everything."""
         self._signatures.clear()
         self._doubts.clear()
 
-    def call(self, key: Any, step: Step, call: Call, options: Options) -> Outcome:
-        """Run a call that no program serves, and learn from it.
+    def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
+        """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
 
         Raises:
             CaptureError and its kin: the step can be no static program; nothing has changed. What
@@ -99,16 +123,24 @@ class Recordings:
         known = self._signature(key, options)
         if known.refused is not None and not self._cache.holds(key):
             raise known.refused.with_traceback(None)
-        unlike_others = step.shares_memory(call.tensors)
-        if known.eager or known.refused is not None or unlike_others:
+        if known.eager or known.refused is not None or step.shares_memory(call.tensors):
             return self.alone(step, call)
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
         outcome = self._take(step, call, True)
-        if outcome.stepped:
-            self._learn(key, known, doubted, call, start, outcome, options)
-        return outcome
+        return Taken(outcome, _Lesson(key, known, doubted, call, start, outcome, options))
+
+    def learn(self, taken: Taken) -> None:
+        """Make a program of a call, or confirm one by it."""
+        if taken.lesson is not None and taken.outcome.stepped:
+            self._learn(taken.lesson)
+
+    def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
+        """Let ``replay``, made of one call, be confirmed by the next other batch."""
+        batch = Batch.of(call)
+        draft = _Draft(outcome.forgotten(), None, batch)
+        self._doubts[replay] = (Doubt(key, batch, {}), draft)
 
     def _signature(self, key: Any, options: Options) -> _Signature:
         """The least recently used go first: a value that moves is a new signature each time."""
@@ -118,20 +150,12 @@ class Recordings:
             del self._signatures[next(iter(self._signatures))]
         return known
 
-    def alone(self, step: Step, call: Call) -> Outcome:
+    def alone(self, step: Step, call: Call) -> Taken:
         """Run a call of which nothing is learnt."""
-        return self._take(step, call, False)
+        return Taken(self._take(step, call, False), None)
 
-    def _learn(
-        self,
-        key: Any,
-        known: _Signature,
-        doubted: list[_Draft],
-        call: Call,
-        start: Start,
-        outcome: Outcome,
-        options: Options,
-    ) -> None:
+    def _learn(self, lesson: _Lesson) -> None:
+        known, outcome = lesson.known, lesson.outcome
         if known.drafts and outcome.moved:
             self._stay_eager(
                 known,
@@ -139,9 +163,10 @@ class Recordings:
                 "that is kept in optimizer.state or in a param group may move",
             )
             return
-        found = [(draft, difference(draft.outcome, outcome)) for draft in (*known.drafts, *doubted)]
+        drafts = [*known.drafts, *lesson.doubted]
+        found = [(draft, difference(draft.outcome, outcome)) for draft in drafts]
         for draft, apart in found:
-            if draft in doubted and apart is not None and apart.kind is not Kind.VALUE:
+            if draft in lesson.doubted and apart is not None and apart.kind is not Kind.VALUE:
                 self._drop(draft.replay)
                 known.dropped += 1
                 if known.dropped == _PATIENCE:
@@ -149,69 +174,51 @@ class Recordings:
                     return
         same = next((draft for draft, apart in found if apart is None), None)
         if same is None:
-            self._draft(key, known, call, start, outcome, options, found[0][1] if found else None)
+            self._draft(lesson, found[0][1] if found else None)
         elif same.replay is not None:
-            self._confirm(key, known, same, same.replay, call, start, outcome, options)
+            self._confirm(lesson, same, same.replay)
 
     def _drop(self, replay: Replay | None) -> None:
         if replay is not None and replay in self._cache:
             self._cache.remove(replay)
 
-    def _draft(
-        self,
-        key: Any,
-        known: _Signature,
-        call: Call,
-        start: Start,
-        outcome: Outcome,
-        options: Options,
-        apart: Difference | None,
-    ) -> None:
+    def _draft(self, lesson: _Lesson, apart: Difference | None) -> None:
+        known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
         known.last = apart
         if apart is not None:
             known.others += apart.kind is Kind.VALUE
             known.restless += apart.kind is not Kind.VALUE
             known.restless_constants += apart.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
-        if restless or known.others >= options.cache_size:
-            self._give_up(key, known)
+        if restless or known.others >= size:
+            self._give_up(lesson)
             return
         replay = None
         if outcome.settled:
             try:
-                replay = self._compile(outcome, call)
+                replay = self._compile(outcome, lesson.call)
             except GraphError as error:
-                self._refuse(key, known, error)
+                self._refuse(lesson, error)
                 return
             except Exception as error:  # eager computes the same: whatever it is, it goes on
                 self._stay_eager(known, f"no program can be made of it: {_words(error)}")
                 return
-        known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.batch))
-        del known.drafts[options.cache_size :]
+        known.drafts.insert(0, lesson.draft(replay))
+        del known.drafts[size:]
 
-    def _confirm(
-        self,
-        key: Any,
-        known: _Signature,
-        draft: _Draft,
-        replay: Replay,
-        call: Call,
-        start: Start,
-        outcome: Outcome,
-        options: Options,
-    ) -> None:
+    def _confirm(self, lesson: _Lesson, draft: _Draft, replay: Replay) -> None:
+        known, outcome = lesson.known, lesson.outcome
         if draft in known.drafts:
             known.drafts.remove(draft)
         self._warn_of_writes(outcome)
-        bound = self._bound(known, replay, call, start, outcome)
+        bound = self._bound(lesson, replay)
         if bound is None:
             return
         replay = bound
-        doubt = _Doubt.about(key, draft, start.batch, outcome)
         try:
-            wrong = unlike(as_eager(replay, options), start, call, outcome)
+            wrong = unlike(as_eager(replay, lesson.options), lesson.start, lesson.call, outcome)
         except ValueMoved as moved:
-            self._unserved(key, known, draft, replay, moved, options)
+            self._unserved(lesson, draft, replay, moved)
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             wrong = f"it fails with {type(error).__name__}: {error}"
@@ -226,66 +233,60 @@ class Recordings:
             return
         known.restless = known.restless_constants = known.others = 0
         if replay not in self._cache:
-            self._cache.add(key, replay, options.cache_size)
+            self._cache.add(lesson.key, replay, lesson.options.cache_size)
         self._doubts.pop(replay, None)
+        batches = draft.batch, lesson.start.batch
+        doubt = Doubt.about(lesson.key, batches, draft.outcome, outcome)
         if doubt is None:
             known.dropped = 0
         else:
             draft.replay = None  # nobody but the cache keeps a program alive
-            self._doubts[replay] = doubt
+            self._doubts[replay] = (doubt, draft)
 
-    def _bound(
-        self, known: _Signature, replay: Replay, call: Call, start: Start, outcome: Outcome
-    ) -> Replay | None:
+    def _bound(self, lesson: _Lesson, replay: Replay) -> Replay | None:
         """The program over the tensors that are there now; None when it has to wait for others."""
-        if replay.refit(outcome.after):
+        after = lesson.outcome.after
+        if replay.refit(after):
             return replay
         self._drop(replay)
         try:
-            replay = self._compile(outcome, call)
+            replay = self._compile(lesson.outcome, lesson.call)
         except Exception as error:  # eager has made the step
-            self._stay_eager(known, f"no program can be made of it: {_words(error)}")
+            self._stay_eager(lesson.known, f"no program can be made of it: {_words(error)}")
             return None
-        if replay.refit(outcome.after):
+        if replay.refit(after):
             return replay
-        known.drafts.insert(0, _Draft(outcome.forgotten(), replay, start.batch))
+        lesson.known.drafts.insert(0, lesson.draft(replay))
         return None
 
-    def _unserved(
-        self,
-        key: Any,
-        known: _Signature,
-        draft: _Draft,
-        replay: Replay,
-        moved: ValueMoved,
-        options: Options,
-    ) -> None:
+    def _unserved(self, lesson: _Lesson, draft: _Draft, replay: Replay, moved: ValueMoved) -> None:
         """A call like the draft that its program cannot serve, and so cannot be confirmed by.
 
         What Python reads moves from micro-batch to micro-batch, of which the first is recorded; or
         an argument lies elsewhere in its memory.
         """
+        known = lesson.known
         if replay not in self._cache:
             known.drafts.insert(0, draft)
         known.others += 1
         what = f"a program cannot serve each such call: {moved}"
         known.last = Difference(Kind.VALUE, what, moved.line)
-        if known.others >= options.cache_size:
-            self._give_up(key, known)
+        if known.others >= lesson.options.cache_size:
+            self._give_up(lesson)
 
     def doubts(self, replay: Replay, call: Call) -> bool:
         """True when another batch than a program was recorded and confirmed with says more.
 
         Then the program does not serve the call, which is recorded.
         """
-        doubt = self._doubts.get(replay)
-        return doubt is not None and doubt.is_told_by(call)
+        found = self._doubts.get(replay)
+        return found is not None and found[0].is_told_by(call)
 
     def _doubted(self, key: Any, call: Call) -> list[_Draft]:
         """What the programs were recorded as that ``call`` says more about."""
         return [
-            replace(doubt.draft, replay=replay)
-            for replay, doubt in list(self._doubts.items())
+            replace(draft, replay=replay)
+            for replay, (doubt, draft) in list(self._doubts.items())
             if doubt.key == key and replay in self._cache
             if doubt.is_told_by(call) and not replay.why_not()
         ]
@@ -295,8 +296,8 @@ class Recordings:
         known.drafts.clear()
         warn(f"The step runs in eager: {why}.", EagerWarning)
 
-    def _give_up(self, key: Any, known: _Signature) -> None:
-        apart = known.last
+    def _give_up(self, lesson: _Lesson) -> None:
+        known, apart = lesson.known, lesson.known.last
         assert apart is not None
         at = _at(apart)
         if apart.kind in (Kind.STRUCTURE, Kind.STATE):
@@ -309,50 +310,18 @@ class Recordings:
         kind: type[GraphError] = MovingConstant
         if apart.kind is Kind.ATTRIBUTE:
             kind = AttributeReadAndWritten
-        self._refuse(key, known, kind(f"From call to call, {apart.what}.", where=apart.where))
+        self._refuse(lesson, kind(f"From call to call, {apart.what}.", where=apart.where))
 
-    def _refuse(self, key: Any, known: _Signature, error: GraphError) -> None:
-        known.refused = error
-        known.drafts.clear()
-        if self._cache.holds(key):
+    def _refuse(self, lesson: _Lesson, error: GraphError) -> None:
+        lesson.known.refused = error
+        lesson.known.drafts.clear()
+        if self._cache.holds(lesson.key):
             warn(f"Some calls run in eager: {error}", EagerWarning)
 
     def _warn_of_writes(self, outcome: Outcome) -> None:
         written = [change for change in outcome.changes if not change.read]
         if written:
             warn_written(written)
-
-
-@dataclass(frozen=True, eq=False)
-class _Doubt:
-    """About a program that was confirmed by the very batch that it was recorded with."""
-
-    key: Any
-    draft: _Draft
-    digest: tuple[bytes, ...]
-    """Of the batch, where constants may be of it; else empty."""
-    places: Mapping[int, Place]
-    """Of arguments whose memory others may hold too: a global, a list, an attribute."""
-
-    @classmethod
-    def about(cls, key: Any, draft: _Draft, batch: Batch, outcome: Outcome) -> _Doubt | None:
-        """None where two equal recordings say enough."""
-        pairs = zip(draft.outcome.leaves, outcome.leaves, strict=True)
-        others = any(
-            one.role is Role.FREE and storage_id(one.value) != storage_id(other.value)
-            for (one, _), (other, _) in pairs
-        )
-        constants = others or bool(outcome.tape.constants)
-        told = batch.digest if constants and draft.batch.digest == batch.digest else ()
-        both = enumerate(zip(draft.batch.places, batch.places, strict=True))
-        places = {number: now for number, (then, now) in both if then == now}
-        return cls(key, draft, told, places) if told or places else None
-
-    def is_told_by(self, call: Call) -> bool:
-        """True for another batch."""
-        if not all(place.holds(call.tensors[i]) for i, place in self.places.items()):
-            return True
-        return bool(self.digest) and digest(call) != self.digest
 
 
 def _at(apart: Difference) -> str:

@@ -70,7 +70,9 @@ class Running(ModuleHolder):
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
         self._recordings = Recordings(self._cache, self._take, self._compile)
-        self._padder = Padder(self._inputs, self.build, self._program_aside, self._captured)
+        self._padder = Padder(
+            self._inputs, self.build, self._program_for, self._program_aside, self._captured
+        )
         self._lock = threading.RLock()
         self._shown: tuple[Replay, Call, Any] | None = None
         self._progress = state.Progress()
@@ -131,14 +133,17 @@ class Running(ModuleHolder):
         with amp.started(self._scaler, self._optimizers), paused():
             step = Step.scan(self._modules, self._optimizers, self._scaler)
             if self._optimizers and step.has_gradients():
-                outcome = self._recordings.alone(step, call)
+                taken = self._recordings.alone(step, call)
             else:
-                outcome = self._recordings.call(self._key(call), step, call, self.config.options)
+                taken = self._recordings.take(self._key(call), step, call, self.config.options)
+        outcome = taken.outcome
         self._progress.count(outcome.serves)
         if self._optimizers:
             numbered = enumerate(self._optimizers)
             stepped = [opt for number, opt in numbered if number not in outcome.skipped]
             self._schedulers.step(lambda: outcome.loss, stepped)
+        with amp.started(self._scaler, self._optimizers), paused():
+            self._recordings.learn(taken)
         self._last_call = (outcome.forgotten(), call.without_data())
         return outcome.returned
 
@@ -160,15 +165,33 @@ class Running(ModuleHolder):
                 found = self._cache.refit(key, step)
         return found
 
-    def _program_aside(self, call: Call) -> Replay | None:
-        """The program for a call, made from a step that is taken back; None for an odd step."""
+    def _programs_for(self, call: Call) -> Iterator[Replay]:
+        """Those that may serve a call as things stand; then one made of it that serves no call."""
         found = self._program_for(call)
+        if found is not None:
+            yield found
+            yield from self._cache.others(self._key(call), found)
+        yield self._compile(self._aside_outcome(call), call)
+
+    def _program_aside(self, call: Call) -> Replay | None:
+        """The program for a call, made from a step that is taken back; None for an odd step.
+
+        The next other batch confirms it, by another such step.
+        """
+        found = self._program_for(call)
+        if found is not None and self._recordings.doubts(found, call):
+            with self._kept(call) as step:
+                self._recordings.learn(
+                    self._recordings.take(self._key(call), step, call, self.config.options)
+                )
+            found = self._program_for(call)
         if found is None:
             outcome = self._aside_outcome(call)
             if not (outcome.settled and outcome.stepped) or outcome.step.has_gradients():
                 return None  # states are not there yet, or it is skipped: eager's own step
             found = self._compile(outcome, call)
             self._cache.add(self._key(call), found, self.config.options.cache_size)
+            self._recordings.doubt(self._key(call), found, outcome, call)
         return found
 
     def _compile(self, outcome: Outcome, call: Call) -> Replay:

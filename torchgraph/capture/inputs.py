@@ -87,7 +87,8 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
             f"An input of shape {tuple(tensor.shape)} has the layout {tensor.layout}.",
             fix="pass a strided tensor (to_dense()).",
         )
-    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad)
+    lazy = (tensor.is_conj(), tensor.is_neg())
+    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad, lazy)
 
 
 def _start(tensor: torch.Tensor) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .._torch import has_step_hooks, storage_id, tensor_hooks
+from ..aliasing import meet
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import OwnState
@@ -187,8 +188,9 @@ class Step:
 
     def shares_memory(self, tensors: Sequence[torch.Tensor]) -> bool:
         """True when one of ``tensors`` lies in the memory of a state."""
-        memory = {storage_id(leaf.value) for _, leaf in self.tensors() if leaf.value.numel()}
-        return any(storage_id(tensor) in memory for tensor in tensors)
+        states = [leaf.value for _, leaf in self.tensors() if leaf.value.numel()]
+        memory = set(map(storage_id, states))
+        return any(storage_id(tensor) in memory for tensor in tensors) or meet(tensors, states)
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
-from ..aliasing import restrided_inputs
+from ..aliasing import meet, restrided_inputs
 from ..capture.inputs import Call, described, map_leaves
 from ..capture.program_of import Captured
 from ..capture.step import Leaf, Step
@@ -270,7 +270,7 @@ class Replay:
         self._written_memory = _memory(leaf for leaf in self._leaves if leaf.fqn in written)
         fqns = (self._leaves[i].fqn for i in self._inputs)
         self._written_inputs = [number for number, fqn in enumerate(fqns) if fqn in written]
-        self._read_memory = _memory(self._leaves) if self._written_inputs else set()
+        self._memory = _memory(self._leaves) if self._written_inputs else set()
 
     def _values(self, call: Call) -> list[Any]:
         """What the executable takes, always in the same list: the guards found the rest unmoved.
@@ -292,13 +292,19 @@ class Replay:
                 f"{self._leaves[self._inputs[hit]].fqn} shares memory with a state that the step "
                 "writes."
             )
+        if self._written_inputs:
+            self._check_written(call)
+        return values
+
+    def _check_written(self, call: Call) -> None:
+        """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
         for number in self._written_inputs:
-            if call.tensors[number].untyped_storage().data_ptr() in self._read_memory:
+            tensor = call.tensors[number]
+            if tensor.untyped_storage().data_ptr() in self._memory or meet([tensor], call.tensors):
                 raise SharedMemory(
                     f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
-                    "memory with a state."
+                    "memory with another tensor."
                 )
-        return values
 
     # --- running ----------------------------------------------------------------------------------
 

@@ -1,0 +1,104 @@
+"""Batches: what two recordings of one step are worth depends on how far theirs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .._torch import storage_id
+from ..capture.inputs import Call
+from ..inspect.bits import fingerprint
+from ..program import Role
+from .outcome import Outcome
+
+_SAMPLED = 1024
+"""Elements of a large tensor that are looked at in each call."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies, in memory that no other tensor gets while this is kept."""
+
+    storage: StorageWeakRef
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Place:
+        """Where ``tensor`` lies."""
+        return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True when ``tensor`` lies there."""
+        return (storage_id(tensor), tensor.storage_offset()) == (self.storage.cdata, self.offset)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What tells the tensors of a call from those of another, and keeps none of them alive."""
+
+    digest: tuple[bytes, ...]
+    """Of each tensor, all of its bits."""
+    places: tuple[Place, ...]
+    marks: tuple[Any, ...]
+    """Of each tensor, what nobody who gives it other values leaves as it is."""
+
+    @classmethod
+    def of(cls, call: Call) -> Batch:
+        """Reads all of the tensors: a second for a gigabyte."""
+        digest, marks = (tuple(map(look, call.tensors)) for look in (fingerprint, _mark))
+        return cls(digest, tuple(map(Place.of, call.tensors)), marks)
+
+    def equals(self, call: Call) -> bool:
+        """True for a call with the same values."""
+        rows = zip(call.tensors, self.digest, self.places, self.marks, strict=True)
+        return all(
+            (place.holds(tensor) and _mark(tensor) == mark) or fingerprint(tensor) == digest
+            for tensor, digest, place, mark in rows
+        )
+
+
+def _mark(tensor: torch.Tensor) -> Any:
+    """Its version, and for writes that torch does not see some of its values."""
+    version = 0 if tensor.is_inference() else tensor._version
+    if tensor.numel() > _SAMPLED and tensor.is_contiguous():
+        tensor = tensor.detach().view(-1)[:: tensor.numel() // _SAMPLED]
+    return version, fingerprint(tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Doubt:
+    """About a program that was confirmed by the very batch that it was recorded with."""
+
+    key: Any
+    """Of the calls that it may serve."""
+    batch: Batch | None
+    """Where constants may be of it."""
+    places: Mapping[int, Place]
+    """Of arguments whose memory others may hold too: a global, a list, an attribute."""
+
+    @classmethod
+    def about(
+        cls, key: Any, batches: tuple[Batch, Batch], old: Outcome, new: Outcome
+    ) -> Doubt | None:
+        """None where two equal recordings say enough."""
+        then, now = batches
+        leaves = zip(old.leaves, new.leaves, strict=True)
+        others = any(
+            one.role is Role.FREE and storage_id(one.value) != storage_id(other.value)
+            for (one, _), (other, _) in leaves
+        )
+        constants = others or bool(new.tape.constants)
+        batch = now if constants and now.digest and then.digest == now.digest else None
+        pairs = zip(then.places, now.places, strict=True)
+        places = {number: place for number, (one, place) in enumerate(pairs) if one == place}
+        return cls(key, batch, places) if batch is not None or places else None
+
+    def is_told_by(self, call: Call) -> bool:
+        """True for another batch."""
+        if not all(place.holds(call.tensors[i]) for i, place in self.places.items()):
+            return True
+        return self.batch is not None and not self.batch.equals(call)
