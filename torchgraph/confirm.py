@@ -17,6 +17,7 @@ from .program import OutputKind, Role
 from .record.batch import Batch
 from .record.compare import same_bits
 from .record.outcome import Outcome
+from .replay.generators import Generators
 from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
 
@@ -30,7 +31,7 @@ class Start:
     free: dict[int, torch.Tensor]
     """By the identity of the free tensor: each program has its own names for them."""
     numbers: dict[str, Any]
-    random: torch.Tensor
+    random: Generators
     batch: Batch
 
     @classmethod
@@ -62,7 +63,9 @@ class Start:
         numbers = {
             leaf.fqn: leaf.value for leaf in step.leaves if not isinstance(leaf.value, torch.Tensor)
         }
-        return cls(tensors, free, numbers, torch.get_rng_state(), Batch.of(call))
+        held = (leaf.value for _, leaf in step.tensors())
+        gpus = {tensor.device for tensor in (*held, *call.tensors) if tensor.is_cuda}
+        return cls(tensors, free, numbers, Generators(gpus), Batch.of(call))
 
     def of_leaf(self, leaf: Leaf) -> Any:
         """What ``leaf`` held; the tensor itself where no program writes it."""
@@ -87,7 +90,8 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
 
     ``outcome``: what eager has made of the same call; the live states are as it left them.
     """
-    exact = all(record.exact for record in replay.program.history)
+    gpus = start.random.gpus  # whose kernels may add in any order
+    exact = not gpus and all(record.exact for record in replay.program.history)
     before = {} if exact else {name: _copied(value) for name, value in start.tensors.items()}
     if not exact:
         free = ((leaf.fqn, start.free.get(id(leaf.value))) for leaf in replay.leaves)
@@ -105,20 +109,20 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     args, kwargs = map_leaves((call.args, call.kwargs), torch.Tensor, argument)
     tensors: list[torch.Tensor] = []
     map_leaves((args, kwargs), torch.Tensor, tensors.append)
-    after = torch.get_rng_state()
-    torch.set_rng_state(start.random)
+    after = Generators(gpus)
+    start.random.put_back()
     try:
         returned = shadow.run(Call(tensors, call.key, args, kwargs))
-        drawn = torch.get_rng_state()
+        drawn = Generators(gpus)
     finally:
-        torch.set_rng_state(after)
+        after.put_back()
     pairs = list(_pairs(replay, outcome, returned, leaves, own, call))
     sizes = {} if exact else _sizes(pairs)
     for name, expected, got in pairs:
         size = sizes.get(_slot(name), 0.0)
         if not _agree(expected, got, before.get(name), exact=exact, size=size):
             return f"{name} differs from eager's{_gap(expected, got)}"
-    if not torch.equal(drawn, after):
+    if not drawn.equal(after):
         return "it draws other random numbers than eager"
     return ""
 

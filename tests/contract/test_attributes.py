@@ -76,7 +76,7 @@ def test_a_tensor_attribute_that_is_no_buffer_is_read_by_reference_and_replaced(
         ({1}, {2}),
         (Pair(1.0, [2.0]), Pair(1.0, [3.0])),
         (SimpleNamespace(w=1.0), SimpleNamespace(w=2.0)),
-        ([torch.tanh], [torch.relu]),
+        pytest.param([torch.tanh], [torch.relu], id="functions"),
     ],
     ids=by_name,
 )

@@ -85,3 +85,22 @@ def test_what_allows_a_cuda_graph():
     assert scan(program(reads, (CUDA, (3,))), CUDA) == ()
     (refusal,) = scan(program(sized, (CUDA, (3,))), CUDA)
     assert refusal.reason == "the host waits for a value that Python has read"
+
+
+def test_a_pause_before_an_op_that_asserts():
+    def bernoulli(p):
+        ops.expect((p >= 0).all(), TRUE)
+        return torch.bernoulli(p)
+
+    def scatter(x, mask, source):
+        ops.expect(mask.sum() == 3, TRUE)
+        return aten.masked_scatter(x, mask, source)
+
+    inputs = {
+        bernoulli: [(CUDA, (3,))],
+        scatter: [(CUDA, (5,)), (CUDA, (5,), torch.bool), (CUDA, (3,))],
+    }
+    for function, given in inputs.items():
+        paused = with_pauses(program(function, *given))
+        targets = [node.target for node in paused.nodes if node.op == "call_function"]
+        assert targets[-2] is ops.expect_none

@@ -43,11 +43,27 @@ def guards(program: Program) -> dict[fx.Node, list[fx.Node]]:
     return found
 
 
+_ASSERTING = frozenset(
+    {
+        *("aten::_assert_async", "aten::bernoulli", "aten::binary_cross_entropy"),
+        *("aten::binomial", "aten::masked_scatter", "aten::poisson"),
+    }
+)
+"""Ops whose CUDA kernels end the process on values out of their range, besides those that index."""
+
+
 def _may_abort(node: fx.Node) -> bool:
-    """True for an op of a GPU that reads integers, but element by element: it may index by them."""
-    if not isinstance(node.target, OpOverload) or torch.Tag.pointwise in node.target.tags:
+    """True for an op of a GPU that no other values may reach.
+
+    It asserts, or reads integers, not element by element, and may index by them.
+    """
+    if not isinstance(node.target, OpOverload):
         return False
     values = [v for source in node.all_input_nodes for v in leaves(source.meta.get("val"))]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return False
+    if node.target._schema.name in _ASSERTING:
+        return True
     whole = [t.dtype for t in tensors if not (t.is_floating_point() or t.is_complex())]
-    return any(t.device.type != "cpu" for t in tensors) and any(d is not torch.bool for d in whole)
+    return torch.Tag.pointwise not in node.target.tags and any(d is not torch.bool for d in whole)

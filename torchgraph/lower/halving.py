@@ -12,7 +12,18 @@ from torch import fx
 from .. import ops
 from .._torch import graph_module
 from ..ops import update
-from ..program import InputSpec, OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
+from ..program import (
+    STANDS_FOR,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    Program,
+    Role,
+    TensorMeta,
+    identity,
+    made_by,
+    provenance,
+)
 from ..values import evaluate, mode_of, neutral, with_values
 from . import list_forms, numbers, tensor_forms
 from .sides import UPDATES, counted, host_side, steps
@@ -112,6 +123,7 @@ class Halving:
             made = self._with_numbers(node, args, kwargs)
         if made is not None:
             self._on_device[node] = made
+            made.meta[STANDS_FOR] = identity(node)
         self._stamp(node)
 
     def _with_numbers(self, node: fx.Node, args: Any, kwargs: Any) -> fx.Node | None:
@@ -203,7 +215,7 @@ class Halving:
         for node in reversed(self._rest.nodes):
             if node.op != "call_function" or "provenance" in node.meta:
                 break
-            node.meta["provenance"] = provenance(origin)
+            node.meta["provenance"] = made_by(provenance(origin), "halves")
 
     def _update(self, node: fx.Node) -> fx.Node:
         """The form of an update op that takes its numbers as tensors, and counts no steps."""

@@ -29,6 +29,16 @@ class Generators:
         self._cpu = torch.get_rng_state()
         self._gpus = {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus}
 
+    def equal(self, other: Generators) -> bool:
+        """True when ``other`` found them in the same states."""
+        pairs = ((state, other._gpus[gpu]) for gpu, state in self._gpus.items())
+        return all(torch.equal(*pair) for pair in ((self._cpu, other._cpu), *pairs))
+
+    @property
+    def gpus(self) -> set[torch.device]:
+        """Those that are looked at besides the CPU."""
+        return set(self._gpus)
+
     def put_back(self) -> None:
         """As they were."""
         torch.set_rng_state(self._cpu)
