@@ -94,12 +94,16 @@ def test_a_constant_of_the_batch(change: Callable[[torch.Tensor], torch.Tensor])
 
 def test_a_constant_of_each_batch_ends_in_eager() -> None:
     graph = Function(lambda x: x * torch.tensor(TABLE))
-    with pytest.warns(EagerWarning, match=r"with each new batch(?s:.*)torch\.tensor\(TABLE\)"):
+
+    def visit_each_batch_three_times() -> None:
         for number in range(12):
             TABLE[:] = [float(number)]
             x = torch.full((3,), float(number))
             for _ in range(3):
                 assert torch.equal(graph(x), x * number)
+
+    with pytest.warns(EagerWarning, match=r"with each new batch(?s:.*)torch\.tensor\(TABLE\)"):
+        visit_each_batch_three_times()
     assert len(graph._cache) == 0
 
 
