@@ -41,6 +41,26 @@ RANDOM = [
 ]
 
 
+VIEW_FORMS = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.as_strided_.default: aten.as_strided.default,
+    aten.detach_.default: aten.detach.default,
+    aten.set_.source_Tensor: None,
+    aten.resize_.default: None,
+    aten.resize_as_.default: None,
+}
+
+
+@pytest.mark.parametrize("target", VIEW_FORMS, ids=by_name)
+def test_the_view_that_an_in_place_one_is(target: Any) -> None:
+    assert effects.view_form(target) is VIEW_FORMS[target]
+
+
 @pytest.mark.parametrize("target", PURE, ids=by_name)
 def test_pure(target: Any) -> None:
     assert effects.of_target(target) == Effects()

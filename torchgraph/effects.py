@@ -143,6 +143,16 @@ def other_form(op: OpOverload) -> OpOverload | None:
     return found if space == "torchgraph" or places == (0,) else None
 
 
+@functools.cache
+def view_form(op: OpOverload) -> OpOverload | None:
+    """``aten.transpose.int`` for ``aten.transpose_.default``: what the in-place one shows."""
+    space, _, name = op._schema.name.partition("::")
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if space == "aten" else None
+    overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
+    alike = (found for found in overloads if _argument_types(found) == _argument_types(op))
+    return next((found for found in alike if found.is_view), None)
+
+
 def _argument_types(op: OpOverload) -> list[tuple[str, str]]:
     return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 

@@ -73,18 +73,146 @@ def test_both_ways_give_the_same_program(
 
 
 def test_written_views_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[bool] = []
+    traced = _watched(monkeypatch)
+    graph = assert_parity(rows, batches())
+    assert traced == [False, True, True]  # the update alone; the step with it, and without
+    assert len(graph._cache) == 1
+
+
+def _watched(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each graph from here on, whether it has to be traced again."""
+    traced: list[bool] = []
     original = way.functional_form
 
     def watched(graph: Any, mode: Any) -> Any:
         found = original(graph, mode)
-        taken.append(found is not None)
+        traced.append(found is None)
         return found
 
     monkeypatch.setattr(way, "functional_form", watched)
-    graph = assert_parity(rows, batches())
-    assert taken == [True, False, False]  # the update alone; the step with it, and without
-    assert len(graph._cache) == 1
+    return traced
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+_SQUARE, _LONG = (4, 4), (1, 4, 4)
+DIFFERENTIABLE: dict[str, tuple[tuple[int, ...], Change]] = {
+    "t_": (_SQUARE, lambda y: y.t_()),
+    "transpose_": (_SQUARE, lambda y: y.transpose_(0, 1)),
+    "swapaxes_": (_LONG, lambda y: y.swapaxes_(1, 2)),
+    "swapdims_": (_LONG, lambda y: y.swapdims_(0, -1)),
+    "unsqueeze_": (_SQUARE, lambda y: y.unsqueeze_(1)),
+    "squeeze_": (_LONG, lambda y: y.squeeze_()),
+    "squeeze_.dim": (_LONG, lambda y: y.squeeze_(0)),
+    "squeeze_.dims": (_LONG, lambda y: y.squeeze_((0, 1))),
+    "as_strided_": (_SQUARE, lambda y: y.as_strided_((4, 3), (1, 4), 1)),
+    "detach_": (_SQUARE, lambda y: y.detach_()),
+    "several": (_SQUARE, lambda y: y.t_().unsqueeze_(0).transpose_(0, 2).squeeze_(2)),
+    "there and back": (_SQUARE, lambda y: y.t_().mul_(y.clone()).t_()),
+}
+OTHERS: dict[str, tuple[tuple[int, ...], Change]] = {
+    "set_": (_SQUARE, lambda y: y.set_()),
+    "set_.source_Tensor": (_SQUARE, lambda y: y.set_(y * 3)),
+    "set_.source_Tensor_storage_offset": (_SQUARE, lambda y: y.set_(y * 3, 4, (4,), (2,))),
+    "set_.source_Storage": (_SQUARE, lambda y: y.set_((y * 3).untyped_storage())),
+    "set_.source_Storage_storage_offset": (
+        _SQUARE,
+        lambda y: y.set_((y * 3).untyped_storage(), 4, (4,), (2,)),
+    ),
+    "resize_": (_SQUARE, lambda y: y.resize_(2, 5)),
+    "resize_as_": (_SQUARE, lambda y: y.resize_as_(y[0])),
+    "larger": (_SQUARE, lambda y: y.resize_(6, 4).index_fill_(0, torch.arange(3, 6), 7.0)),
+}
+
+
+def _changed(change: Change, shape: tuple[int, ...], *, writes: bool, detached: bool) -> Any:
+    """A loss that reads a tensor as it was and as ``change`` leaves it."""
+
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        found = model(x)
+        y = (found.detach() if detached else found).reshape(shape) * 2
+        before = y.detach()
+        total = _told_apart(change(y)) + _told_apart(before) + _told_apart(found)
+        if writes:
+            written = x * 3
+            written[0] += 1
+            total = total + written.sum()
+        return total
+
+    return loss
+
+
+def _told_apart(value: torch.Tensor) -> torch.Tensor:
+    numbers = torch.arange(1.0, value.numel() + 1).reshape(value.shape)
+    return (value.cumsum(0) * numbers).square().sum()
+
+
+def _linear(loss: Any, *, trains: bool, size: int = 4) -> Callable[[], Setup]:
+    def make() -> Setup:
+        model = nn.Linear(size, size)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4) if trains else None
+        return Setup(model, optimizer, loss)
+
+    return make
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("writes", [False, True], ids=["copied", "traced"])
+@pytest.mark.parametrize("name", [*DIFFERENTIABLE, *OTHERS])
+def test_a_tensor_object_that_changes_in_place_is_exact(
+    name: str, writes: bool, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, change = {**DIFFERENTIABLE, **OTHERS}[name]
+    loss = _changed(change, shape, writes=writes, detached=name in OTHERS)
+    traced = _watched(monkeypatch)
+    assert_parity(_linear(loss, trains=trains), [(torch.randn(4, 4),) for _ in range(5)])
+    assert any(traced) or not writes
+
+
+def test_every_op_that_changes_a_tensor_object_is_tried() -> None:
+    tried = {name.partition(".")[0] for name in (*DIFFERENTIABLE, *OTHERS)}
+    names = [name for name in dir(torch.Tensor) if name.endswith("_") and name[0] != "_"]
+    assert tried - {"several", "there and back", "larger"} <= set(names)
+    for packet in (getattr(torch.ops.aten, name, None) for name in names):
+        for overload in packet.overloads() if packet is not None else ():
+            if torch.Tag.inplace_view in getattr(packet, overload).tags:
+                assert packet.__name__ in tried
+
+
+def _spectrum(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    window = torch.hann_window(8)
+    written = x * 3
+    written[0] += 1
+    spectrum = torch.stft(model(x), 8, 4, window=window, return_complex=True)
+    return (torch.istft(spectrum, 8, 4, window=window) * written).square().mean()
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["forward", "backward"])
+def test_stft_and_its_inverse_are_exact(trains: bool) -> None:
+    batches = [(torch.randn(2, 16),) for _ in range(5)]
+    assert_parity(_linear(_spectrum, trains=trains, size=16), batches)
+
+
+def _grown(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = model(x).detach() * 2
+    before = y.detach()
+    y.resize_(6, 4)
+    y[3:] = 7.0
+    before[1] = 5.0
+    y[0] = 3.0
+    return _told_apart(before) + _told_apart(y) + model(x).sum()
+
+
+def test_memory_that_resize_makes_larger_is_still_shared() -> None:
+    assert_parity(_linear(_grown, trains=True), batches())
+
+
+def _expanded(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = model(x).sum(0).expand(4, 4).t_()
+    return _told_apart(y)
+
+
+def test_an_expanded_tensor_may_be_transposed_in_place() -> None:
+    assert_parity(_linear(_expanded, trains=True), batches())
 
 
 def _ops(graph: Any) -> list[str]:

@@ -10,7 +10,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.support import settle
-from torchgraph.errors import UnregisteredModuleWarning
+from torchgraph.errors import EagerWarning, UnregisteredModuleWarning
 from torchgraph.testing import counters
 
 
@@ -129,6 +129,42 @@ def test_a_conversion_of_a_module_that_changes_nothing_is_nothing():
     model = _Converts(torch.float32)
     x = torch.ones(2)
     assert torch.equal(_Evaluate(model)(x), model(x))
+
+
+class _Transposes(nn.Module):
+    def __init__(self, *, buffer: bool, fails: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.arange(4.0).reshape(2, 2))
+        self.buffer, self.fails = buffer, fails
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (self.held if self.buffer else x).t_()
+        if self.fails:
+            raise ValueError("it fails")
+        return x + self.held
+
+
+@pytest.mark.parametrize("buffer", [False, True], ids=["argument", "state"])
+def test_a_step_that_leaves_a_tensor_object_transposed_runs_in_eager(buffer: bool):
+    model, twin = _Transposes(buffer=buffer), _Transposes(buffer=buffer)
+    graph = _Evaluate(model)
+
+    def compare() -> None:
+        for _ in range(6):
+            given, expected = torch.randn(2, 2).repeat(2, 1, 1)
+            assert torch.equal(graph(given), twin(expected))
+            assert given.stride() == expected.stride()
+            assert model.held.stride() == twin.held.stride()
+
+    with pytest.warns(EagerWarning, match="held" if buffer else r"args\[0\]"):
+        compare()
+
+
+def test_a_tensor_object_lies_as_before_after_a_step_that_raises():
+    model = _Transposes(buffer=True, fails=True)
+    with pytest.raises(ValueError, match="it fails"):
+        _Evaluate(model)(torch.ones(2, 2))
+    assert model.held.stride() == (2, 1)
 
 
 def test_a_conversion_of_a_module_in_build_is_eagers_and_then_settled():

@@ -89,6 +89,23 @@ def test_steps_are_bitwise_eagers(name, model, k):
     assert counters.replays - replays == 3
 
 
+class _Reshaping(Mlp):
+    def forward(self, x):
+        return super().forward(x.unsqueeze_(0)).squeeze(0)
+
+
+def test_a_micro_batch_is_no_tensor_of_the_caller():
+    mine, optimizer, other, others = twins(_Reshaping, OPTIMIZERS["AdamW"])
+    mine.eval()
+    other.eval()
+    graph = Train(mine, optimizer, 2)
+    with counters.expect(replays=3):
+        for x, y in batches(Mlp, 6):
+            assert torch.equal(graph(x, y), eager(other, others, x, y, 2))
+            assert x.shape == (8, 6)
+    assert_same(mine, optimizer, other, others)
+
+
 def test_build_sees_micro_batches_and_outputs_are_packed():
     seen = []
 

@@ -35,16 +35,6 @@ _OTHER_NAMES = {
     aten.pow_.Scalar: aten.pow.Tensor_Scalar,
     aten.pow_.Tensor: aten.pow.Tensor_Tensor,
 }
-_VIEWS: dict[Any, OpOverload] = {
-    aten.transpose_.default: aten.transpose.int,
-    aten.t_.default: aten.t.default,
-    aten.unsqueeze_.default: aten.unsqueeze.default,
-    aten.squeeze_.default: aten.squeeze.default,
-    aten.squeeze_.dim: aten.squeeze.dim,
-    aten.squeeze_.dims: aten.squeeze.dims,
-    aten.as_strided_.default: aten.as_strided.default,
-}
-"""Ops that write no element, and return the tensor with another shape: later readers take that."""
 _BATCH_NORM = {
     aten._native_batch_norm_legit.default: (
         aten._native_batch_norm_legit_functional.default,
@@ -119,8 +109,6 @@ class _Copy:
 
     def _copy(self, node: fx.Node) -> fx.Node:
         new = self._made[node] = nodes.copy(self._new, node, self._arguments(node))
-        if node.target in _VIEWS:
-            new.target = _VIEWS[node.target]
         value = node.meta.get("val")
         if node.op == "placeholder" and isinstance(value, torch.Tensor):
             new.meta["val"] = value
@@ -163,7 +151,7 @@ class _Copy:
         return argument
 
     def _is_view(self, reader: fx.Node, node: fx.Node) -> bool:
-        if _is_mutable(reader.target) and reader.target not in _VIEWS:
+        if _is_mutable(reader.target):
             return False
         return not set(storages(reader)).isdisjoint(storages(node))
 
@@ -192,7 +180,7 @@ class _Copy:
             raise _NeedsRetrace
         if isinstance(node.target, Each):
             self._rows(node, node.target)
-        elif not _is_mutable(node.target) or node.target in _VIEWS:
+        elif not _is_mutable(node.target):
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]

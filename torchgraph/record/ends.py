@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..capture.step import Step
+from ..capture.step import Leaf, Step
+from ..program import Role
 from .recorder import Recorder
+from .tape import Layout
 
 
 def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
@@ -30,6 +32,27 @@ def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
             moved.append((index[position], value.clone() if known in owned else value))
     for place, value in moved:
         recorder.write(place, value)
+
+
+def relaid(
+    recorder: Recorder, leaves: Sequence[tuple[Leaf, int]], given: Sequence[torch.Tensor]
+) -> str:
+    """The first state or argument with another dtype, shape or strides now than the step met.
+
+    ``given``: the arguments. A micro-batch is none of them, and is gone after the step.
+    """
+    lasting = {id(tensor) for tensor in given}
+    for leaf, index in leaves:
+        met = recorder.tape.layouts[index]
+        if met is None or (leaf.role is Role.INPUT and id(leaf.value) not in lasting):
+            continue
+        if _way(met) != _way(recorder.memory.layout(leaf.value)):
+            return leaf.fqn
+    return ""
+
+
+def _way(layout: Layout) -> tuple[object, ...]:
+    return (layout.shape, layout.stride, layout.dtype)
 
 
 def _alike(now: torch.Tensor, before: torch.Tensor) -> bool:

@@ -34,6 +34,8 @@ class Facts(NamedTuple):
     """It is run and written down, and that is all: most ops of a step."""
     writes: tuple[tuple[int, str], ...]
     """(position, name) of what it writes, though its schema may not say so."""
+    moves: bool
+    """It writes no element: the tensor is another part of memory afterwards, or of other memory."""
     gives_item: bool
     """It hands the value of a tensor to Python."""
     gives_blank: bool
@@ -62,6 +64,7 @@ def facts(op: OpOverload) -> Facts:
     """About ``op``."""
     schema = op._schema
     view = any(returned.alias_info is not None for returned in schema.returns)
+    moves = torch.Tag.inplace_view in op.tags
     takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
     apart = (
         op.namespace in ("profiler", "prim"),
@@ -70,10 +73,12 @@ def facts(op: OpOverload) -> Facts:
         op is EQUAL or op is LIFT,
         takes_generator,
         effects.of_target(op).random,
+        moves,
     )
     return Facts(
         runs_whole=not any(apart),
-        writes=_writes(op),
+        writes=() if moves else _writes(op),
+        moves=moves,
         gives_item=op in _READS,
         gives_blank=bool(_EMPTY.match(schema.name)),
         takes_generator=takes_generator,

@@ -23,6 +23,7 @@ class Memory:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._storages: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._numbers = itertools.count()
         self._values: dict[_Key, int] = {}
         self._first: dict[int, int] = {}
         """Storage -> the first value known in it."""
@@ -108,6 +109,12 @@ class Memory:
         if known is None:
             known = self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
         return known[0]
+
+    def grown(self, tensor: torch.Tensor) -> None:
+        """The storage of ``tensor`` has more memory now, and no value that is known."""
+        held = tensor.untyped_storage()
+        self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
+        self._values = {key: n for key, n in self._values.items() if key[0] != held._cdata}
 
     def layout(self, tensor: torch.Tensor) -> Layout:
         """Of a tensor; one without a storage gets a storage number of its own, below 0."""

@@ -50,6 +50,9 @@ class Outcome:
     loss: torch.Tensor | None
     after: Step
     """As the step left it: a buffer that it rebound is another tensor now."""
+    relaid: str = ""
+    """A state or argument with another dtype, shape or strides now: ``self.linear.to(...)`` or
+    ``x.t_()`` in `build`."""
     moved: str = ""
     """An attribute of an optimizer that its step has moved: Python may go by it."""
     skipped: frozenset[int] = frozenset()
@@ -85,19 +88,7 @@ class Outcome:
     @property
     def settled(self) -> bool:
         """True when the step left no more states than it found: the next one may be the same."""
-        return self.step.names() == self.after.names() and not self._converted()
-
-    def _converted(self) -> bool:
-        """True when a state has another dtype or shape now: ``self.linear.to(...)`` in `build`."""
-        states = ((leaf, index) for leaf, index in self.leaves if leaf.role is not Role.INPUT)
-        for leaf, index in states:
-            met = self.tape.layouts[index]
-            if met is not None and (met.dtype, tuple(met.shape)) != (
-                leaf.value.dtype,
-                tuple(leaf.value.shape),
-            ):
-                return True
-        return False
+        return self.step.names() == self.after.names() and not self.relaid
 
     @property
     def stepped(self) -> bool:

@@ -78,6 +78,8 @@ class Recorder:
             self.check((args, kwargs))
         if effects.draws(op, args, kwargs):
             return self._draws.draw(op, args, kwargs)
+        if facts(op).moves:
+            return self._move(op, args, kwargs)
         if op is LIFT and self.memory.find(args[0]) is None:
             self._constant(args[0])
         return self.run(op, args, kwargs)
@@ -100,6 +102,27 @@ class Recorder:
             if known.sizes_depend_on(args):
                 self._expect_sizes(known, args, out)
         return out
+
+    def _move(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op that changes a tensor object: the tape has the value that it shows then."""
+        given = self.refs(args), self.refs(kwargs)
+        held = args[0].untyped_storage() if args[0].layout is torch.strided else None
+        nbytes = 0 if held is None else held.nbytes()
+        with not_listening():
+            out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            shown = effects.view_form(op)
+            if shown is None and held is not None and held.nbytes() > nbytes:
+                shown = effects.other_form(op)
+                self._grown(out)
+            if shown is not None:
+                self._add(shown, given, out)
+        return out
+
+    def _grown(self, tensor: torch.Tensor) -> None:
+        unset = self.memory.storage(tensor) in self._unset
+        self.memory.grown(tensor)
+        if unset:
+            self._unset.add(self.memory.storage(tensor))
 
     def _look_for_strange_data(self, known: Facts, args: Any, kwargs: Any) -> None:
         """Memory that no op has filled is read: torch's C++ has, from numbers of its own."""

@@ -26,7 +26,7 @@ from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from .amp import Autocast
 from .border import Border
-from .ends import ends
+from .ends import ends, relaid
 from .generators import python_random_unchanged
 from .gradients import Gradients, kept
 from .outcome import Outcome, OutputSlot, rebuilt
@@ -316,13 +316,13 @@ class _Taking:
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
-        changes = self._attributes.changes()
+        leaves, changes = self._inputs_known(), self._attributes.changes()
         return Outcome(
             step=self._step,
             returned=packed,
             out_tree=tree,
             tape=self._recorder.tape,
-            leaves=self._inputs_known(),
+            leaves=leaves,
             outputs=[*outputs, *self._update.outputs],
             written=dict(self._update.written),
             calls=self._calls.calls,
@@ -332,6 +332,7 @@ class _Taking:
             loss_path=loss_path,
             loss=loss,
             after=self._rescan(),
+            relaid=relaid(self._recorder, leaves, self._call.tensors) if self.heard else "",
             moved=self._moved,
             skipped=self._update.skipped,
             rests=self._rests,

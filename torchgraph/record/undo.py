@@ -59,7 +59,8 @@ def taken_back(step: Step, undo: Undo, attributes: AttributeWatch) -> Iterator[N
             holder.clear()
             holder.update(before)
         for tensor, place in places:
-            if tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape:
+            moved = tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape
+            if moved or tensor.stride() != place.stride():
                 tensor.data = place
         for tensor, grad in leaves:
             tensor.grad = grad
