@@ -172,11 +172,12 @@ class Recordings:
                 if known.dropped == _PATIENCE:
                     self._stay_eager(known, f"with each new batch, {apart.what}{_at(apart)}")
                     return
-        same = next((draft for draft, apart in found if apart is None), None)
-        if same is None:
+        equal = [draft for draft, apart in found if apart is None]
+        known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
+        if not equal:
             self._draft(lesson, found[0][1] if found else None)
-        elif same.replay is not None:
-            self._confirm(lesson, same, same.replay)
+        elif equal[-1].replay is not None:
+            self._confirm(lesson, equal[-1], equal[-1].replay)
         elif outcome.relaid:
             self._stay_eager(
                 known,

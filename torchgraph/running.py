@@ -136,14 +136,15 @@ class Running(ModuleHolder):
                 taken = self._recordings.alone(step, call)
             else:
                 taken = self._recordings.take(self._key(call), step, call, self.config.options)
-        outcome = taken.outcome
-        self._progress.count(outcome.serves)
-        if self._optimizers:
-            numbered = enumerate(self._optimizers)
-            stepped = [opt for number, opt in numbered if number not in outcome.skipped]
-            self._schedulers.step(lambda: outcome.loss, stepped)
-        with amp.started(self._scaler, self._optimizers), paused():
-            self._recordings.learn(taken)
+            outcome = taken.outcome
+            try:
+                self._recordings.learn(taken)
+            finally:  # whatever comes of that, Ctrl-C or a warning that is an error
+                self._progress.count(outcome.serves)
+                numbered = enumerate(self._optimizers)
+                stepped = [opt for number, opt in numbered if number not in outcome.skipped]
+                if self._optimizers:
+                    self._schedulers.step(lambda: outcome.loss, stepped)
         self._last_call = (outcome.forgotten(), call.without_data())
         return outcome.returned
 

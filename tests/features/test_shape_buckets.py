@@ -110,7 +110,8 @@ def test_outputs_hold_no_padding():
 
 def test_one_program_is_lowered():
     graph = Padded(lambda net, x: net(x), nn.Linear(5, 3))
-    with counters.expect(captures=4, lowers=1, replays=5):  # each size is looked at once
+    # Each size is looked at once; the batch that needs no padding confirms the program.
+    with counters.expect(captures=4, lowers=1, replays=4):
         for rows in (3, 8, 5, 3, 7):
             graph(torch.randn(rows, 5))
 
@@ -120,7 +121,7 @@ def test_what_fits_no_bucket_runs_as_it_is(rows):
     model = nn.Linear(5, 3)
     graph = Padded(lambda net, x: net(x), model)
     x = torch.randn(rows, 5)
-    close(graph(x), model(x).detach())
+    close(settle(graph, x), model(x).detach())
     assert graph.report().programs.held[-1].signature == f"args[0]: float32[{rows}, 5]"
 
 
@@ -246,7 +247,7 @@ TRAINED: dict[str, Any] = {
 def test_training_with_a_mask(name, make):
     model, batch, classes = TRAINED[name]
     graph = compare_training(model(), batch, classes, make)
-    assert len(graph.report().programs.held) == 3  # 4, 8, and 9 rows
+    assert len(graph.report().programs.held) == 2  # 4 and 8 rows; 9 came once
 
 
 def test_training_with_clipping():
