@@ -120,7 +120,7 @@ class _Copy:
 
     def _note_strides(self, recorded: fx.Node, new: fx.Node) -> None:
         old, value = recorded.meta["val"], new.meta["val"]
-        if isinstance(old, torch.Tensor) and old.stride() != value.stride():
+        if isinstance(old, torch.Tensor) and _steps(old) != _steps(value):
             self._dense.add(new)
 
     def _value(self, new: fx.Node) -> Any:
@@ -247,7 +247,7 @@ class _Copy:
             for other in others
         )
         returns = node.target._schema.returns  # type: ignore[union-attr]  # an overload
-        if not alike or len(returns) != 1 or not value.is_contiguous():
+        if not alike or len(returns) != 1 or not _is_dense(value):
             return None
         return fake_like(self._mode, value)
 
@@ -316,6 +316,26 @@ def _name(node: Any) -> str:
 
 def _same_but_for_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
     return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
+
+
+def _steps(tensor: torch.Tensor) -> list[Any]:
+    """The strides that a kernel goes by: of images all, else those from element to element."""
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    image = tensor.ndim > 3
+    return [stride for stride, size in sizes if image or type(size) is not int or size != 1]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """True for a contiguous tensor with the strides that an op gives a new one.
+
+    One row of a part of a split tensor is contiguous, and has the strides of the whole.
+    """
+    step = 1
+    for stride, size in zip(reversed(tensor.stride()), reversed(tensor.shape), strict=True):
+        if stride != step:
+            return False
+        step *= max(size, 1)
+    return True
 
 
 def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -121,8 +122,9 @@ def _flatten(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
         items = ((key, _flatten(item, f"{path}[{key!r}]", tensors)) for key, item in value.items())
         return (type(value), tuple(items))
     if isinstance(value, (list, tuple)):
-        parts = (_flatten(item, f"{path}[{i}]", tensors) for i, item in enumerate(value))
-        return (type(value), tuple(parts))
+        parts = [_flatten(item, f"{path}[{i}]", tensors) for i, item in enumerate(value)]
+        own = ((n, _flatten(item, f"{path}.{n}", tensors)) for n, item in _own(value).items())
+        return (type(value), (*parts, *own))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
         return (type(value), tuple((n, _flatten(v, f"{path}.{n}", tensors)) for n, v in fields))
@@ -154,16 +156,26 @@ def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
         return _like_dict(
             value, {key: map_leaves(item, kind, replace) for key, item in value.items()}
         )
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_leaves(item, kind, replace) for item in value))
     if isinstance(value, (list, tuple)):
-        return _like_sequence(value, [map_leaves(item, kind, replace) for item in value])
+        items = [map_leaves(item, kind, replace) for item in value]
+        own = {name: map_leaves(item, kind, replace) for name, item in _own(value).items()}
+        return _like_sequence(value, items, own)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {
             f.name: map_leaves(getattr(value, f.name), kind, replace) for f in _init_fields(value)
         }
-        return dataclasses.replace(value, **changed)
+        return _like_dataclass(value, changed)
     return value
+
+
+def _like_dataclass(original: Any, fields: dict[str, Any]) -> Any:
+    try:
+        return dataclasses.replace(original, **fields)
+    except Exception:  # its own __post_init__ looks at what it is given: no placeholder passes
+        like = copy.copy(original)
+        for name, value in fields.items():
+            object.__setattr__(like, name, value)
+        return like
 
 
 def _init_fields(value: Any) -> list[Any]:
@@ -175,13 +187,26 @@ def _like_dict(original: Any, items: dict[Any, Any]) -> Any:
         return items
     if dataclasses.is_dataclass(type(original)):  # a transformers ModelOutput is both
         return type(original)(**items)
-    copy = original.copy()
-    copy.update(items)
-    return copy
+    like = original.copy()
+    like.update(items)
+    return like
 
 
-def _like_sequence(original: Any, items: list[Any]) -> Any:
-    return items if type(original) is list else type(original)(items)
+def _own(value: Any) -> dict[str, Any]:
+    """The attributes of an object of a named tuple's class, besides its fields."""
+    return vars(value) if hasattr(value, "_fields") and hasattr(value, "__dict__") else {}
+
+
+def _like_sequence(original: Any, items: list[Any], own: dict[str, Any]) -> Any:
+    if type(original) is list:
+        return items
+    if not hasattr(original, "_fields"):
+        return type(original)(items)
+    # Its own __new__ may look at what it is given, as PackedSequence's does: no placeholder passes.
+    like = tuple.__new__(type(original), items)
+    if own:
+        vars(like).update(own)
+    return like
 
 
 def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -202,6 +227,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for position, item in enumerate(value):
             yield from _leaves(item, f"{path}[{position}]")
+        for name, item in _own(value).items():
+            yield from _leaves(item, f"{path}.{name}")
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
