@@ -107,11 +107,14 @@ class Recordings:
         self._compile = compile
         self._signatures: dict[Hashable, _Signature] = {}
         self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, _Draft]] = WeakKeyDictionary()
+        self._said: set[str] = set()
+        """Why calls run in eager: said once, for whatever signature."""
 
     def clear(self) -> None:
         """Forget everything."""
         self._signatures.clear()
         self._doubts.clear()
+        self._said.clear()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
         """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
@@ -124,7 +127,9 @@ class Recordings:
         if known.refused is not None and not self._cache.holds(key):
             raise known.refused.with_traceback(None)
         if known.eager or known.refused is not None or step.shares_memory(call.tensors):
-            return self.alone(step, call)
+            taken = self.alone(step, call)
+            taken.outcome.eager = taken.outcome.eager or known.eager
+            return taken
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
@@ -156,6 +161,9 @@ class Recordings:
 
     def _learn(self, lesson: _Lesson) -> None:
         known, outcome = lesson.known, lesson.outcome
+        if outcome.eager:
+            self._stay_eager(known, outcome.eager)
+            return
         if known.drafts and outcome.moved:
             self._stay_eager(
                 known,
@@ -300,7 +308,9 @@ class Recordings:
     def _stay_eager(self, known: _Signature, why: str) -> None:
         known.eager = why
         known.drafts.clear()
-        warn(f"The step runs in eager: {why}.", EagerWarning)
+        if why not in self._said:
+            self._said.add(why)
+            warn(f"The step runs in eager: {why}.", EagerWarning)
 
     def _give_up(self, lesson: _Lesson) -> None:
         known, apart = lesson.known, lesson.known.last

@@ -24,7 +24,7 @@ from .collection import paused
 from .config import GraphConfig, ambient
 from .debug.stages import Stages
 from .debug.tree import TreeSource
-from .errors import BuildNotOverridden, GraphBroken, SharedMemory
+from .errors import BuildNotOverridden, GraphBroken, NotSupported, SharedMemory
 from .holder import ModuleHolder
 from .inspect import announce
 from .inspect.snapshot import Snapshot
@@ -187,8 +187,14 @@ class Running(ModuleHolder):
                 )
             found = self._program_for(call)
         if found is None:
+            if Step.scan(self._modules, self._optimizers, self._scaler).scripted:
+                return None  # its methods count their calls, and no step aside is taken back
             outcome = self._aside_outcome(call)
-            if not (outcome.settled and outcome.stepped) or outcome.step.has_gradients():
+            if (
+                outcome.eager
+                or not (outcome.settled and outcome.stepped)
+                or outcome.step.has_gradients()
+            ):
                 return None  # states are not there yet, or it is skipped: eager's own step
             found = self._compile(outcome, call)
             self._cache.add(self._key(call), found, self.config.options.cache_size)
@@ -196,6 +202,7 @@ class Running(ModuleHolder):
         return found
 
     def _compile(self, outcome: Outcome, call: Call) -> Replay:
+        _refuse_eager(outcome)
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)
@@ -220,6 +227,7 @@ class Running(ModuleHolder):
         return replay
 
     def _program_of(self, outcome: Outcome, call: Call) -> Captured:
+        _refuse_eager(outcome)
         options = self.config.options
         accumulates = bool(self._optimizers) and options.micro_batches > 1
         split = split_inputs(call, self.build, options) if accumulates else frozenset()
@@ -298,3 +306,8 @@ class Running(ModuleHolder):
     def _forget(self) -> None:
         self._cache.clear()
         self._recordings.clear()
+
+
+def _refuse_eager(outcome: Outcome) -> None:
+    if outcome.eager:
+        raise NotSupported(f"The step runs in eager: {outcome.eager}.")

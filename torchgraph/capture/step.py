@@ -127,6 +127,12 @@ class Step:
         step._scan_scaler(scaler)
         return step
 
+    @property
+    def scripted(self) -> str:
+        """The path of the first TorchScript module; empty where there is none."""
+        scripted = (p for p, m in self.modules.items() if isinstance(m, torch.jit.ScriptModule))
+        return next(scripted, "")
+
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
         """The name of a parameter of the Graph."""
         return self.leaves[self.index[id(parameter)]].fqn

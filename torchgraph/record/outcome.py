@@ -59,6 +59,8 @@ class Outcome:
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
     rests: bool = False
     """True for a step of a training graph without a ``backward()``."""
+    eager: str = ""
+    """Why no program can be made of it: then the tape is not that of a step, either."""
 
     @property
     def serves(self) -> str:
@@ -94,6 +96,19 @@ class Outcome:
     def stepped(self) -> bool:
         """True when every optimizer stepped."""
         return not self.skipped and not self.rests
+
+
+def loss_of(
+    losses: Sequence[torch.Tensor], returned: Any, names: list[str], values: list[torch.Tensor]
+) -> tuple[str | None, torch.Tensor | None]:
+    """The name and value of the first returned tensor that ``backward()`` was called on."""
+    known = set(map(id, losses))
+    found: list[torch.Tensor] = []
+    map_leaves(returned, torch.Tensor, found.append)
+    for name, tensor, value in zip(names, found, values, strict=True):
+        if id(tensor) in known:
+            return name, value
+    return None, None
 
 
 def rebuilt(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:

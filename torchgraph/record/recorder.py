@@ -45,6 +45,8 @@ class Recorder:
         """The storages that nothing has filled yet."""
         self.written: set[int] = set()
         """The storages, by their numbers on the tape, that ops wrote."""
+        self.gave_up = ""
+        """Why no program can hold the step; what runs after that was found is not written down."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -54,7 +56,14 @@ class Recorder:
 
     # --- ops --------------------------------------------------------------------------------------
 
+    def give_up(self, why: str) -> None:
+        """No program can hold the step: from here on it runs as eager runs it, and that is all."""
+        self.gave_up = self.gave_up or why
+        self._draws.give_up()
+
     def _hear(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.gave_up:
+            return self._unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
             return self._hear_special(op, args, kwargs)
         if self.check is not None:
@@ -83,6 +92,15 @@ class Recorder:
         if op is LIFT and self.memory.find(args[0]) is None:
             self._constant(args[0])
         return self.run(op, args, kwargs)
+
+    def _unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op of which only what it overwrites is kept."""
+        if op is EQUAL:
+            return self._equal(*args)
+        for tensor in _written(facts(op), args, kwargs):
+            self._keep(tensor)
+        with not_listening():
+            return op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
 
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op and write it down."""
@@ -213,11 +231,18 @@ class Recorder:
 
     # --- what Python looks at ---------------------------------------------------------------------
 
-    def _equal(self, left: torch.Tensor, right: torch.Tensor) -> bool:
-        """``torch.equal``: what Python learns is whether all elements are."""
+    def _equal(self, left: Any, right: Any) -> bool:
+        """``torch.equal``: what Python learns is whether all elements are.
+
+        TorchScript compares constants so; tensors that C++ made of numbers arrive as numbers.
+        """
         with not_listening():
-            outcome = EQUAL(left, right)
-        if left.shape == right.shape:
+            outcome = EQUAL(_as_tensor(left), _as_tensor(right))
+        if self.gave_up or not isinstance(left, torch.Tensor):
+            return bool(outcome)
+        if not isinstance(right, torch.Tensor):
+            self.expect_content(left)
+        elif left.shape == right.shape:
             self.expect_content(aten.all.default(aten.eq.Tensor(left, right)))
         return bool(outcome)
 
@@ -291,7 +316,11 @@ class Recorder:
                 fix="clone() it before it is written.",
             )
         self.written.add(self.memory.storage(tensor))
-        if self._trail.phase is not Phase.UPDATE:
+        self._keep(tensor)
+
+    def _keep(self, tensor: torch.Tensor) -> None:
+        """``tensor`` is about to be written: the step may be taken back."""
+        if tensor.layout is torch.strided and self._trail.phase is not Phase.UPDATE:
             with not_listening():
                 self.undo.keep(tensor)
 
@@ -311,6 +340,12 @@ class Recorder:
                 where=self._trail.line,
                 fix="draw from torch's default generator, or outside of build, and pass it in.",
             )
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
 
 def _moves(value: Any) -> bool:

@@ -74,6 +74,14 @@ def higher_order(name: str, line: SourceLine | None) -> CaptureError:
     )
 
 
+def torchscript(what: str) -> str:
+    """Why no program can be made of a step with a TorchScript module."""
+    return (
+        f"{what} is TorchScript, whose attributes and flags no program can follow: give the Graph "
+        "the nn.Module that torch.jit.script or torch.jit.trace was called with"
+    )
+
+
 def no_cond(trail: Trail) -> AbstractContextManager[Any]:
     """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
 

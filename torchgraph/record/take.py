@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._listening import not_listening
+from .._listening import hearing_scripts, not_listening
 from .._torch import storage_id
 from ..capture.inputs import Call, map_leaves, paths
 from ..capture.micro_batch import micro_batch, pack
@@ -29,9 +29,9 @@ from .border import Border
 from .ends import ends, relaid
 from .generators import python_random_unchanged
 from .gradients import Gradients, kept
-from .outcome import Outcome, OutputSlot, rebuilt
+from .outcome import Outcome, OutputSlot, loss_of, rebuilt
 from .recorder import Recorder
-from .refusals import no_cond, no_steps, readable_errors, scaler_calls
+from .refusals import no_cond, no_steps, readable_errors, scaler_calls, torchscript
 from .tape import Ref
 from .trail import Trail
 from .undo import taken_back
@@ -67,7 +67,7 @@ def take(
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built = built
     taking.warned = warned
-    taking.heard = heard
+    taking.heard = heard and not step.scripted
     taking.may_rest = may_rest
     try:
         return taking.run()
@@ -101,6 +101,8 @@ class _Taking:
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
+        if step.scripted:
+            self._recorder.give_up(torchscript(repr(step.scripted)))
         self._outside: list[nn.Module] = []
         self._free: list[tuple[Leaf, int]] = []
         self._count = options.micro_batches if step.optimizers else 1
@@ -180,7 +182,7 @@ class _Taking:
     def _run_build(self, call: Call) -> Any:
         watches = (self._attributes.active(self._classes), self._calls.active())
         before = [getattr(leaf.value, "grad", None) for _, leaf in self._step.tensors()]
-        with self._guarded(), watches[0], watches[1]:
+        with self._guarded(), watches[0], watches[1], hearing_scripts(self._meet_script):
             returned = self._build(*call.args, **call.kwargs)
         self._rests = bool(self._step.optimizers) and not self._trail.backward_runs
         if self._rests and not self.may_rest:
@@ -308,7 +310,7 @@ class _Taking:
         tree = map_leaves(returned, torch.Tensor, lambda _: OutputSlot(next(slots)))
         names = [path[len("args[0]") :] for path in paths((returned,), {})]
         packed = self._packed(tree, tensors)
-        loss_path, loss = self._loss(returned, names, tensors)
+        loss_path, loss = loss_of(self._border.losses, returned, names, tensors)
         outputs: list[tuple[OutputSpec, Any]] = [
             (OutputSpec(OutputKind.USER, name), Ref(index))
             for name, index in zip(names, values, strict=True)
@@ -336,6 +338,7 @@ class _Taking:
             moved=self._moved,
             skipped=self._update.skipped,
             rests=self._rests,
+            eager=self._recorder.gave_up,
         )
 
     def _rescan(self) -> Step:
@@ -349,17 +352,6 @@ class _Taking:
                         [tensors[position], *(m[position] for m in self._more)]
                     )
         return rebuilt(tree, tensors)
-
-    def _loss(
-        self, returned: Any, names: list[str], tensors: list[torch.Tensor]
-    ) -> tuple[str | None, torch.Tensor | None]:
-        losses = {id(loss) for loss in self._border.losses}
-        found: list[torch.Tensor] = []
-        map_leaves(returned, torch.Tensor, found.append)
-        for name, tensor, value in zip(names, found, tensors, strict=True):
-            if id(tensor) in losses:
-                return name, value
-        return None, None
 
     def _tensors(self) -> list[Leaf]:
         return [leaf for leaf, _ in self._inputs_known() if isinstance(leaf.value, torch.Tensor)]
@@ -391,6 +383,9 @@ class _Taking:
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
             self._outside.append(child)
+
+    def _meet_script(self, name: str) -> None:
+        self._recorder.give_up(torchscript(f"{name} (at {self._trail.line})"))
 
     def _line_of(self, tensor: torch.Tensor) -> SourceLine | None:
         index = self._recorder.memory.find(tensor)

@@ -44,26 +44,48 @@ class Undo:
 def taken_back(step: Step, undo: Undo, attributes: AttributeWatch) -> Iterator[None]:
     """When the block raises, tensors, gradients, attributes and generators are as before."""
     before_step = generators()
-    held: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    held: list[tuple[Any, dict[str, Any]]] = [
         (holder, dict(holder))
         for module in step.modules.values()
         for holder in (module._parameters, module._buffers, module._modules)
     ]
     places = [(leaf.value, leaf.value.data) for _, leaf in step.tensors()]
     leaves = [(leaf.value, leaf.value.grad) for _, leaf in step.tensors() if leaf.value.is_leaf]
-    try:
-        yield
-    except BaseException:
-        undo.put_back()
+
+    def tensors_back() -> None:
         for holder, before in held:
-            holder.clear()
-            holder.update(before)
+            _refill(holder, before)
         for tensor, place in places:
             moved = tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape
             if moved or tensor.stride() != place.stride():
                 tensor.data = place
         for tensor, grad in leaves:
             tensor.grad = grad
-        attributes.put_back()
-        set_generators(before_step)
+
+    back = (undo.put_back, tensors_back, attributes.put_back, lambda: set_generators(before_step))
+    try:
+        yield
+    except BaseException as error:
+        for part in back:
+            try:
+                part()
+            except Exception as failure:  # what the step itself raised is what counts
+                _note(error, f"torchgraph could not take all of the step back: {failure!r}")
         raise
+
+
+def _refill(holder: Any, before: dict[str, Any]) -> None:
+    """As before; names neither come nor go in what a TorchScript module has instead of a dict."""
+    if isinstance(holder, dict):
+        holder.clear()
+        holder.update(before)
+        return
+    for name, value in before.items():
+        if holder[name] is not value:
+            holder[name] = value
+
+
+def _note(error: BaseException, text: str) -> None:
+    add = getattr(error, "add_note", None)  # from Python 3.11 on
+    if add is not None:
+        add(text)
