@@ -77,6 +77,11 @@ class Inputs:
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.is_nested:
+        raise UnsupportedInput(
+            f"An input of {tensor.size(0)} sequences is a nested tensor.",
+            fix="pass a padded tensor (to_padded_tensor()) and the lengths.",
+        )
     if tensor.grad_fn is not None:
         raise UnsupportedInput(
             f"An input of shape {tuple(tensor.shape)} carries an autograd graph "
@@ -239,12 +244,15 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
     """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
     return tuple(
-        (
-            _joined(path),
-            TensorMeta.of(leaf) if isinstance(leaf, torch.Tensor) else type(leaf).__name__,
-        )
+        (_joined(path), TensorMeta.of(leaf) if _is_dense(leaf) else type(leaf).__name__)
         for path, leaf in pytree.tree_flatten_with_path(tree)[0]
     )
+
+
+def _is_dense(value: Any) -> bool:
+    """True for a tensor that has strides."""
+    tensor = isinstance(value, torch.Tensor)
+    return tensor and value.layout is torch.strided and not value.is_nested
 
 
 def _joined(path: Any) -> str:

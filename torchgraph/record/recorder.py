@@ -17,6 +17,7 @@ from . import number
 from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .memory import Memory
+from .refusals import nested
 from .rewritten import in_parts, rewritten
 from .tape import Entry, Expectation, Ref, Tape
 from .trail import Trail
@@ -117,7 +118,7 @@ class Recorder:
             self._add(op, given, out)
             if known.gives_blank and isinstance(out, torch.Tensor):
                 self._unset.add(self.memory.storage(out))
-            if known.sizes_depend_on(args):
+            if known.sizes_depend_on(args) and not self.gave_up:
                 self._expect_sizes(known, args, out)
         return out
 
@@ -168,7 +169,10 @@ class Recorder:
     def outs(self, out: Any) -> Any:
         """The values of results, new ones where nothing lay there."""
         if isinstance(out, torch.Tensor):
-            self._refuse_layout(out)
+            if out.is_nested:
+                self.give_up(nested(self._trail.here()))
+            else:
+                self._refuse_layout(out)
             known = self.memory.find(out)
             return self.memory.new(out) if known is None else known
         if isinstance(out, (list, tuple)):
@@ -204,6 +208,8 @@ class Recorder:
         known = self.memory.find(tensor)
         if known is not None:
             return known
+        if tensor.is_nested:
+            self.give_up(nested(self._trail.here()))
         if self.memory.in_storage(tensor) is not None:
             self.memory.set_apart(tensor)
         base = self.memory.in_storage(tensor)
@@ -307,7 +313,7 @@ class Recorder:
     # --- what an op writes ------------------------------------------------------------------------
 
     def _writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.is_nested:
             return
         if overlaps_itself(tensor):
             raise CaptureError(
@@ -320,7 +326,9 @@ class Recorder:
 
     def _keep(self, tensor: torch.Tensor) -> None:
         """``tensor`` is about to be written: the step may be taken back."""
-        if tensor.layout is torch.strided and self._trail.phase is not Phase.UPDATE:
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return
+        if self._trail.phase is not Phase.UPDATE:
             with not_listening():
                 self.undo.keep(tensor)
 

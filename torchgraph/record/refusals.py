@@ -19,6 +19,7 @@ from ..errors import (
     SourceLine,
     user_frames,
 )
+from ..program import Provenance
 from .trail import Trail
 
 
@@ -79,6 +80,16 @@ def torchscript(what: str) -> str:
     return (
         f"{what} is TorchScript, whose attributes and flags no program can follow: give the Graph "
         "the nn.Module that torch.jit.script or torch.jit.trace was called with"
+    )
+
+
+def nested(at: Provenance) -> str:
+    """Why no program can be made of a step with a nested tensor."""
+    what = repr(at.module) if at.module else "build"
+    where = f" (at {at.line})" if at.line else ""
+    return (
+        f"{what}{where} makes or reads a nested tensor, which no program holds; "
+        "nn.TransformerEncoder makes none with enable_nested_tensor=False"
     )
 
 

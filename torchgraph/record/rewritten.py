@@ -6,7 +6,8 @@ an order that depends on strides, which their functional forms do not keep. ``_g
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
-``allclose`` hands a value to Python: its ops are heard, too.
+``allclose`` hands a value to Python: its ops are heard, too; so are ops that find what
+``_nested_tensor_from_mask_left_aligned`` does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from .. import ops
+from .._listening import not_listening
 from .._torch import OpOverload, composite
 
 aten = torch.ops.aten
@@ -31,11 +33,21 @@ def _normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0) -> torch.T
     return self.copy_(ops.normal(self, mean, std))
 
 
+def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether no row of ``mask`` has a True behind a False: the op, and a look at what it reads."""
+    with not_listening():
+        found = aten._nested_tensor_from_mask_left_aligned.default(padded, mask)
+    lengths = mask.sum(1, keepdim=True)
+    torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths)
+    return bool(found)
+
+
 _PARTS: dict[OpOverload, Callable[..., Any]] = {
     aten.binary_cross_entropy_with_logits.default: composite(
         aten.binary_cross_entropy_with_logits.default
     ),
     aten.allclose.default: composite(aten.allclose.default),
+    aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
     aten.bernoulli_.float: _bernoulli_,
     aten.normal_.default: _normal_,
 }
