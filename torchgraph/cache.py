@@ -62,6 +62,12 @@ class ProgramCache:
         found = [one for one in self._by_key.get(key, ()) if one is not tried]
         return [one for one in found if not one.why_not()]
 
+    def prefer(self, key: Key, replay: Replay) -> None:
+        """Try ``replay`` first from now on: values that Python looks at often stay as they are."""
+        candidates = self._by_key[key]
+        candidates.remove(replay)
+        candidates.insert(0, replay)
+
     def holds(self, key: Key) -> bool:
         """True when there is a program for such calls, though it may not fit as things stand."""
         return bool(self._by_key.get(key))

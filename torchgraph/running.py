@@ -119,13 +119,16 @@ class Running(ModuleHolder):
 
     def _other(self, tried: Replay, call: Call) -> Any:
         """A call that the program which seemed to fit does not serve, or may not."""
-        for replay in self._cache.others(self._key(call), tried):
+        key = self._key(call)
+        for replay in self._cache.others(key, tried):
             if self._recordings.doubts(replay, call):
                 continue
             try:
-                return self._replayed(replay, call)
+                returned = self._replayed(replay, call)
             except (ValueMoved, SharedMemory):
                 continue
+            self._cache.prefer(key, replay)
+            return returned
         return self._recorded(call)
 
     def _recorded(self, call: Call) -> Any:

@@ -148,6 +148,17 @@ def test_a_moved_value_leaves_no_trace(recording: list[Recording]) -> None:
         graph(POSITIVE)
 
 
+def test_the_variant_that_served_last_is_tried_first(recording: list[Recording]) -> None:
+    _, _, graph = trained([x.clone() for x in [POSITIVE, SMALL] * (SETTLED + 3)])
+    (device,) = recording
+    device.events.clear()
+    for x in (POSITIVE, POSITIVE, SMALL, SMALL, SMALL):
+        graph(x.clone())
+    step = ["numbers", "replay", "replay"]
+    moved = ["numbers", "replay"]
+    assert device.events == [*moved, *step, *step, *moved, *step, *step, *step]
+
+
 def test_a_value_that_moves_while_it_warms_up(recording: list[Recording]) -> None:
     data = [POSITIVE] * 3 + [SMALL] * 3 + [POSITIVE] * 3 + [SMALL] * 3
     expected, end = eager(data)

@@ -131,7 +131,7 @@ class Cuda(GraphDevice):
                         return Captured(graphs, seen, part)
                     seen.append(part)
             except BaseException:
-                if not _cuda.came_to_end(graphs[-1], self._pool, stream):
+                if graphs and not _cuda.came_to_end(graphs[-1], self._pool, stream):
                     self._renew()
                 for graph in graphs:
                     graph.reset()
