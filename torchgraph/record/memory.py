@@ -29,7 +29,6 @@ class Memory:
         """Storage -> the first value known in it."""
         self._strange: dict[int, tuple[torch.Tensor, int]] = {}
         """Tensors without a storage, by identity."""
-        self._numbers = itertools.count()
         self._starts: dict[int, int] = {}
         """Storage of an argument -> the offset at which it begins: the next batch has another."""
         self._spans: dict[int, list[tuple[int, int]]] = {}
