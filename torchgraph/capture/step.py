@@ -93,6 +93,8 @@ class Step:
     scaler: Scaler | None = None
     objects: list[tuple[str, Any]] = field(default_factory=list)
     """What param groups hold besides tensors, numbers and plain values."""
+    without_storage: list[tuple[str, str]] = field(default_factory=list)
+    """(fqn, layout) of sparse and nested buffers, which are no leaves."""
     _names: set[str] = field(default_factory=set)
 
     @classmethod
@@ -128,10 +130,18 @@ class Step:
         return step
 
     @property
-    def scripted(self) -> str:
-        """The path of the first TorchScript module; empty where there is none."""
-        scripted = (p for p, m in self.modules.items() if isinstance(m, torch.jit.ScriptModule))
-        return next(scripted, "")
+    def impossible(self) -> str:
+        """What keeps every program from holding the step, and the way out; empty: nothing known."""
+        for path, module in self.modules.items():
+            if isinstance(module, torch.jit.ScriptModule):
+                return torchscript(repr(path))
+        if self.without_storage:
+            fqn, what = self.without_storage[0]
+            return (
+                f"the buffer {fqn} is {what}, and a program holds dense tensors only: keep it "
+                "dense, or its indices and values as buffers"
+            )
+        return ""
 
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
         """The name of a parameter of the Graph."""
@@ -207,6 +217,10 @@ class Step:
     def _scan_tensors(self, holder: dict[str, Any], path: str, role: Role) -> None:
         for name, tensor in holder.items():
             if tensor is None:
+                continue
+            if role is Role.BUFFER and (tensor.is_nested or tensor.layout is not torch.strided):
+                what = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
+                self.without_storage.append((f"{path}.{name}", what))
                 continue
             known = self.index.get(id(tensor))
             if known is None:
@@ -296,3 +310,11 @@ class Step:
             self.statics.append(Static(fqn, root, path, value))
         elif not in_state:
             self.objects.append((fqn, value))
+
+
+def torchscript(what: str) -> str:
+    """Why no program can be made of a step with a TorchScript module."""
+    return (
+        f"{what} is TorchScript, whose attributes and flags no program can follow: give the Graph "
+        "the nn.Module that torch.jit.script or torch.jit.trace was called with"
+    )

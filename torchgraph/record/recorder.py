@@ -17,7 +17,7 @@ from . import number
 from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .memory import Memory
-from .refusals import nested
+from .refusals import nested, sparse
 from .rewritten import in_parts, rewritten
 from .tape import Entry, Expectation, Ref, Tape
 from .trail import Trail
@@ -210,6 +210,9 @@ class Recorder:
             return known
         if tensor.is_nested:
             self.give_up(nested(self._trail.here()))
+        elif tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
+            self.give_up(sparse(self._trail.here(), tensor.layout))
+            return self.memory.new(tensor)
         if self.memory.in_storage(tensor) is not None:
             self.memory.set_apart(tensor)
         base = self.memory.in_storage(tensor)

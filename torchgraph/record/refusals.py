@@ -75,20 +75,23 @@ def higher_order(name: str, line: SourceLine | None) -> CaptureError:
     )
 
 
-def torchscript(what: str) -> str:
-    """Why no program can be made of a step with a TorchScript module."""
+def sparse(at: Provenance, layout: torch.layout) -> str:
+    """Why no program can be made of a step that reads a sparse tensor from outside."""
     return (
-        f"{what} is TorchScript, whose attributes and flags no program can follow: give the Graph "
-        "the nn.Module that torch.jit.script or torch.jit.trace was called with"
+        f"{_place(at)} reads a tensor of layout {layout}, and a program holds dense tensors only: "
+        "keep it dense, or its indices and values as tensors"
     )
+
+
+def _place(at: Provenance) -> str:
+    what = repr(at.module) if at.module else "build"
+    return f"{what} (at {at.line})" if at.line else what
 
 
 def nested(at: Provenance) -> str:
     """Why no program can be made of a step with a nested tensor."""
-    what = repr(at.module) if at.module else "build"
-    where = f" (at {at.line})" if at.line else ""
     return (
-        f"{what}{where} makes or reads a nested tensor, which no program holds; "
+        f"{_place(at)} makes or reads a nested tensor, which no program holds; "
         "nn.TransformerEncoder makes none with enable_nested_tensor=False"
     )
 

@@ -14,7 +14,7 @@ from .._torch import storage_id
 from ..capture.inputs import Call, map_leaves, paths
 from ..capture.micro_batch import micro_batch, pack
 from ..capture.scaler import Scaling
-from ..capture.step import Leaf, Step
+from ..capture.step import Leaf, Step, torchscript
 from ..errors import (
     BackwardWithoutOptimizer,
     OptimizerWithoutBackward,
@@ -31,7 +31,7 @@ from .generators import python_random_unchanged
 from .gradients import Gradients, kept
 from .outcome import Outcome, OutputSlot, loss_of, rebuilt
 from .recorder import Recorder
-from .refusals import no_cond, no_steps, readable_errors, scaler_calls, torchscript
+from .refusals import no_cond, no_steps, readable_errors, scaler_calls
 from .tape import Ref
 from .trail import Trail
 from .undo import taken_back
@@ -67,7 +67,7 @@ def take(
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built = built
     taking.warned = warned
-    taking.heard = heard and not step.scripted
+    taking.heard = heard and not step.impossible
     taking.may_rest = may_rest
     try:
         return taking.run()
@@ -101,8 +101,8 @@ class _Taking:
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
-        if step.scripted:
-            self._recorder.give_up(torchscript(repr(step.scripted)))
+        if step.impossible:
+            self._recorder.give_up(step.impossible)
         self._outside: list[nn.Module] = []
         self._free: list[tuple[Leaf, int]] = []
         self._count = options.micro_batches if step.optimizers else 1
