@@ -165,17 +165,30 @@ def restrided_inputs(program: Program) -> set[int]:
     return {i for i, node in enumerate(program.placeholders) if node in seen}
 
 
-def meet(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
-    """True when two live tensors lie in one memory by two storages, as views of a NumPy array."""
-    spans = list({_span(other) for other in others if other.layout is torch.strided})
+def has_strides(tensor: torch.Tensor) -> bool:
+    """True for a tensor that lies in its storage by sizes and strides: not sparse, not nested."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the one behind its last."""
+    first = int(tensor.storage_offset())
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = sum((size - 1) * stride for size, stride in pairs) + 1 if tensor.numel() else 0
+    return first * tensor.itemsize, (first + int(elements)) * tensor.itemsize
+
+
+def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """True when two storages of live tensors are one memory, as those of one NumPy array."""
+    held = set(map(_addresses, others))
     return any(
         own != other and start < other_end and other_start < end
-        for start, end, own in map(_span, tensors)
-        for other_start, other_end, other in spans
+        for start, end, own in map(_addresses, tensors)
+        for other_start, other_end, other in held
     )
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int, int]:
+def _addresses(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Where its storage begins and ends, and which it is."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage_id(tensor)

@@ -67,13 +67,16 @@ class Start:
         gpus = {tensor.device for tensor in (*held, *call.tensors) if tensor.is_cuda}
         return cls(tensors, free, numbers, Generators(gpus), Batch.of(call))
 
-    def of_leaf(self, leaf: Leaf) -> Any:
-        """What ``leaf`` held; the tensor itself where no program writes it."""
+    def copy_of(self, leaf: Leaf) -> torch.Tensor | None:
+        """What ``leaf`` held; None where no program writes it, and for a number."""
         if leaf.role is Role.FREE:
-            return self.free.get(id(leaf.value), leaf.value)
-        if leaf.fqn in self.numbers:
-            return self.numbers[leaf.fqn]
-        return self.tensors.get(leaf.fqn, leaf.value)
+            return self.free.get(id(leaf.value))
+        return self.tensors.get(leaf.fqn)
+
+    def value_of(self, leaf: Leaf) -> Any:
+        """What ``leaf`` held: a copy, the number, or the tensor itself, which is not written."""
+        copy = self.copy_of(leaf)
+        return self.numbers.get(leaf.fqn, leaf.value) if copy is None else copy
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,10 +95,8 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     """
     gpus = start.random.gpus  # whose kernels may add in any order
     exact = not gpus and all(record.exact for record in replay.program.history)
-    before = {} if exact else {name: _copied(value) for name, value in start.tensors.items()}
-    if not exact:
-        free = ((leaf.fqn, start.free.get(id(leaf.value))) for leaf in replay.leaves)
-        before.update((fqn, _copied(value)) for fqn, value in free if value is not None)
+    held = {} if exact else {leaf.fqn: start.copy_of(leaf) for leaf in replay.leaves}
+    before = {fqn: _copied(value) for fqn, value in held.items() if value is not None}
     shadow, leaves = _shadow(replay, start)  # it writes the tensors of ``start``
     arguments = iter(call.tensors)
     names = iter([leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT])
@@ -143,7 +144,7 @@ def as_eager(replay: Replay, options: Options) -> Replay:
 
 def _shadow(replay: Replay, start: Start) -> tuple[Replay, dict[str, Leaf]]:
     """The program over copies: nothing of the user's is written."""
-    leaves = [_alone(leaf, start.of_leaf(leaf)) for leaf in replay.leaves]
+    leaves = [_alone(leaf, start.value_of(leaf)) for leaf in replay.leaves]
     captured = replace(replay.captured, leaves=leaves)
     shadow = replay.over(captured)
     return shadow, {leaf.fqn: leaf for leaf in leaves}

@@ -181,6 +181,7 @@ class Recordings:
                     self._stay_eager(known, f"with each new batch, {apart.what}{_at(apart)}")
                     return
         equal = [draft for draft, apart in found if apart is None]
+        # Last are those of programs that serve already: none is made beside one.
         known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
         if not equal:
             self._draft(lesson, found[0][1] if found else None)

@@ -191,7 +191,7 @@ class Running(ModuleHolder):
             found = self._program_for(call)
         if found is None:
             if Step.scan(self._modules, self._optimizers, self._scaler).impossible:
-                return None  # its methods count their calls, and no step aside is taken back
+                return None  # TorchScript's methods count calls: no step aside is taken back
             outcome = self._aside_outcome(call)
             if (
                 outcome.eager

@@ -81,6 +81,16 @@ def made(seed: int = 0) -> tuple[Net, torch.optim.Optimizer]:
     return model, adam(model)
 
 
+def twins(make: Callable[[], nn.Module]) -> list[tuple[nn.Module, torch.optim.Optimizer]]:
+    """Two equal models and their optimizers: a Graph's, and eager's."""
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = make()
+        found.append((model, adam(model)))
+    return found
+
+
 def data(count: int = 1, rows: int = 5) -> list[torch.Tensor]:
     """Batches, the same each time."""
     source = torch.Generator().manual_seed(7)

@@ -12,6 +12,8 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests import support
+from tests.contract.models import Function
+from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
 HELD: dict[str, Any] = {}
@@ -169,3 +171,18 @@ def test_batches_are_rows_of_what_the_step_reads_as_well(
         assert support.same_bits(graph(x), loss.detach())
         assert all(map(support.same_bits, model.parameters(), twin.parameters()))
     assert counters.replays > before + 3
+
+
+@torch.no_grad()
+def test_memory_in_front_of_an_argument_stays_in_eager() -> None:
+    """``as_strided`` counts from where the memory begins, which is not where the argument does."""
+    rows = torch.arange(12.0).reshape(4, 3)
+    graph = Function(lambda x: x + x.as_strided((1, 3), (3, 1), 0))
+
+    def compare() -> None:
+        for number in (1, 1, 2, 3, 1):
+            x = rows[number : number + 1]
+            assert torch.equal(graph(x), x + rows[0])
+
+    with pytest.warns(EagerWarning, match="in front of where the argument begins"):
+        compare()

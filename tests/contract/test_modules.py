@@ -13,12 +13,12 @@ from tests.contract.models import (
     Function,
     Net,
     Train,
-    adam,
     data,
     eager,
     made,
     same,
     snapshot,
+    twins,
 )
 from tests.support import settle
 from torchgraph.errors import (
@@ -29,11 +29,7 @@ from torchgraph.testing import counters
 
 def assert_trains_like_eager(make, steps=4):
     """``make()`` gives a model; twice, equal ones."""
-    torch.manual_seed(0)
-    model = make()
-    torch.manual_seed(0)
-    twin = make()
-    optimizer, other = adam(model), adam(twin)
+    (model, optimizer), (twin, other) = twins(make)
     graph = Train(model, optimizer)
     torch.manual_seed(1)
     expected = [eager(twin, other, x) for x in data(steps)]

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot
+from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot, twins
 from torchgraph.errors import EagerWarning, NotSupported
 from torchgraph.testing import counters
 
@@ -44,11 +44,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_scripted_module_trains_in_eager(name):
     make, path = MODELS[name]
-    torch.manual_seed(0)
-    model = make()
-    torch.manual_seed(0)
-    twin = make()
-    optimizer, other = adam(model), adam(twin)
+    (model, optimizer), (twin, other) = twins(make)
     graph = Train(model, optimizer)
     batches = [*data(5), *data(2, rows=3), *data(2)]
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, final
 import torch
 
 from torchgraph._torch import TorchDispatchMode
-from torchgraph.replay.device import Captured, Function, GraphDevice, Parts, Results, advance
+from torchgraph.lower.pauses import Parts
+from torchgraph.replay.device import Captured, Function, GraphDevice, Results, advance
 from torchgraph.replay.outputs import fill
 
 aten = torch.ops.aten

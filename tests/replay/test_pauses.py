@@ -238,3 +238,25 @@ def test_a_size_that_depends_on_data_stays_outside(recording: list[Recording]) -
         for x in [POSITIVE, SMALL] * SETTLED:
             assert torch.equal(graph(x), x * 2 if (x > 0).any() else x * 3)
     assert graph.report().cuda_graph == "refused"
+
+
+def test_a_value_that_a_hook_reads_of_the_update(
+    recording: list[Recording], interpreted: Any
+) -> None:
+    """Compiled code is compared by the names of nodes, which the device's half must keep."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    model.register_buffer("average", torch.zeros(2))
+    optimizer = optim.AdamW(model.parameters(), lr=0.02, fused=True)
+
+    def average(*_: Any) -> None:
+        with torch.no_grad():
+            model.average.add_(model.bias if model.bias[0] > -9 else 0)
+
+    optimizer.register_step_post_hook(average)
+    graph = Branches(model, optimizer, set_cuda_graph="auto")
+    graph.config.set_backend("inductor", switch_at=4)
+    for x in torch.randn(9, 4, 3):
+        graph(x)
+    assert graph._shown[0].inductor_since is not None
+    assert graph.report().cuda_graph == "captured, 3 for a step"

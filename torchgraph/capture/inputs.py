@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._torch import FakeTensor, pytree
+from ..aliasing import has_strides
 from ..errors import UnsupportedInput
 from ..guards import Starts, starts_of_like
 from ..program import TensorMeta
@@ -244,15 +245,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
     """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
     return tuple(
-        (_joined(path), TensorMeta.of(leaf) if _is_dense(leaf) else type(leaf).__name__)
+        (_joined(path), TensorMeta.of(leaf) if _has_meta(leaf) else type(leaf).__name__)
         for path, leaf in pytree.tree_flatten_with_path(tree)[0]
     )
 
 
-def _is_dense(value: Any) -> bool:
-    """True for a tensor that has strides."""
-    tensor = isinstance(value, torch.Tensor)
-    return tensor and value.layout is torch.strided and not value.is_nested
+def _has_meta(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and has_strides(value)
 
 
 def _joined(path: Any) -> str:

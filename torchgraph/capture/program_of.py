@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from .._torch import storage_id
+from ..aliasing import span
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Guards, Modules, ValueGuard
@@ -167,13 +168,4 @@ def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
 
 
 def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    spans = sorted(_span(tensor) for tensor in tensors)
-    return any(after[0] < before[1] for before, after in pairwise(spans))
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    last = sum(
-        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return start, start + (last + 1) * tensor.element_size()
+    return any(after[0] < before[1] for before, after in pairwise(sorted(map(span, tensors))))

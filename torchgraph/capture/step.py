@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .._torch import has_step_hooks, storage_id, tensor_hooks
-from ..aliasing import meet
+from ..aliasing import has_strides, storages_overlap
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import OwnState
@@ -206,7 +206,9 @@ class Step:
         """True when one of ``tensors`` lies in the memory of a state."""
         states = [leaf.value for _, leaf in self.tensors() if leaf.value.numel()]
         memory = set(map(storage_id, states))
-        return any(storage_id(tensor) in memory for tensor in tensors) or meet(tensors, states)
+        return any(storage_id(tensor) in memory for tensor in tensors) or storages_overlap(
+            tensors, states
+        )
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""
@@ -218,7 +220,7 @@ class Step:
         for name, tensor in holder.items():
             if tensor is None:
                 continue
-            if role is Role.BUFFER and (tensor.is_nested or tensor.layout is not torch.strided):
+            if role is Role.BUFFER and not has_strides(tensor):
                 what = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
                 self.without_storage.append((f"{path}.{name}", what))
                 continue

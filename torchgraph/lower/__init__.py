@@ -11,7 +11,7 @@ from . import executable
 from .compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
 from .cut import cut
 from .disk_cache import DiskCache as DiskCache
-from .executable import Executable
+from .executable import Executable, LowerPart as LowerPart
 from .halves import Halves as Halves, halve as halve
 from .lowered import Lowered as Lowered
 from .plan import Plan, packed as packed
@@ -27,6 +27,7 @@ __all__ = [
     "DiskCache",
     "Executable",
     "Halves",
+    "LowerPart",
     "Lowered",
     "Part",
     "Plan",
@@ -41,13 +42,13 @@ __all__ = [
 ]
 
 Part = Callable[[Program, str], Lowered]
-"""Lowers a program without micro-batches, or a part of one with micro-batches."""
-Around = Callable[[Callable[[Program, str], Executable]], Part]
+"""What stands in the place of a `LowerPart`."""
+Around = Callable[[LowerPart], Part]
 """Puts something else around the lowering of a part."""
 _DEFAULT = Options()
 
 
-def plain(part: Callable[[Program, str], Executable]) -> Part:
+def plain(part: LowerPart) -> Part:
     """Nothing is put around it."""
     return part
 

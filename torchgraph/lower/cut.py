@@ -39,12 +39,12 @@ _LIKE = frozenset(
 """Draws that need nothing but the metadata of their first argument."""
 
 _NEVER_INSIDE = frozenset(
-    {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward", "torchgraph::differs"}
+    {
+        # Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
+        *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+        "torchgraph::differs",  # a pause looks for its node to say what has moved
+    }
 )
-"""Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
-
-A pause says by the node what has moved.
-"""
 
 
 def cut(program: Program, *, eager_draws: bool) -> tuple[Program, list[Region]]:

@@ -114,6 +114,10 @@ class Executable:
         """It holds nothing but code."""
 
 
+LowerPart = Callable[[Program, str], Executable]
+"""Lowers a program without micro-batches, or a part of one with micro-batches, under a name."""
+
+
 def lower(program: Program, name: str, options: Options = _DEFAULT) -> Executable:
     """Lower a functional program to Python over ATen ops, each value freed after its last use."""
     counters.lowers += 1

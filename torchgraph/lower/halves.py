@@ -21,7 +21,7 @@ from ..each import expanded
 from ..errors import SourceLine
 from ..program import OutputKind, OutputSpec, Program, Signature
 from . import numbers
-from .executable import Executable, lower
+from .executable import Executable, LowerPart, lower
 from .halving import Halving
 from .pauses import with_pauses
 
@@ -140,7 +140,7 @@ class Halves:
         before = [tensor.clone() for tensor in written]
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # whatever it is, the host's counts must not stay
             if not unless(error):
                 for tensor, old in zip(written, before, strict=True):
                     tensor.copy_(old)
@@ -175,7 +175,7 @@ def halve(
     program: Program,
     name: str,
     device: torch.device,
-    lower_device: Callable[[Program, str], Executable] = lower,
+    lower_device: LowerPart = lower,
 ) -> Halves:
     """Halve a program in which `scan` found nothing, and lower both halves."""
     program = with_pauses(expanded(program))  # the host computes the numbers of each parameter

@@ -45,7 +45,7 @@ class Batch:
     """Of each tensor, all of its bits."""
     places: tuple[Place, ...]
     marks: tuple[Any, ...]
-    """Of each tensor, what nobody who gives it other values leaves as it is."""
+    """Of each tensor, what a write changes; see `_mark`."""
 
     @classmethod
     def of(cls, call: Call) -> Batch:
@@ -63,7 +63,7 @@ class Batch:
 
 
 def _mark(tensor: torch.Tensor) -> Any:
-    """Its version, and for what NumPy writes some of its bytes."""
+    """Its version, and some of its bytes for writes that torch does not count, as NumPy's."""
     version = 0 if tensor.is_inference() else tensor._version
     if tensor.device.type != "cpu":
         return version

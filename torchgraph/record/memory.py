@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..aliasing import has_strides, span
 from .tape import Layout, Tape
 
 _Key = tuple[Any, ...]
@@ -38,10 +39,10 @@ class Memory:
 
     def argument(self, tensor: torch.Tensor) -> int:
         """A new value for an argument of the step: its memory begins where it does."""
-        if tensor.layout is torch.strided and not tensor.is_nested:
+        if has_strides(tensor):
             number = self.storage(tensor)
             self._starts.setdefault(number, int(tensor.storage_offset()))
-            self._spans.setdefault(number, []).append(_span(tensor))
+            self._spans.setdefault(number, []).append(span(tensor))
         return self.new(tensor)
 
     def offset(self, tensor: torch.Tensor) -> int:
@@ -55,6 +56,8 @@ class Memory:
         Batches are rows of a data set, say, of which the step reads others: these stay where they
         are when the next batch comes.
         """
+        if not has_strides(tensor):
+            return
         number = self.storage(tensor)
         if number not in self._rest and self._is_outside(number, tensor):
             self._rest[number] = next(self._numbers)
@@ -64,7 +67,7 @@ class Memory:
         spans = self._spans.get(number)
         if spans is None:
             return False
-        first, last = _span(tensor)
+        first, last = span(tensor)
         return not any(begin <= first and last <= end for begin, end in spans)
 
     def _number(self, tensor: torch.Tensor) -> int:
@@ -74,14 +77,14 @@ class Memory:
 
     def find(self, tensor: torch.Tensor) -> int | None:
         """The value that lies where ``tensor`` lies; None when nothing does."""
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not has_strides(tensor):
             known = self._strange.get(id(tensor))
             return None if known is None else known[1]
         return self._values.get(_key(tensor))
 
     def put(self, tensor: torch.Tensor, index: int) -> None:
         """From now on, ``index`` is what lies where ``tensor`` lies."""
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not has_strides(tensor):
             self._strange[id(tensor)] = (tensor, index)
             return
         self._values[_key(tensor)] = index
@@ -95,7 +98,7 @@ class Memory:
 
     def in_storage(self, tensor: torch.Tensor) -> int | None:
         """The first value in the storage of ``tensor``; None where the storage is new."""
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not has_strides(tensor):
             return None
         if tensor.untyped_storage()._cdata not in self._storages:
             return None
@@ -117,7 +120,7 @@ class Memory:
 
     def layout(self, tensor: torch.Tensor) -> Layout:
         """Of a tensor; one without a storage gets a storage number of its own, below 0."""
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not has_strides(tensor):
             number = -1 - len(self._strange)
             shape = () if tensor.is_nested else tuple(tensor.shape)
             return Layout(number, 0, 0, shape, (), tensor.dtype, tensor.device)
@@ -132,14 +135,6 @@ class Memory:
             tensor.is_conj(),
             tensor.is_neg(),
         )
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the one behind its last."""
-    first = int(tensor.storage_offset())
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = sum((size - 1) * stride for size, stride in pairs) + 1 if tensor.numel() else 0
-    return first * tensor.itemsize, (first + int(elements)) * tensor.itemsize
 
 
 def _key(tensor: torch.Tensor) -> _Key:

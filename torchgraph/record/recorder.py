@@ -11,6 +11,7 @@ import torch
 from .. import effects
 from .._listening import decomposes, listening, not_listening
 from .._torch import OpOverload
+from ..aliasing import has_strides
 from ..errors import CaptureError, RandomStateTouched
 from ..program import Phase
 from . import number
@@ -147,7 +148,7 @@ class Recorder:
         """Memory that no op has filled is read: torch's C++ has, from numbers of its own."""
         written = {id(tensor) for tensor in _written(known, args, kwargs)}
         for tensor in _tensors((args, kwargs)):
-            if tensor.layout is not torch.strided or tensor.is_nested:
+            if not has_strides(tensor):
                 continue
             storage = self.memory.storage(tensor)
             if storage in self._unset and id(tensor) not in written:
@@ -213,8 +214,7 @@ class Recorder:
         elif tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
             self.give_up(sparse(self._trail.here(), tensor.layout))
             return self.memory.new(tensor)
-        if self.memory.in_storage(tensor) is not None:
-            self.memory.set_apart(tensor)
+        self.memory.set_apart(tensor)
         base = self.memory.in_storage(tensor)
         index = self.memory.new(tensor)
         if base is None:
@@ -316,7 +316,7 @@ class Recorder:
     # --- what an op writes ------------------------------------------------------------------------
 
     def _writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not has_strides(tensor):
             return
         if overlaps_itself(tensor):
             raise CaptureError(
@@ -329,7 +329,7 @@ class Recorder:
 
     def _keep(self, tensor: torch.Tensor) -> None:
         """``tensor`` is about to be written: the step may be taken back."""
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if not has_strides(tensor):
             return
         if self._trail.phase is not Phase.UPDATE:
             with not_listening():

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..aliasing import has_strides
 from ..capture.step import Step
 from .generators import generators, set_generators
 from .watch import AttributeWatch
@@ -22,7 +23,7 @@ class Undo:
 
     def foreign(self, tensor: torch.Tensor) -> None:
         """``tensor`` was there before the step."""
-        if tensor.layout is torch.strided and not tensor.is_nested:
+        if has_strides(tensor):
             storage = tensor.untyped_storage()
             self._before.setdefault(storage._cdata, (storage, None))
 

@@ -24,6 +24,7 @@ from ..lower import Lowered, Plan, Region
 from ..program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
 from . import rounding
 from .cuda_graph import CudaGraph
+from .generators import Generators
 from .outputs import copy_of, fill
 from .reference import Observed, Reference, parts_of
 from .rounding import Gap, Noise, Shaker, Suspect
@@ -83,10 +84,8 @@ class Audit:
         """True until a call was confirmed, or could not be."""
         self._redraws = any(region.effects.random for region in regions)
         """Compiled code draws other numbers: the draws count as noise, too."""
-        self._devices = sorted(
-            {s.meta.device for s in program.signature.inputs if s.meta is not None},
-            key=str,
-        )
+        metas = (spec.meta for spec in program.signature.inputs)
+        self._gpus = {m.device for m in metas if m is not None and m.device.type == "cuda"}
         specs = compiled.signature.inputs
         self._places = {spec.fqn: i for i, spec in enumerate(specs)}
         outputs = compiled.signature.outputs
@@ -127,7 +126,7 @@ class Audit:
         """
         try:
             start = {i: copy_of(values[i]) for i in self._written}
-            random = self._random()
+            random = Generators(self._gpus)
         except Exception as failure:
             if not _no_memory(failure):
                 raise
@@ -140,13 +139,13 @@ class Audit:
             if not self._runs(self._given(values, start), random):
                 raise  # the step cannot be done: compiled code is not to blame
             raise NotConfirmed(f"it failed ({type(failure).__name__}: {failure})") from failure
-        ended = self._random()
+        ended = Generators(self._gpus)
         try:
             observed.check()
             found = self._compare(observed, self._given(values, start), random, results, values)
         except Exception as failure:
             if _no_memory(failure):
-                self._set_random(ended)
+                ended.put_back()
                 return self._unconfirmed(call, results)
             self._undo(values, start, random)
             raise NotConfirmed(
@@ -155,7 +154,7 @@ class Audit:
         if found is not None:
             self._undo(values, start, random)
             raise found
-        self._set_random(ended)
+        ended.put_back()
         self.status.note = "random draws are its own, and count as noise" if self._redraws else ""
         if not self._skips(results):  # a step that was skipped says nothing about the update
             self._pending = False
@@ -176,14 +175,14 @@ class Audit:
         finally:
             observed.end()
 
-    def _runs(self, values: Sequence[Any], random: Any) -> bool:
+    def _runs(self, values: Sequence[Any], random: Generators) -> bool:
         """True when the `aten` program comes to an end."""
         try:
             list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
         except Exception:
             return False
         finally:
-            self._set_random(random)
+            random.put_back()
         return True
 
     def _given(self, values: Sequence[Any], start: dict[int, torch.Tensor]) -> list[Any]:
@@ -199,29 +198,17 @@ class Audit:
                 found.append(start.get(place, values[place]))
         return found
 
-    def _undo(self, values: Sequence[Any], start: dict[int, torch.Tensor], random: Any) -> None:
+    def _undo(
+        self, values: Sequence[Any], start: dict[int, torch.Tensor], random: Generators
+    ) -> None:
         for place, value in start.items():
             fill(values[place], value)
-        self._set_random(random)
+        random.put_back()
 
     def _unconfirmed(self, call: int, results: tuple[Any, ...]) -> tuple[Any, ...]:
         self._pending = False
         self.status.note = f"call {call} was not compared: no memory for a copy of what it writes"
         return results
-
-    def _random(self) -> list[tuple[torch.device, torch.Tensor]]:
-        return [(torch.device("cpu"), torch.get_rng_state())] + [
-            (device, torch.cuda.get_rng_state(device))
-            for device in self._devices
-            if device.type == "cuda"
-        ]
-
-    def _set_random(self, states: list[tuple[torch.device, torch.Tensor]]) -> None:
-        for device, state in states:
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(state, device)
-            else:
-                torch.set_rng_state(state)
 
     # --- comparing --------------------------------------------------------------------------------
 
@@ -229,15 +216,15 @@ class Audit:
         self,
         observed: Observed,
         given: list[Any],
-        random: Any,
+        random: Generators,
         results: Sequence[Any],
         values: Sequence[Any],
     ) -> NotConfirmed | None:
-        ended = self._random()
+        ended = Generators(self._gpus)
         ends = self._ends(results, values)
         suspects: dict[Any, Suspect] = {}
         reference = Reference(self._single, self._parts, observed)
-        self._set_random(random)
+        random.put_back()
 
         def judge(key: Any, node: fx.Node | None, expected: Any, got: Any, mixed: bool) -> None:
             found = rounding.gap(expected, got)
@@ -253,14 +240,14 @@ class Audit:
             if out in ends:
                 mixed = not observed.complete or out.target in self._inside
                 judge(out, _node(node), value, ends[out], mixed)
-        if not self._redraws and not _equal_states(self._random(), ended):
+        if not self._redraws and not ended.equal(Generators(self._gpus)):
             return NotConfirmed("it leaves the random generator in another state")
 
         for seed, noise in enumerate(rounding.RUNS):
             if not suspects:
                 return None
             if not self._redraws:
-                self._set_random(random)
+                random.put_back()
             self._shake(reference, given, Shaker(noise, seed), noise, suspects)
             suspects = {key: one for key, one in suspects.items() if not one.explained}
         return _named(next(iter(suspects.values()))) if suspects else None
@@ -335,10 +322,6 @@ def _node(value: Any) -> fx.Node | None:
 def _cast(source: torch.Tensor, spec: InputSpec) -> torch.Tensor:
     assert spec.meta is not None
     return torch.empty_like(source, dtype=spec.meta.dtype).copy_(source)
-
-
-def _equal_states(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    return all(torch.equal(a, b) for (_, a), (_, b) in zip(left, right, strict=True))
 
 
 def _no_memory(failure: BaseException) -> bool:

@@ -259,6 +259,7 @@ class CudaGraph:
     def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
         assert self._captured is not None
         results = self._captured.results
+        # Only a predicate ends a replay before it writes; else the counters need no copies.
         undone = self._halves.undone(values, unless=self.wrote) if self.expects else nullcontext()
         self._wrote = not self.expects
         with undone:

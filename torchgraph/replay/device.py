@@ -15,13 +15,13 @@ import torch
 
 from .. import _cuda
 from ..collection import paused
+from ..lower.pauses import Parts
 
 _aside = threading.RLock()
 """torch allows one capture at a time in a process, and a warm-up frees every workspace."""
 
 Results = tuple[Any, ...]
 Function = Callable[[Sequence[Any]], Results]
-Parts = Callable[[Sequence[Any]], Generator[torch.Tensor, None, Results]]
 
 
 class CapturedGraph(Protocol):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
 from ..each import expanded
 from ..errors import BackendWarning, CudaGraphRefused, SourceLine, warn
-from ..lower import Around, Executable, Lowered, Part, Plan, halve, lower, plain, scan
+from ..lower import Around, Lowered, LowerPart, Part, Plan, halve, lower, plain, scan
 from ..options import Options
 from ..program import Program, Refusal
 from ..values import leaves
@@ -90,7 +90,7 @@ class Graphing:
         behind: str = next(stage.value for stage, _ in stages if stage is not Stage.CAPTURED)
         return behind
 
-    def _around(self, device: GraphDevice, part: Callable[[Program, str], Executable]) -> Part:
+    def _around(self, device: GraphDevice, part: LowerPart) -> Part:
         def lower_part(program: Program, name: str) -> Lowered:
             try:
                 halves = halve(program, name, device.device, part)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
-from ..aliasing import meet, restrided_inputs
+from ..aliasing import restrided_inputs, storages_overlap
 from ..capture.inputs import Call, described, map_leaves
 from ..capture.program_of import Captured
 from ..capture.step import Leaf, Step
@@ -300,7 +300,8 @@ class Replay:
         """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
         for number in self._written_inputs:
             tensor = call.tensors[number]
-            if tensor.untyped_storage().data_ptr() in self._memory or meet([tensor], call.tensors):
+            held = tensor.untyped_storage().data_ptr() in self._memory
+            if held or storages_overlap([tensor], call.tensors):
                 raise SharedMemory(
                     f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
                     "memory with another tensor."
@@ -344,9 +345,10 @@ class Replay:
     def _moved(self, error: Exception) -> ValueMoved:
         if isinstance(error, ValueMoved):
             moved = ValueMoved(error.expected, error.found)
+            moved.node = error.node
         else:
             moved = ValueMoved("", "", other=f"{type(error).__name__}: {error}")
-        moved.node = getattr(error, "node", None) or self.executable.node_at(error)
+        moved.node = moved.node or self.executable.node_at(error)
         moved.line = self.executable.line_of(moved.node)
         return moved
 
