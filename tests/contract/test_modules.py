@@ -369,3 +369,31 @@ def test_the_module_is_usable_in_eager_during_the_life_of_the_graph():
     optimizer.zero_grad()
     assert isinstance(model.first, nn.Linear)
     assert nn.Module.__call__.__module__.startswith("torch")
+
+
+class _Output:
+    """What a module hands to another one, known to torch's trees without names of its parts."""
+
+    def __init__(self, sample):
+        self.sample = sample
+
+
+def test_a_class_that_trees_know_without_names_passes_between_modules():
+    """As diffusers registers what its models return."""
+
+    class Inner(nn.Linear):
+        def forward(self, x):
+            return _Output(super().forward(x))
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner(4, 2)
+
+        def forward(self, x):
+            return self.inner(x).sample
+
+    torch.utils._pytree.register_pytree_node(
+        _Output, lambda output: ([output.sample], None), lambda items, _: _Output(*items)
+    )
+    assert_trains_like_eager(Outer)

@@ -246,8 +246,15 @@ def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
     """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
     return tuple(
         (_joined(path), TensorMeta.of(leaf) if _has_meta(leaf) else type(leaf).__name__)
-        for path, leaf in pytree.tree_flatten_with_path(tree)[0]
+        for path, leaf in _with_paths(tree)
     )
+
+
+def _with_paths(tree: Any) -> list[tuple[Any, Any]]:
+    try:
+        return list(pytree.tree_flatten_with_path(tree)[0])
+    except ValueError:  # a class is registered without the names of its parts, as diffusers' are
+        return [((number,), leaf) for number, leaf in enumerate(pytree.tree_leaves(tree))]
 
 
 def _has_meta(value: Any) -> bool:
