@@ -21,6 +21,7 @@ from tests.contract.models import (
     twins,
 )
 from tests.support import settle
+from torchgraph._torch import pytree
 from torchgraph.errors import (
     UnregisteredModuleWarning,
 )
@@ -393,7 +394,7 @@ def test_a_class_that_trees_know_without_names_passes_between_modules():
         def forward(self, x):
             return self.inner(x).sample
 
-    torch.utils._pytree.register_pytree_node(
+    pytree.register_pytree_node(
         _Output, lambda output: ([output.sample], None), lambda items, _: _Output(*items)
     )
     assert_trains_like_eager(Outer)
