@@ -18,8 +18,15 @@ What each means, what triggers it, and the way out. Catch them by class, as in
 message says what happened, the line of your code where it did, and the way out.
 
 A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
-What is known only when calls are compared, or when a program is made of one, is raised by the next
-call: the calls before it have run as eager runs them.
+
+What no program can hold is a [`NoProgram`](#noprogram), of the first call of a Graph or of the
+second. What shows only later never raises: eager goes on, and a warning says so. With
+`config.set_fallback("eager")` that holds for all of them:
+
+| `config.set_fallback` | early | late |
+|---|---|---|
+| `"error"`, the default | `NoProgram` | eager, with an `EagerWarning` |
+| `"eager"` | eager, with an `EagerWarning` | eager, with an `EagerWarning` |
 
 This page is generated from `torchgraph/errors.py` by `python docs/generate_errors.py`.
 """
@@ -50,6 +57,8 @@ def render() -> str:
 def _entry(found: type) -> str:
     lines = [f"\n### {found.__name__}\n", f"\n{_markdown(found.__doc__ or '')}\n"]
     fix = vars(found).get("fix", "")
+    if issubclass(found, errors.NoProgram) and found is not errors.NoProgram:
+        fix = f"{fix} Or {errors.NoProgram.fix}" if fix else errors.NoProgram.fix
     if fix:
         lines.append(f"\n**Fix:** {_escaped(fix)}\n")
     bases = [base.__name__ for base in found.__bases__ if base not in _ROOTS]

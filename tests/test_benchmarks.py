@@ -97,7 +97,7 @@ def test_optimizers(tmp_path: Path):
         assert all(entry["seconds"]["median"] > 0 for entry in entries.values())
 
 
-def test_optional_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_optional_passes(tmp_path: Path):
     rows = "conv6 inference,table of 20k"
     optional_passes.main(["--quick", "--only", rows, "--out", str(tmp_path)])
 
@@ -109,9 +109,8 @@ def test_optional_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert first["name"] == "graph"
         assert first["speed_against_first"] == 1
         assert all(entry["seconds"]["median"] > 0 for entry in others)
-    capsys.readouterr()
-    optional_passes.main(["--peak", "delayed"])
-    assert int(capsys.readouterr().out) > 0
+    # In a process of its own: in this one the memory may be there already, of earlier tests.
+    assert optional_passes._peak_of_child("delayed") > 0
 
 
 def test_call(tmp_path: Path):

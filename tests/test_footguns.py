@@ -5,12 +5,13 @@ Ranked: first what is silent, then what warns, what no program serves, then what
 
 import collections
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.contract.models import Eval, Function, Train, adam, data, made
+from tests.contract.models import Eval, Function, Train, adam, data, made, same
 from tests.support import settle
 from torchgraph.errors import (
     AttributeReadAndWritten,
@@ -46,33 +47,14 @@ def test_hooks_run_in_recorded_calls_only():
     assert calls == ["forward", "step"] * 3  # eager: six times each; their ops do run each time
 
 
-def test_a_global_number_is_baked():
-    scale = [2.0]
-    graph = Function(lambda x: x * scale[0])
+def test_a_number_in_a_large_array_is_baked():
+    scale = np.full(20_000, 2.0)
+    graph = Function(lambda x: x * float(scale[0]))
     settle(graph, torch.ones(2))
     scale[0] = 5.0
 
-    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]  # eager: 5.0; pass it in or let self hold it
-
-
-def test_what_lies_deeper_than_an_attribute_is_baked():
-    model = nn.Identity()
-    model.settings = {"scale": 2.0}
-    graph = Function(lambda x: x * model.settings["scale"], model=model)
-    settle(graph, torch.ones(2))
-    model.settings["scale"] = 5.0
-
-    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]  # eager: 5.0
-
-
-def test_a_list_that_self_holds_is_baked():
-    model = nn.Identity()
-    model.sizes = [2]
-    graph = Function(lambda x: x * model.sizes[0], model=model)
-    settle(graph, torch.ones(2))
-    model.sizes[0] = 5
-
-    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]  # eager: 5.0; a tuple would be noticed
+    # eager: 5.0; pass it in. Arrays of up to 64 KiB and lists of up to 1024 items are compared
+    assert graph(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
 def test_parameters_have_no_grad_after_a_call():
@@ -262,7 +244,7 @@ def test_a_branch_on_the_value_of_a_tensor_is_a_program_for_each_side():
 # --- refused -------------------------------------------------------------------------------------
 
 
-def test_a_counter_in_python_is_refused_when_it_has_moved_a_few_times():
+def test_a_counter_in_python_keeps_the_step_in_eager():
     class Counts(nn.Module):
         def __init__(self):
             super().__init__()
@@ -273,9 +255,8 @@ def test_a_counter_in_python_is_refused_when_it_has_moved_a_few_times():
             return x * self.calls
 
     graph = Eval(Counts())
-    assert [graph(torch.ones(())).item() for _ in range(5)] == [1.0, 2.0, 3.0, 4.0, 5.0]
-    with pytest.raises(AttributeReadAndWritten):  # eager: 6
-        graph(torch.ones(()))
+    with pytest.warns(AttributeReadAndWritten):
+        assert [graph(torch.ones(())).item() for _ in range(6)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
 def test_values_that_leave_torch_are_refused():
@@ -296,24 +277,26 @@ def test_is_grad_enabled_and_modes_hold_at_the_call():
         graph(*data())
 
 
-def test_optimizer_step_in_build_is_refused():
+def test_a_step_of_another_optimizer_than_the_graphs_is_refused():
     model, optimizer = made()
     other = torch.optim.SGD(model.parameters(), lr=1.0)
-    for own in (optimizer, other):
 
-        def function(x, own=own):
-            loss = model(x).sum()
-            loss.backward()
-            own.step()  # here
-            return loss
+    def function(x):
+        loss = model(x).sum()
+        loss.backward()
+        other.step()  # here
+        return loss
 
-        before = model.first.weight.detach().clone()
-        with pytest.raises(OptimizerStepInBuild, match="# here"):  # eager: what one writes
-            Function(function, optimizer, model=model)(*data())
-        assert torch.equal(model.first.weight, before)
+    before = model.first.weight.detach().clone()
+    with pytest.raises(OptimizerStepInBuild, match="# here"):  # eager: one update, not two
+        Function(function, optimizer, model=model)(*data())
+    assert torch.equal(model.first.weight, before)
 
 
-def test_a_generator_of_the_users_own_is_refused():
-    generator = torch.Generator().manual_seed(0)
-    with pytest.raises(tg.errors.RandomStateTouched):  # eager: draws from it
-        Function(lambda: torch.rand(2, generator=generator))()
+def test_a_generator_of_the_users_own_is_drawn_from():
+    own, other = (torch.Generator().manual_seed(0) for _ in range(2))
+    graph = Function(lambda: torch.rand(2, generator=own))
+    graph.config.set_fallback("eager")
+    with pytest.warns(tg.errors.EagerWarning, match="Generator of its own"):
+        got = [graph() for _ in range(5)]
+    assert same(got, [torch.rand(2, generator=other) for _ in range(5)])

@@ -28,6 +28,8 @@ LAYERS = {
     "_functorch": 0,
     "_inductor": 0,
     "_listening": 0,
+    "_scripts": 0,
+    "_surroundings": 0,
     "_symbolic": 0,
     "_torch": 0,
     "amp": 0,
@@ -35,6 +37,7 @@ LAYERS = {
     "config": 0,
     "counters": 0,
     "errors": 0,
+    "fallback": 0,
     "lines": 0,
     "nodes": 0,
     "options": 0,
@@ -45,6 +48,7 @@ LAYERS = {
     "effects": 1,
     "guards": 1,
     "program": 1,
+    "structure": 1,
     "values": 1,
     "blocks": 2,
     "debug.text": 2,
@@ -69,6 +73,7 @@ LAYERS = {
     "buckets": 6,
     "cache": 6,
     "confirm": 6,
+    "lessons": 6,
     "recordings": 6,
     "running": 7,
     "replay": 6,
@@ -77,6 +82,8 @@ LAYERS = {
     "graph": 7,
     "inspect": 7,
     "nn": 7,
+    "discovery": 3,
+    "step_function": 8,
     "train": 7,
     "__init__": 8,
     "__main__": 8,
@@ -211,7 +218,16 @@ def torch_names(path: Path) -> Iterator[str]:
             yield dotted(node)
 
 
-PRIVATE = {"_cuda", "_functorch", "_inductor", "_listening", "_symbolic", "_torch"}
+PRIVATE = {
+    "_cuda",
+    "_functorch",
+    "_inductor",
+    "_listening",
+    "_scripts",
+    "_surroundings",
+    "_symbolic",
+    "_torch",
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
@@ -236,7 +252,7 @@ def test_torch_distributed_is_not_imported(path):
 def test_public_names():
     assert set(tg.__all__) == {
         "Graph", "GraphConfig", "__version__", "amp", "depend", "errors", "load", "nn", "optim",
-        "passes", "save", "testing", "train_step",
+        "passes", "save", "step", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
@@ -280,7 +296,7 @@ def test_names_of_the_options():
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
         "set_activation_checkpointing",
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
-        "set_clip_grad_value", "set_confirm", "set_cuda_graph",
+        "set_clip_grad_value", "set_confirm", "set_cuda_graph", "set_fallback",
         "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
         "set_shape_buckets",
         "set_zero_redundancy_optimizer_mode", "training",

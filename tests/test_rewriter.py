@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,6 +110,31 @@ def test_replace_by_a_user_of_the_node() -> None:
     edit.replace(sin, new)
     assert new.args == (sin,)
     assert support.find(program, aten.mul.Tensor).args[0] is new
+    check(program)
+
+
+def two_clones(x: Any) -> Sequence[Any]:
+    return (aten.mul.Tensor(aten.clone.default(x), aten.clone.default(aten.sin.default(x))),)
+
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [
+        (None, ["sin", "mul.Tensor"]),
+        (1, ["clone", "sin", "mul.Tensor"]),
+        (0, ["clone", "sin", "clone", "mul.Tensor"]),
+    ],
+)
+def test_replace_all_stops_at_the_limit(limit: int | None, left: list[str]) -> None:
+    program = support.build(two_clones, torch.randn(2))
+    edit = Rewriter(program, "mine", limit=limit)
+    clones = [node for node in program.nodes if node.target is aten.clone.default]
+    others = {node: node.all_input_nodes[0] for node in reversed(clones)}
+    expected = contextlib.nullcontext() if limit is None else pytest.raises(EditLimitReached)
+    with expected:
+        edit.replace_all(others)
+    assert support.targets(program) == left
+    assert edit.edits == 4 - len(left)
     check(program)
 
 

@@ -20,9 +20,10 @@ def test_warnings_are_one_family():
         if inspect.isclass(cls) and issubclass(cls, GraphWarning)
     }
     assert found == {
-        "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning", "ConfirmWarning",
-        "EagerWarning", "GraphWarning", "MemoryBudgetWarning", "PaddingWarning",
-        "UnregisteredModuleWarning",
+        "AttributeReadAndWritten", "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning",
+        "ConfirmWarning",
+        "EagerWarning", "GraphWarning", "MemoryBudgetWarning", "MovingConstant", "MovingValue",
+        "PaddingWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 

@@ -13,6 +13,7 @@ from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph
 from .ops import depend
+from .step_function import step
 from .train import train_step
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "optim",
     "passes",
     "save",
+    "step",
     "testing",
     "train_step",
 ]

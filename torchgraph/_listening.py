@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -56,21 +55,6 @@ def is_listening() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_included(
         _KEY
     ) and not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
-
-
-@contextmanager
-def hearing_scripts(heard: Callable[[str], None]) -> Iterator[None]:
-    """Tell ``heard`` which methods of TorchScript modules this thread calls: ``Net.forward``."""
-    scripted: Any = torch._C.ScriptMethod
-    run, here = scripted.__call__, threading.get_ident()
-
-    def __call__(method: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == here:
-            heard(f"{method.owner._type().name()}.{method.name}")
-        return run(method, *args, **kwargs)
-
-    with mock.patch.object(scripted, "__call__", __call__):
-        yield
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -45,7 +46,7 @@ disable_modes = _disable_current_modes
 disable_proxies = disable_proxy_modes_tracing
 pytree = _pytree
 below_version_counters = torch._C._after_ADInplaceOrView_keyset
-_dispatch_modes = torch._C._len_torch_dispatch_stack
+dispatch_modes = torch._C._len_torch_dispatch_stack
 function_modes = torch._C._len_torch_function_stack
 global_hooks = [v for name, v in vars(torch.nn.modules.module).items() if name.endswith("_hooks")]
 any_autocast = torch._C._is_any_autocast_enabled
@@ -152,7 +153,7 @@ def active_tracer() -> Any:
 
 def is_tracing() -> bool:
     """True inside of a make_fx. Looks for its tracer only where there are modes at all."""
-    return (_dispatch_modes() or function_modes()) > 0 and active_tracer() is not None
+    return (dispatch_modes() or function_modes()) > 0 and active_tracer() is not None
 
 
 def node_of(value: Any, tracer: Any) -> fx.Node | None:
@@ -237,10 +238,12 @@ def engine_watch(
 
     ``scaled`` replaces the initial gradients of outermost runs that accumulate into ``.grad``.
     """
-    original = torch.autograd.graph._engine_run_backward
+    original, here = torch.autograd.graph._engine_run_backward, threading.get_ident()
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal scaled
+        if threading.get_ident() != here:
+            return original(t_outputs, *args, **kwargs)
         first, scaled = scaled, None  # a reentrant checkpoint goes on from scaled gradients
         enter(tuple(t_outputs))
         try:

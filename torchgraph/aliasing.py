@@ -165,6 +165,12 @@ def restrided_inputs(program: Program) -> set[int]:
     return {i for i, node in enumerate(program.placeholders) if node in seen}
 
 
+def is_opaque(tensor: torch.Tensor) -> bool:
+    """True for a subclass with a dispatch of its own: what it holds, only its class knows."""
+    kind = type(tensor)
+    return kind is not torch.Tensor and kind.__torch_dispatch__ != torch.Tensor.__torch_dispatch__
+
+
 def has_strides(tensor: torch.Tensor) -> bool:
     """True for a tensor that lies in its storage by sizes and strides: not sparse, not nested."""
     return tensor.layout is torch.strided and not tensor.is_nested
@@ -192,3 +198,15 @@ def _addresses(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Where its storage begins and ends, and which it is."""
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage_id(tensor)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """True where two elements may be the same memory."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 0:
+            return False
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from itertools import zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from .capture.inputs import Call, Inputs, leaves, map_leaves
+from .capture.inputs import Call, Inputs, leaves
 from .capture.program_of import Captured
 from .errors import (
     InvalidOption,
@@ -28,6 +27,7 @@ from .errors import (
 from .options import Options, ShapeBuckets
 from .replay.replay import Replay
 from .rows import Cut, OtherProgram, analyse
+from .structure import NOTHING, map_tensors
 
 
 class Padder:
@@ -86,7 +86,7 @@ class Padder:
         as_it_is = rows.filled(given, rows.count)
         if rows.odd:
             self._exact.bind(as_it_is.args, as_it_is.kwargs)  # refuses what a copy does not show
-        if rows.count in (0, bucket) or (buckets, rows.key) in self._alone:
+        if rows.marked or rows.count in (0, bucket) or (buckets, rows.key) in self._alone:
             return self._found(as_it_is)
         padded = rows.filled(rows.padded(bucket), bucket)
         call = self._inputs.bind(padded.args, padded.kwargs)
@@ -114,7 +114,7 @@ class Padder:
         if not any(cut.padded for cut in self._cuts):
             return returned
         cuts = iter(self._cuts)
-        return map_leaves(returned, torch.Tensor, lambda tensor: _cut(tensor, next(cuts)))
+        return map_tensors(returned, lambda tensor: _cut(tensor, next(cuts)), unique=True)
 
     def _found(self, given: inspect.BoundArguments) -> tuple[Call, Replay | None]:
         call = self._inputs.bind(given.args, given.kwargs)
@@ -128,6 +128,8 @@ class Padder:
         arguments: dict[str, Any],
         buckets: ShapeBuckets,
     ) -> tuple[Cut, ...]:
+        if replay.captured.out_tree.meets_arguments:
+            raise OtherProgram("it returns objects among its arguments, or changes them")
         masks = (p for p, leaf in leaves(call.args, call.kwargs) if leaf is arguments[buckets.mask])
         mask = next(masks) if buckets.mask else ""
         real = self._capture(self._exact.bind(as_it_is.args, as_it_is.kwargs))
@@ -151,6 +153,7 @@ class Padder:
             raise UnsupportedInput(
                 f"The call gives {buckets.mask!r}, the mask that set_shape_buckets names.",
                 fix="leave it out: torchgraph fills it.",
+                falls_back=False,
             )
         try:
             return self._signature.bind(*args, **{**kwargs, buckets.mask: None})
@@ -173,7 +176,9 @@ class _Rows:
                     if isinstance(leaf, torch.Tensor) and leaf.ndim > buckets.dim
                 ]
         if not self._found:
-            raise UnsupportedInput(f"No argument has a dimension {buckets.dim} to be padded.")
+            raise UnsupportedInput(
+                f"No argument has a dimension {buckets.dim} to be padded.", falls_back=False
+            )
         self.count = self._found[0][1].shape[buckets.dim]
         for name, tensor in self._found:
             if tensor.shape[buckets.dim] != self.count:
@@ -182,6 +187,7 @@ class _Rows:
                     f"{self._found[0][0]!r} has {self.count}.",
                     fix="name the parameters of build that are not to be padded in "
                     "set_shape_buckets(..., whole=[...]).",
+                    falls_back=False,
                 )
 
     @property
@@ -193,6 +199,11 @@ class _Rows:
     def odd(self) -> bool:
         """True when a tensor is one that a Graph refuses."""
         return any(t.grad_fn is not None or t.layout is not torch.strided for _, t in self._found)
+
+    @property
+    def marked(self) -> bool:
+        """True when a tensor has attributes, as ``x.mask``, which a padded one has not."""
+        return any(vars(tensor) for _, tensor in self._found)
 
     def filled(self, given: inspect.BoundArguments, size: int) -> inspect.BoundArguments:
         """``given`` with the mask of a call of that size: True for each real row."""
@@ -216,7 +227,7 @@ class _Rows:
                 return torch.cat([tensor, last], dim).requires_grad_(tensor.requires_grad)
 
         arguments = {
-            name: value if name in self._skipped else map_leaves(value, torch.Tensor, pad)
+            name: value if name in self._skipped else map_tensors(value, pad)
             for name, value in self._given.arguments.items()
         }
         return inspect.BoundArguments(self._given.signature, arguments)
@@ -224,15 +235,11 @@ class _Rows:
 
 def _check_values(real: Captured, padded: Captured) -> None:
     """What `build` returns besides tensors is part of the program: it must not tell the size."""
-    pairs = zip_longest(
-        leaves((real.out_tree,), {}), leaves((padded.out_tree,), {}), fillvalue=("", None)
-    )
-    for (path, one), (other_path, other) in pairs:
-        same = path == other_path and (one is other or repr(one) == repr(other))
-        if not same:
+    for path, one, other in real.out_tree.differences(padded.out_tree):
+        if one is NOTHING or (one is not other and repr(one) != repr(other)):
+            what = "another structure" if one is NOTHING else repr(other)
             raise PaddingRefused(
-                f"build returns {one!r} at {path.removeprefix('args[0]') or 'its end'}, but "
-                f"{other!r} for the padded batch.",
+                f"build returns {one!r} at {path or 'its end'}, but {what} for the padded batch.",
                 fix="return tensors, or compute it outside of build.",
             )
 

@@ -33,6 +33,8 @@ class ProgramCache:
         self._warned = False
         self.hits = 0
         self.misses = 0
+        self._gone = 0
+        """Runs of programs that are no longer held."""
         self.reasons: list[str] = []
         """Why programs did not fit a call, latest last."""
 
@@ -56,6 +58,11 @@ class ProgramCache:
                 self._hit(replay)
                 return replay
         return None
+
+    @property
+    def served(self) -> int:
+        """Calls that programs ran."""
+        return self._gone + sum(replay.runs for replay in self)
 
     def others(self, key: Key, tried: Replay) -> list[Replay]:
         """The other programs that fit such a call as things stand."""
@@ -118,6 +125,7 @@ class ProgramCache:
     def remove(self, replay: Replay) -> None:
         """Drop one program."""
         key, _ = self._entries.pop(id(replay))
+        self._gone += replay.runs
         self._by_key[key].remove(replay)
         if not self._by_key[key]:
             del self._by_key[key]

@@ -15,10 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-import torch
-
-from . import _cuda
-from ._torch import any_autocast, function_modes, global_hooks
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options import Options, PassOptions
 from .verbs.cuda_graph import CudaGraphVerbs
@@ -123,7 +119,8 @@ class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, Memo
         return self.options.training
 
     def __repr__(self) -> str:
-        return f"(CONFIG:config:GraphConfig(training={self.training}, ))"
+        fallback = "" if self.options.fallback == "error" else "fallback=eager, "
+        return f"(CONFIG:config:GraphConfig(training={self.training}, {fallback}))"
 
 
 def _later(name: str, subject: str) -> Callable[..., NoReturn]:
@@ -175,28 +172,3 @@ def with_dynamic_input_shape(
         return sized
 
     return decorate
-
-
-def ambient() -> tuple[Any, ...]:
-    """Torch's own switches that change what a trace records: modes, autocast, defaults, hooks.
-
-    Where a GPU is in use, also those that choose its kernels.
-    """
-    switches: tuple[Any, ...] = (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        function_modes() and torch.get_default_device(),
-        any(global_hooks) and tuple(key for hooks in global_hooks for key in hooks),
-    )
-    if torch.cuda.is_initialized():
-        switches += _cuda.switches()
-    if not any_autocast():
-        return switches
-    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
-    return (
-        *switches,
-        cpu and torch.get_autocast_dtype("cpu"),
-        cuda and torch.get_autocast_dtype("cuda"),
-    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from .capture.inputs import Call, map_leaves
+from .capture.inputs import Call
 from .capture.step import Leaf, Step
 from .lower import lower
 from .options import Options
@@ -20,6 +20,9 @@ from .record.outcome import Outcome
 from .replay.generators import Generators
 from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
+from .structure import tensors_in
+
+OTHER_DRAWS = "it draws other random numbers than eager"
 
 
 @dataclass
@@ -33,6 +36,8 @@ class Start:
     numbers: dict[str, Any]
     random: Generators
     batch: Batch
+    places: dict[str, Any]
+    """What lay where programs take an argument from: gradients, tensors that are carried."""
 
     @classmethod
     def of(cls, step: Step, call: Call, replays: list[Replay]) -> Start:
@@ -55,17 +60,20 @@ class Start:
             for _, leaf in step.tensors()
             if leaf.fqn in wanted or (replays and leaf.role is Role.SLOT)
         }
+        hosts = [one.captured.host for one in replays]
+        places = {name: value for host in hosts for name, value in host.found().items()}
         for one in replays:
             arguments = [leaf.fqn for leaf in one.leaves if leaf.role is Role.INPUT]
-            for fqn, tensor in zip(arguments, call.tensors, strict=False):
-                if fqn in wanted:
+            given = [*call.tensors, *(places[leaf.fqn] for leaf, _ in one.captured.host.read)]
+            for fqn, tensor in zip(arguments, given, strict=False):
+                if fqn in wanted and isinstance(tensor, torch.Tensor):
                     tensors[fqn] = _copied(tensor)
         numbers = {
             leaf.fqn: leaf.value for leaf in step.leaves if not isinstance(leaf.value, torch.Tensor)
         }
         held = (leaf.value for _, leaf in step.tensors())
         gpus = {tensor.device for tensor in (*held, *call.tensors) if tensor.is_cuda}
-        return cls(tensors, free, numbers, Generators(gpus), Batch.of(call))
+        return cls(tensors, free, numbers, Generators(gpus), Batch.of(call), places)
 
     def copy_of(self, leaf: Leaf) -> torch.Tensor | None:
         """What ``leaf`` held; None where no program writes it, and for a number."""
@@ -98,33 +106,33 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     held = {} if exact else {leaf.fqn: start.copy_of(leaf) for leaf in replay.leaves}
     before = {fqn: _copied(value) for fqn, value in held.items() if value is not None}
     shadow, leaves = _shadow(replay, start)  # it writes the tensors of ``start``
-    arguments = iter(call.tensors)
-    names = iter([leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT])
-    own: dict[str, torch.Tensor] = {}
-
-    def argument(tensor: torch.Tensor) -> torch.Tensor:
-        name = next(names)
-        own[name] = start.tensors.get(name, next(arguments))
-        return own[name]
-
-    args, kwargs = map_leaves((call.args, call.kwargs), torch.Tensor, argument)
-    tensors: list[torch.Tensor] = []
-    map_leaves((args, kwargs), torch.Tensor, tensors.append)
+    names = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
+    extended = replay.captured.host.extended(call, start.places)
+    own = {
+        name: start.tensors.get(name, tensor)
+        for name, tensor in zip(names, extended.tensors, strict=True)
+    }
+    copy = call.over(list(own.values())[: len(call.tensors)])
     after = Generators(gpus)
     start.random.put_back()
     try:
-        returned = shadow.run(Call(tensors, call.key, args, kwargs))
+        tensors = shadow.results(copy._replace(tensors=list(own.values())))
         drawn = Generators(gpus)
     finally:
         after.put_back()
-    pairs = list(_pairs(replay, outcome, returned, leaves, own, call))
+    if not drawn.equal(after):
+        return OTHER_DRAWS
+    returned = replay.captured.out_tree.made(tensors, copy.args, copy.kwargs)
+    results = _results((outcome.returned, returned), call, copy)
+    besides = zip(outcome.extra, tensors[len(tensors) - len(outcome.extra) :], strict=True)
+    left = [(f"result {number}", *pair) for number, pair in enumerate(besides)]
+    states = _pairs(replay, leaves, own, extended, outcome.host.moved)
+    pairs = [*results, *left, *states]
     sizes = {} if exact else _sizes(pairs)
     for name, expected, got in pairs:
         size = sizes.get(_slot(name), 0.0)
         if not _agree(expected, got, before.get(name), exact=exact, size=size):
             return f"{name} differs from eager's{_gap(expected, got)}"
-    if not drawn.equal(after):
-        return "it draws other random numbers than eager"
     return ""
 
 
@@ -154,21 +162,28 @@ def _alone(leaf: Leaf, value: Any) -> Leaf:
     return Leaf(leaf.fqn, leaf.role, {"value": value}, ("value",), value)
 
 
+def _results(returned: tuple[Any, Any], call: Call, copy: Call) -> Iterator[tuple[str, Any, Any]]:
+    """(name, eager's, the program's) of what is returned, and of what arguments hold then."""
+    expected = tensors_in((returned[0], call.args, call.kwargs))
+    got = tensors_in((returned[1], copy.args, copy.kwargs))
+    given = {id(tensor): number for number, tensor in enumerate(call.tensors)}
+    ours = {id(tensor): number for number, tensor in enumerate(copy.tensors)}
+    for number, ((path, one), (place, other)) in enumerate(zip(expected, got, strict=True)):
+        was = given.get(id(one))
+        if path != place or (was is None) != (id(other) not in ours):
+            yield f"output {number}", path, place
+        elif was is None:
+            yield f"output {number}", one, other
+
+
 def _pairs(
     replay: Replay,
-    outcome: Outcome,
-    returned: Any,
     leaves: Mapping[str, Leaf],
     own: Mapping[str, torch.Tensor],
     call: Call,
-) -> Any:
-    """(name, eager's, the program's) of all that a step returns and leaves."""
-    expected: list[torch.Tensor] = []
-    got: list[torch.Tensor] = []
-    map_leaves(outcome.returned, torch.Tensor, expected.append)
-    map_leaves(returned, torch.Tensor, got.append)
-    for number, (one, other) in enumerate(zip(expected, got, strict=True)):
-        yield f"output {number}", one, other
+    moved: frozenset[str],
+) -> Iterator[tuple[str, Any, Any]]:
+    """(name, eager's, the program's) of the states and arguments that a step writes."""
     live = {leaf.fqn: leaf for leaf in replay.leaves}
     written = {
         out.target
@@ -177,7 +192,7 @@ def _pairs(
     }
     paths = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.INPUT]
     given = dict(zip(paths, call.tensors, strict=True))
-    slots = {leaf.fqn for leaf in replay.leaves if leaf.role is Role.SLOT}
+    slots = {leaf.fqn for leaf in replay.leaves if leaf.role is Role.SLOT} - moved
     for fqn in written | slots:
         if fqn in given:
             yield fqn, given[fqn], own[fqn]

@@ -107,6 +107,14 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
+def of_users(target: Any) -> bool:
+    """True for an op that is none of torch's: it may have no fake kernel, and draw in silence."""
+    return isinstance(target, OpOverload) and target.namespace not in _TORCHS
+
+
+_TORCHS = frozenset({"aten", "prim", "prims", "profiler", "quantized", "torchgraph", "mkldnn"})
+
+
 @functools.cache
 def written(op: OpOverload) -> tuple[int, ...]:
     """Positions of the arguments that an op writes, as its schema has it."""

@@ -107,10 +107,6 @@ class NotAnOptimizer(GraphError, AssertionError):
     fix = "give a torch.optim.Optimizer once, and a scheduler made with that same optimizer."
 
 
-class UnsupportedOptimizer(GraphError):
-    """``self.add_optimizer(torch.optim.LBFGS(...))``: its step cannot be one static program."""
-
-
 class ParameterOutsideGraph(GraphError, ValueError):
     """An optimizer over parameters of a module that the Graph does not hold."""
 
@@ -172,38 +168,55 @@ class CaptureError(GraphError):
     """``build`` does something that one static program cannot repeat."""
 
 
-class DataDependent(CaptureError):
+class NoProgram(CaptureError):
+    """``torch.sparse.mm(self.adjacency, x)`` in ``build``: no program can hold such a step.
+
+    Known before the update, it is raised by the first call, which changes nothing; known later, by
+    the second one, before anything runs. A step that comes after others never raises it: it runs in
+    eager, with an `EagerWarning`. With ``config.set_fallback("eager")`` that holds for all.
+    """
+
+    fix = 'let eager do it, inside of the Graph: config.set_fallback("eager").'
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: SourceLine | None = None,
+        fix: str = "",
+        falls_back: bool = True,
+    ) -> None:
+        self.falls_back = falls_back
+        """False where eager could not do it either."""
+        own = fix or ("" if type(self).fix == NoProgram.fix else self.fix)
+        both = f"{own}\n  Or {NoProgram.fix}" if own else NoProgram.fix
+        super().__init__(what, where=where, fix=both if falls_back else own)
+        self.reason = " ".join(
+            [
+                what.rstrip("."),
+                *([f"(at {where})"] if where else []),
+            ]
+        ) + (f": {own.rstrip('.')}" if own else "")
+        """In one sentence, without a full stop: what, where, and the way out but for eager."""
+
+
+class UnsupportedOptimizer(NoProgram):
+    """``self.add_optimizer(torch.optim.LBFGS(...))``: its step cannot be one static program."""
+
+
+class DataDependent(NoProgram):
     """``scipy.special.erf(x.numpy())`` in ``build``: values leave torch, and nobody can follow."""
 
     fix = "compute it with torch, or outside of build and pass it in."
 
 
-class AttributeReadAndWritten(CaptureError):
-    """``x * self.calls`` in ``forward`` after ``self.calls += 1``: no program carries it on.
-
-    The calls before it ran as eager runs them. An attribute that is written and read but then
-    stays as it is, such as a cache, is no error.
-    """
-
-    fix = "keep the state in a buffer (register_buffer) and update it in place."
-
-
-class MovingConstant(CaptureError):
-    """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call.
-
-    The calls before it ran as eager runs them.
-    """
+class OptimizerStepInBuild(CaptureError):
+    """``optimizer.step()`` in ``build``, where part of the update is the Graph's to do."""
 
     fix = (
-        "pass it in as a tensor, or keep it in a buffer; what changes seldom may be an attribute "
-        "of a module."
+        "leave all steps to the Graph: add_optimizer, and no step() in build. Or take them all in "
+        "build, with clipping, scaler and accumulation in it, as tg.step has them."
     )
-
-
-class OptimizerStepInBuild(CaptureError):
-    """``optimizer.step()`` in ``build``."""
-
-    fix = "remove the call, and give the optimizer to add_optimizer."
 
 
 class ScalerInBuild(CaptureError):
@@ -221,7 +234,7 @@ class GradientNotFinal(CaptureError):
     )
 
 
-class RandomStateTouched(CaptureError):
+class RandomStateTouched(NoProgram):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 
     fix = "seed outside of build; set a state only to one that torch.get_rng_state() gave in build."
@@ -233,7 +246,7 @@ class DeviceMismatch(CaptureError):
     fix = "move the module and every input to one device."
 
 
-class SharedMemory(CaptureError):
+class SharedMemory(NoProgram):
     """A state that the step writes shares memory with another that it reads later."""
 
     fix = (
@@ -242,13 +255,16 @@ class SharedMemory(CaptureError):
     )
 
 
-class UnsupportedInput(CaptureError, TypeError):
+class UnsupportedInput(NoProgram, TypeError):
     """``graph(x, open("file"))``: an argument that can be neither bound nor compared."""
 
-    fix = (
-        "pass tensors, numbers, strings, None, or (nested) lists, tuples, dicts and dataclasses of "
-        "them."
-    )
+    fix = "pass tensors, numbers, strings, None, or any containers and objects that hold them."
+
+
+class UnsupportedOutput(CaptureError, TypeError):
+    """``return (x * i for i in range(3))`` in ``build``: a result that hides its tensors."""
+
+    fix = "return tensors, or any containers and objects that hold them."
 
 
 class PaddingRefused(CaptureError):
@@ -326,8 +342,42 @@ class EagerWarning(GraphWarning):
     """``for _ in range(next(numbers)):`` in ``build``: another step at each call; it runs in eager.
 
     ``x * next(numbers)`` under ``if x.sum() > 9:``: so do such calls alone, where others of the
-    same signature have programs.
+    same signature have programs. With ``config.set_fallback("eager")``, or late in a training, this
+    warning says what is a `NoProgram` otherwise. ``graph.report()`` counts such calls.
     """
+
+    fix: ClassVar[str] = ""
+
+
+class AttributeReadAndWritten(EagerWarning):
+    """``x * self.calls`` in ``forward`` after ``self.calls += 1``: no program carries it on.
+
+    An attribute that is written and read but then stays as it is, such as a cache, is no concern.
+    """
+
+    fix = "keep the state in a buffer (register_buffer) and update it in place."
+
+
+class MovingConstant(EagerWarning):
+    """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call."""
+
+    fix = (
+        "pass it in as a tensor, or keep it in a buffer; what changes seldom may be an attribute "
+        "of a module."
+    )
+
+
+class MovingValue(GraphWarning):
+    """``queue[:, int(ptr) : int(ptr) + n] = keys`` with a pointer in a buffer: it moves by itself.
+
+    Each value has a program, as long as the cache holds them; then such calls run in eager.
+    """
+
+    fix: ClassVar[str] = (
+        "compute with the tensor, not with a number of it: queue.index_copy_(1, (ptr + "
+        "torch.arange(n)) % size, keys) instead of a slice, torch.where instead of a branch; and "
+        "move it in place: ptr.add_(n).remainder_(size)."
+    )
 
 
 class PaddingWarning(GraphWarning):

@@ -24,6 +24,7 @@ from .errors import (
     GraphNotInitialized,
     InvalidOption,
     NestedGraph,
+    NoProgram,
     NotAnOptimizer,
     NotCompiled,
 )
@@ -31,7 +32,7 @@ from .inspect import peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
 from .ops.expect import ValueMoved
-from .optim.rules import check as check_optimizer
+from .optim.sparse import check_sparse
 from .replay.replay import Replay
 from .running import Running, building
 
@@ -81,7 +82,7 @@ class Graph(Running):
     def add_optimizer(
         self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
-        """Train with ``optim`` (any torch optimizer whose step traces). May be called repeatedly.
+        """Train with ``optim``, a torch optimizer. May be called repeatedly.
 
         Args:
             lr_sch: a `torch.optim.lr_scheduler` of that optimizer, stepped by the Graph once per
@@ -90,13 +91,14 @@ class Graph(Running):
             is_sparse: update the rows of embedding tables that were looked up; plain SGD only.
 
         Raises:
-            NotAnOptimizer, UnsupportedOptimizer.
+            NotAnOptimizer; UnsupportedOptimizer for ``is_sparse``, else by the first call.
         """
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch.optim.Optimizer, not {optim!r}.")
         if any(known is optim for known in self._optimizers):
             raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {self._name}.")
-        check_optimizer(optim, is_sparse=is_sparse)
+        if is_sparse:
+            check_sparse(optim)
         if lr_sch is not None:
             self._schedulers.add(optim, lr_sch)
         self._optimizers.append(optim)
@@ -125,8 +127,8 @@ class Graph(Running):
             What ``build`` returns: fresh, detached tensors in the same structure.
 
         Raises:
-            CaptureError and its kin at the first calls of a signature;
-            SchedulerSteppedTwice; StepFailed; GraphBroken.
+            CaptureError and its kin at the first calls of a signature (`NoProgram`: see
+                ``config.set_fallback``); SchedulerSteppedTwice; StepFailed; GraphBroken.
         """
         if "_modules" not in vars(self):
             raise GraphNotInitialized(
@@ -205,12 +207,13 @@ class Graph(Running):
         Raises:
             NotCompiled: before the first call.
         """
-        replay, call, _ = self._last()
+        replay, call = self._program_shown()
         found = None
         if memory is not None:
             replay, call, found = self._aside(peaks.measured, tuple(memory), {})
-        seconds, options = self._stage_seconds, self.config.options
-        return Report.of(self._name, replay, call, self._cache, options, seconds, found)
+        options, fallback = self.config.options, self._recordings.fallback
+        seconds = self._stage_seconds
+        return Report.of(self._name, replay, call, self._cache, options, seconds, fallback, found)
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
@@ -236,11 +239,12 @@ class Graph(Running):
         with self._lock:
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
-                held = (self._modules, self._optimizers, self._scaler)
+                held = (self._scan, [self, *self._moved_by_build()], self.config.options)
                 for replay in self._programs_for(call):
-                    replay.guards.check_gradients(replay.name_of)
+                    if not self._driven:
+                        replay.guards.check_gradients(replay.name_of)
                     with self._building(), suppress(ValueMoved):  # it is for other values
-                        return replay, call, look(replay, self.build, call, *held, self)
+                        return replay, call, look(replay, self.build, call, *held)
         raise AssertionError("a program fits the call that it was made of")
 
     def _last(self) -> tuple[Replay, Call, Any]:
@@ -249,6 +253,14 @@ class Graph(Running):
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
         return self._shown
+
+    def _program_shown(self) -> tuple[Replay | None, Call]:
+        try:
+            return self._last()[:2]
+        except NoProgram:
+            if self._last_call is None:
+                raise
+            return None, self._last_call[1]
 
     def _tree(self, path: str = "") -> TreeSource:
         source = self._source(path)

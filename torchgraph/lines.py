@@ -37,7 +37,8 @@ def _torch_root() -> str:
 
 
 @functools.cache
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """True for code of torch's, of torchgraph's, and what has no file."""
     return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
 
 
@@ -54,7 +55,7 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
         code = current.f_code
         if code.co_filename == _ENTRANCE:
             break
-        if not _is_library(code.co_filename):
+        if not is_library(code.co_filename):
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
@@ -63,7 +64,7 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's innermost line, once per line as Python does."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         warnings.warn(message, category, stacklevel=2)

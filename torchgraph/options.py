@@ -54,6 +54,8 @@ class Options:
     cudnn_heuristic: bool | None = None
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     cache_size: int = 8
+    fallback: str = "error"
+    """What becomes of a step that no program can hold: ``"error"``, or ``"eager"``."""
     buckets: ShapeBuckets | None = None
     amp: torch.dtype | None = None
     amp_policy: str = "autocast"

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from .cache import ProgramCache
 from .capture.inputs import Call
 from .capture.step import Step
-from .confirm import Start, as_eager, unlike
+from .confirm import OTHER_DRAWS, Start, as_eager, unlike
 from .errors import (
     AttributeReadAndWritten,
     ConfirmWarning,
     EagerWarning,
     GraphError,
     MovingConstant,
+    MovingValue,
+    NoProgram,
+    PassFailed,
+    UnsupportedInput,
+    VerifyError,
     warn,
 )
+from .fallback import Fallback
+from .guards import Name, Read
+from .lessons import Draft, Lesson, Signature, Taken
 from .ops.expect import ValueMoved
 from .options import Options
 from .record.batch import Batch, Doubt
 from .record.compare import Difference, Kind, difference
+from .record.generators import others_run
 from .record.outcome import Outcome
+from .record.pointers import moving_buffer
 from .record.watch import warn_written
 from .replay.replay import Replay
 
@@ -34,107 +44,70 @@ _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
 
 
-@dataclass(eq=False)
-class _Draft:
-    """A recording that waits to be confirmed."""
-
-    outcome: Outcome
-    replay: Replay | None
-    batch: Batch
-    """That was recorded."""
-
-
-@dataclass
-class _Signature:
-    """What is known about the calls of one key."""
-
-    drafts: list[_Draft] = field(default_factory=list)
-    restless: int = 0
-    """Recordings in a row that matched none before them."""
-    restless_constants: int = 0
-    dropped: int = 0
-    """Programs in a row that held for the batch alone that they were made with."""
-    others: int = 0
-    """Recordings in a row that were each for other values than all before them."""
-    last: Difference | None = None
-    refused: GraphError | None = None
-    """Raised by the next call, before anything runs."""
-    eager: str = ""
-    """Why its calls run in eager for good."""
-
-
-@dataclass(frozen=True)
-class _Lesson:
-    """A call that was written down, and what was known before."""
-
-    key: Any
-    known: _Signature
-    doubted: list[_Draft]
-    call: Call
-    start: Start
-    outcome: Outcome
-    options: Options
-
-    def draft(self, replay: Replay | None) -> _Draft:
-        """A recording of it, to be confirmed by another one."""
-        return _Draft(self.outcome.forgotten(), replay, self.start.batch)
-
-
-class Taken(NamedTuple):
-    """A call that ran as eager runs it."""
-
-    outcome: Outcome
-    lesson: _Lesson | None
-    """None where nothing is to be learnt."""
-
-
 class Recordings:
     """Of one Graph.
 
     Args:
-        take: runs a call as eager runs it; heard or not.
+        take: runs a call as eager runs it; heard or not; what no program can hold is raised or not.
         compile: makes a program of what a call left.
     """
 
     def __init__(
         self,
         cache: ProgramCache,
-        take: Callable[[Step, Call, bool], Outcome],
+        take: Callable[[Step, Call, bool, bool], Outcome],
         compile: Callable[[Outcome, Call], Replay],
     ) -> None:
         self._cache = cache
         self._take = take
         self._compile = compile
-        self._signatures: dict[Hashable, _Signature] = {}
-        self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, _Draft]] = WeakKeyDictionary()
-        self._said: set[str] = set()
-        """Why calls run in eager: said once, for whatever signature."""
+        self._signatures: dict[Hashable, Signature] = {}
+        self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, Draft]] = WeakKeyDictionary()
+        self.fallback = Fallback()
 
     def clear(self) -> None:
         """Forget everything."""
         self._signatures.clear()
         self._doubts.clear()
-        self._said.clear()
+        self.fallback.clear()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
         """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
 
         Raises:
-            CaptureError and its kin: the step can be no static program; nothing has changed. What
+            NoProgram and its kin: the step can be no static program; nothing has changed. What
                 was found too late to take a step back is raised by the next call instead.
         """
+        call = call.noted()
         known = self._signature(key, options)
         if known.refused is not None and not self._cache.holds(key):
             raise known.refused.with_traceback(None)
-        if known.eager or known.refused is not None or step.shares_memory(call.tensors):
-            taken = self.alone(step, call)
-            taken.outcome.eager = taken.outcome.eager or known.eager
-            return taken
+        known.look_again()
+        if known.eager or known.refused is not None:
+            return self.alone(step, call, known.eager or str(known.refused))
+        if step.shares_memory(call.tensors):
+            return self.alone(step, call, "an argument lies in the memory of a state")
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
-        outcome = self._take(step, call, True)
-        return Taken(outcome, _Lesson(key, known, doubted, call, start, outcome, options))
+        outcome = self._take(step, call, True, self.fallback.raises(known.calls, options))
+        self.fallback.count(outcome.serves, outcome.eager)
+        known.calls += 1
+        if known.calls > 2:
+            self.fallback.began()
+        return Taken(outcome, Lesson(key, known, doubted, call, start, outcome, options))
+
+    def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
+        """Let a call whose arguments cannot be bound run in eager.
+
+        Raises:
+            UnsupportedInput: ``error``, where that is an error.
+        """
+        known = self._signature(key, options)
+        splits = options.training and options.micro_batches > 1
+        if not error.falls_back or splits or self.fallback.raises(known.calls, options):
+            raise error
+        self._stay_eager(known, error.reason)
 
     def learn(self, taken: Taken) -> None:
         """Make a program of a call, or confirm one by it."""
@@ -144,25 +117,30 @@ class Recordings:
     def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
         """Let ``replay``, made of one call, be confirmed by the next other batch."""
         batch = Batch.of(call)
-        draft = _Draft(outcome.forgotten(), None, batch)
+        draft = Draft(outcome.forgotten(), None, batch)
         self._doubts[replay] = (Doubt(key, batch, {}), draft)
 
-    def _signature(self, key: Any, options: Options) -> _Signature:
+    def _signature(self, key: Any, options: Options) -> Signature:
         """The least recently used go first: a value that moves is a new signature each time."""
-        known = self._signatures.pop(key, _Signature())
+        known = self._signatures.pop(key, Signature())
         self._signatures[key] = known
         while len(self._signatures) > _SIGNATURES * options.cache_size:
             del self._signatures[next(iter(self._signatures))]
         return known
 
-    def alone(self, step: Step, call: Call) -> Taken:
-        """Run a call of which nothing is learnt."""
-        return Taken(self._take(step, call, False), None)
+    def alone(self, step: Step, call: Call, why: str, *, said: bool = True) -> Taken:
+        """Run a call of which nothing is learnt; ``why`` is to be said, once, unless it was."""
+        if not said:
+            self.fallback.say(why, "", EagerWarning)
+        outcome = self._take(step, call, False, False)
+        outcome.eager = outcome.eager or why
+        self.fallback.count(outcome.serves, outcome.eager)
+        return Taken(outcome, None)
 
-    def _learn(self, lesson: _Lesson) -> None:
+    def _learn(self, lesson: Lesson) -> None:
         known, outcome = lesson.known, lesson.outcome
         if outcome.eager:
-            self._stay_eager(known, outcome.eager)
+            self._unlearnt(lesson)
             return
         if known.drafts and outcome.moved:
             self._stay_eager(
@@ -190,20 +168,32 @@ class Recordings:
         elif outcome.relaid:
             self._stay_eager(
                 known,
-                f"each call leaves {outcome.relaid} in another shape or layout than it finds it in",
+                f"each call leaves {outcome.relaid} in another shape, layout or memory than before",
             )
+
+    def _unlearnt(self, lesson: Lesson) -> None:
+        """Nothing was written down of a call; where others may be, a few more are tried."""
+        known, outcome = lesson.known, lesson.outcome
+        if not outcome.passing:
+            self._refuse(lesson, NoProgram(f"{outcome.eager}."))
+            return
+        known.disturbed += 1
+        if known.disturbed >= 2 * _PATIENCE:
+            self._stay_eager(known, outcome.eager)
 
     def _drop(self, replay: Replay | None) -> None:
         if replay is not None and replay in self._cache:
             self._cache.remove(replay)
 
-    def _draft(self, lesson: _Lesson, apart: Difference | None) -> None:
+    def _draft(self, lesson: Lesson, apart: Difference | None) -> None:
         known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
         known.last = apart
         if apart is not None:
             known.others += apart.kind is Kind.VALUE
             known.restless += apart.kind is not Kind.VALUE
-            known.restless_constants += apart.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
+            known.restless_constants += apart.never_settles
+            if known.others == 2 and apart.kind is Kind.VALUE:
+                self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
         if restless or known.others >= size:
             self._give_up(lesson)
@@ -212,20 +202,23 @@ class Recordings:
         if outcome.settled:
             try:
                 replay = self._compile(outcome, lesson.call)
-            except GraphError as error:
-                self._refuse(lesson, error)
-                return
             except Exception as error:  # eager computes the same: whatever it is, it goes on
-                self._stay_eager(known, f"no program can be made of it: {_words(error)}")
+                ours = not lesson.options.passes.inserted
+                fault = ours and isinstance(error, (PassFailed, VerifyError))
+                if isinstance(error, GraphError) and not fault:
+                    self._refuse(lesson, error)
+                else:
+                    self._stay_eager(known, f"no program can be made of it: {_words(error)}")
                 return
         known.drafts.insert(0, lesson.draft(replay))
         del known.drafts[size:]
 
-    def _confirm(self, lesson: _Lesson, draft: _Draft, replay: Replay) -> None:
+    def _confirm(self, lesson: Lesson, draft: Draft, replay: Replay) -> None:
         known, outcome = lesson.known, lesson.outcome
         if draft in known.drafts:
             known.drafts.remove(draft)
         self._warn_of_writes(outcome)
+        draft.outcome.out_tree.settle(outcome.out_tree)
         bound = self._bound(lesson, replay)
         if bound is None:
             return
@@ -237,6 +230,10 @@ class Recordings:
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             wrong = f"it fails with {type(error).__name__}: {error}"
+        if wrong == OTHER_DRAWS and others_run() and known.disturbed < _PATIENCE:
+            known.disturbed += 1  # they may have drawn in between
+            known.drafts.insert(0, draft)
+            return
         if wrong:
             self._drop(replay)
             known.eager = f"its program does not compute what eager does: {wrong}"
@@ -247,6 +244,7 @@ class Recordings:
             )
             return
         known.restless = known.restless_constants = known.others = 0
+        self.fallback.began()
         if replay not in self._cache:
             self._cache.add(lesson.key, replay, lesson.options.cache_size)
         self._doubts.pop(replay, None)
@@ -258,7 +256,7 @@ class Recordings:
             draft.replay = None  # nobody but the cache keeps a program alive
             self._doubts[replay] = (doubt, draft)
 
-    def _bound(self, lesson: _Lesson, replay: Replay) -> Replay | None:
+    def _bound(self, lesson: Lesson, replay: Replay) -> Replay | None:
         """The program over the tensors that are there now; None when it has to wait for others."""
         after = lesson.outcome.after
         if replay.refit(after):
@@ -274,7 +272,7 @@ class Recordings:
         lesson.known.drafts.insert(0, lesson.draft(replay))
         return None
 
-    def _unserved(self, lesson: _Lesson, draft: _Draft, replay: Replay, moved: ValueMoved) -> None:
+    def _unserved(self, lesson: Lesson, draft: Draft, replay: Replay, moved: ValueMoved) -> None:
         """A call like the draft that its program cannot serve, and so cannot be confirmed by.
 
         What Python reads moves from micro-batch to micro-batch, of which the first is recorded; or
@@ -297,7 +295,7 @@ class Recordings:
         found = self._doubts.get(replay)
         return found is not None and found[0].is_told_by(call)
 
-    def _doubted(self, key: Any, call: Call) -> list[_Draft]:
+    def _doubted(self, key: Any, call: Call) -> list[Draft]:
         """What the programs were recorded as that ``call`` says more about."""
         return [
             replace(draft, replay=replay)
@@ -306,39 +304,64 @@ class Recordings:
             if doubt.is_told_by(call) and not replay.why_not()
         ]
 
-    def _stay_eager(self, known: _Signature, why: str) -> None:
+    def _stay_eager(
+        self, known: Signature, why: str, about: str = "", kind: type[EagerWarning] = EagerWarning
+    ) -> None:
+        """``about``: what is said of it once, whatever its value."""
         known.eager = why
         known.drafts.clear()
-        if why not in self._said:
-            self._said.add(why)
-            warn(f"The step runs in eager: {why}.", EagerWarning)
+        self.fallback.say(why, about, kind)
 
-    def _give_up(self, lesson: _Lesson) -> None:
+    def _give_up(self, lesson: Lesson) -> None:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
         at = _at(apart)
         if apart.kind in (Kind.STRUCTURE, Kind.STATE):
             self._stay_eager(known, f"it is not the same from call to call, {apart.what}{at}")
             return
+        if apart.kind is Kind.ASSIGNED:
+            fix = "pass it to the Graph as an argument, or keep it in a buffer (register_buffer)"
+            why = f"{apart.what}, assigned anew between calls, until it stays as it is: {fix}"
+            assert apart.read is not None
+            self._stay_eager(known, why, _named(apart.read))
+            known.until = apart.read
+            return
         if apart.kind is Kind.VALUE:
             calls = f"in each of {known.others} calls: compute with the tensor, or return it"
             self._stay_eager(known, f"{apart.what}{at}, {calls}")
             return
-        kind: type[GraphError] = MovingConstant
-        if apart.kind is Kind.ATTRIBUTE:
-            kind = AttributeReadAndWritten
-        self._refuse(lesson, kind(f"From call to call, {apart.what}.", where=apart.where))
+        kind = AttributeReadAndWritten if apart.kind is Kind.ATTRIBUTE else MovingConstant
+        self._stay_eager(known, f"from call to call, {apart.what}{at}", kind=kind)
+        if apart.kind is Kind.ATTRIBUTE and apart.never_settles:
+            known.until = apart.read  # unless it stops at a number
 
-    def _refuse(self, lesson: _Lesson, error: GraphError) -> None:
-        lesson.known.refused = error
-        lesson.known.drafts.clear()
-        if self._cache.holds(lesson.key):
-            warn(f"Some calls run in eager: {error}", EagerWarning)
+    def _refuse(self, lesson: Lesson, error: GraphError) -> None:
+        """What a call has shown that stands: the next one raises, or eager goes on."""
+        known, options = lesson.known, lesson.options
+        if isinstance(error, NoProgram) and not self.fallback.raises(known.calls, options):
+            self._stay_eager(known, error.reason)
+            return
+        known.refused = error
+        known.drafts.clear()
+
+    def _warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:
+        """At the third recording: what moves by itself has no end of programs."""
+        name = moving_buffer(outcome, apart.where)
+        if name and self.fallback.is_new(name):
+            warn(
+                f"Each call needs a program of its own: {name} moves, and Python reads it; "
+                f"{apart.what}{_at(apart)}.\n  Fix: {MovingValue.fix}",
+                MovingValue,
+            )
 
     def _warn_of_writes(self, outcome: Outcome) -> None:
         written = [change for change in outcome.changes if not change.read]
         if written:
             warn_written(written)
+
+
+def _named(read: Read | Name) -> str:
+    return read.shown if isinstance(read, Name) else ".".join((read[0], read[2]))
 
 
 def _at(apart: Difference) -> str:

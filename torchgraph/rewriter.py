@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from . import effects, values
+from . import effects, nodes, values
 from ._torch import OpOverload
 from .program import (
     IN_PLACE,
@@ -164,12 +164,29 @@ class Rewriter:
         """
         self._count(node)
         node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
-        self._refused.pop(node, None)
-        if not identity(new) and identity(node) and node not in new.all_input_nodes:
-            new.meta[STANDS_FOR] = identity(node)
+        self._stands_for(node, new)
         erasable = node.op in ("call_function", "get_attr") and effects.of(node).pure
         if erasable and not node.users:
             self._graph.erase_node(node)
+
+    def replace_all(self, others: Mapping[fx.Node, fx.Node]) -> None:
+        """`replace` for each pair, rewriting a reader of many keys once.
+
+        The keys are pure nodes, and no key is a value or an argument of one.
+        """
+        counted = {}
+        try:
+            for node, new in others.items():
+                self._count(node)
+                self._stands_for(node, new)
+                counted[node] = new
+        finally:
+            nodes.replace_all(self._graph, counted)
+
+    def _stands_for(self, node: fx.Node, new: fx.Node) -> None:
+        self._refused.pop(node, None)
+        if not identity(new) and identity(node) and node not in new.all_input_nodes:
+            new.meta[STANDS_FOR] = identity(node)
 
     def rewire(self, user: fx.Node, old: fx.Node, new: fx.Node) -> None:
         """Let ``user`` alone use ``new`` instead of ``old``; its fake value is computed again.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -13,18 +14,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from . import amp, state
+from ._surroundings import ambient, uncompiled, unfollowed
 from .amp import Scaler
 from .buckets import Padder
 from .cache import ProgramCache
-from .capture.inputs import Call, Inputs, described
+from .capture.inputs import Call, Inputs, described, unbound
 from .capture.micro_batch import split_inputs
 from .capture.program_of import Captured, program_of
 from .capture.step import Step
 from .collection import paused
-from .config import GraphConfig, ambient
+from .config import GraphConfig
 from .debug.stages import Stages
 from .debug.tree import TreeSource
-from .errors import BuildNotOverridden, GraphBroken, NotSupported, SharedMemory
+from .errors import BuildNotOverridden, GraphBroken, NoProgram, SharedMemory, UnsupportedInput
 from .holder import ModuleHolder
 from .inspect import announce
 from .inspect.snapshot import Snapshot
@@ -37,6 +39,7 @@ from .recordings import Recordings
 from .replay.replay import Replay
 from .replay.switch import Switch
 from .schedule import Schedulers
+from .structure import Contents
 
 _in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
 _capturing = threading.RLock()
@@ -66,6 +69,8 @@ class Running(ModuleHolder):
         self._name = name
         self._optimizers: list[Optimizer] = []
         self._scaler: Scaler | None = None
+        self._driven = False
+        """True when `build` takes the optimizers' steps itself."""
         self._schedulers = Schedulers()
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
@@ -91,9 +96,9 @@ class Running(ModuleHolder):
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         call, replay = self._fit(args, kwargs)
-        if replay is None or self._has_gradients(replay):
+        if replay is None:
             returned = self._recorded(call)
-        elif self._recordings.doubts(replay, call):
+        elif self._has_gradients(replay) or self._recordings.doubts(replay, call):
             returned = self._other(replay, call)
         else:
             try:
@@ -111,17 +116,20 @@ class Running(ModuleHolder):
             self._progress.count(replay.serves)
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
-                self._schedulers.step(lambda: replay.loss(returned), stepped)
+                self._schedulers.step(lambda: replay.loss, stepped)
         return returned
 
     def _has_gradients(self, replay: Replay) -> bool:
+        """True when the gradients that are there are not those that the program starts from."""
+        if replay.captured.driven:
+            return not replay.captured.host.fits()
         return bool(self._optimizers) and not replay.guards.no_gradients()
 
     def _other(self, tried: Replay, call: Call) -> Any:
         """A call that the program which seemed to fit does not serve, or may not."""
         key = self._key(call)
         for replay in self._cache.others(key, tried):
-            if self._recordings.doubts(replay, call):
+            if self._has_gradients(replay) or self._recordings.doubts(replay, call):
                 continue
             try:
                 returned = self._replayed(replay, call)
@@ -133,10 +141,18 @@ class Running(ModuleHolder):
 
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
-        with amp.started(self._scaler, self._optimizers), paused():
-            step = Step.scan(self._modules, self._optimizers, self._scaler)
-            if self._optimizers and step.has_gradients():
-                taken = self._recordings.alone(step, call)
+        call = call.noted()
+        with self._scaler_started(), paused():
+            step = self._scan()
+            why, said = unfollowed() or call.apart, False
+            if not why and step.scripted and self.config.options.buckets is not None:
+                why = "set_shape_buckets pads no step with TorchScript modules"
+            if not why and step.lazy:
+                why, said = "a lazy module has no parameters yet", True
+            if not why and self._optimizers and not self._driven and step.has_gradients():
+                why, said = "a parameter or buffer has a .grad", True
+            if why:
+                taken = self._recordings.alone(step, call, why, said=said)
             else:
                 taken = self._recordings.take(self._key(call), step, call, self.config.options)
             outcome = taken.outcome
@@ -144,28 +160,38 @@ class Running(ModuleHolder):
                 self._recordings.learn(taken)
             finally:  # whatever comes of that, Ctrl-C or a warning that is an error
                 self._progress.count(outcome.serves)
+                self._drive(outcome)
                 numbered = enumerate(self._optimizers)
                 stepped = [opt for number, opt in numbered if number not in outcome.skipped]
+                stepped = list(outcome.host.stepped) if outcome.driven else stepped
                 if self._optimizers:
                     self._schedulers.step(lambda: outcome.loss, stepped)
         self._last_call = (outcome.forgotten(), call.without_data())
         return outcome.returned
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
-        if self.config.options.buckets is not None:
-            return self._padder.fit(args, kwargs, self.config.options)
-        call = self._inputs.bind(args, kwargs)
+        options = self.config.options
+        try:
+            if options.buckets is not None:
+                return self._padder.fit(args, kwargs, options)
+            call = self._inputs.bind(args, kwargs)
+        except UnsupportedInput as error:
+            call = unbound(args, kwargs, error.way_out)
+            self._recordings.unbound(self._key(call), error, options)
+            return call, None
         return call, self._program_for(call)
 
     def _key(self, call: Call) -> Any:
-        return (call.key, ambient(), self.config.options)
+        return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))
 
     def _program_for(self, call: Call) -> Replay | None:
+        if call.apart:
+            return None
         key = self._key(call)
         found = self._cache.find(key)
         if found is None and self._cache.holds(key):
-            with amp.started(self._scaler, self._optimizers):
-                step = Step.scan(self._modules, self._optimizers, self._scaler)
+            with self._scaler_started():
+                step = self._scan()
                 found = self._cache.refit(key, step)
         return found
 
@@ -190,13 +216,14 @@ class Running(ModuleHolder):
                 )
             found = self._program_for(call)
         if found is None:
-            if Step.scan(self._modules, self._optimizers, self._scaler).impossible:
+            scanned = self._scan()
+            if scanned.impossible or scanned.scripted or scanned.lazy or call.apart or unfollowed():
                 return None  # TorchScript's methods count calls: no step aside is taken back
-            outcome = self._aside_outcome(call)
+            outcome = self._aside_outcome(call, strict=False)
             if (
                 outcome.eager
                 or not (outcome.settled and outcome.stepped)
-                or outcome.step.has_gradients()
+                or (not outcome.driven and outcome.step.has_gradients())
             ):
                 return None  # states are not there yet, or it is skipped: eager's own step
             found = self._compile(outcome, call)
@@ -212,7 +239,8 @@ class Running(ModuleHolder):
         with stages.stage("building graph", parts=len(passes) + 2):
             with stages.part("building graph modules"):
                 captured = self._program_of(outcome, call)
-            announce.modules(stages, self._source(), captured, call, self._blocks.debug)
+            before = call.over(call.tensors)  # `build` may have changed the arguments since
+            announce.modules(stages, self._source(), captured, before, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)
@@ -224,7 +252,7 @@ class Running(ModuleHolder):
         if options.backend != "aten":
             replay.before_run = Switch(replay, options, self._name, stages).before_run
         self._stage_seconds = stages.seconds
-        self._shown = (replay, call.without_data(), described((call.args, call.kwargs)))
+        self._shown = (replay, call.without_data(), described((before.args, before.kwargs)))
         announce.program(stages, self._name, replay, lambda: repr(self))
         self._cache.drafted(options.cache_size)
         return replay
@@ -240,20 +268,22 @@ class Running(ModuleHolder):
         """As things stand; nothing comes of it."""
         return self._program_of(self._aside_outcome(call), call)
 
-    def _aside_outcome(self, call: Call) -> Outcome:
+    def _aside_outcome(self, call: Call, *, strict: bool = True) -> Outcome:
         """What a step would leave: it runs, and is taken back."""
         with self._kept(call) as step:
-            return self._take(step, call, True)
+            return self._take(step, call, True, strict)
 
     @contextmanager
     def _kept(self, call: Call) -> Iterator[Step]:
         """What runs here is taken back."""
-        with amp.started(self._scaler, self._optimizers):
-            step = Step.scan(self._modules, self._optimizers, self._scaler)
+        with self._scaler_started():
+            step = self._scan()
             tensors = [leaf.value for _, leaf in step.tensors()]
             scalers = [] if self._scaler is None else [self._scaler]
-            owners = [self, *step.modules.values(), *self._optimizers, *scalers]
-            with Snapshot(owners, [*tensors, *call.tensors]).kept():
+            moved = self._moved_by_build()
+            owners = [self, *step.modules.values(), *self._optimizers, *scalers, *moved]
+            contents = Contents(call.args, call.kwargs)
+            with contents.kept(), Snapshot(owners, [*tensors, *call.tensors]).kept():
                 yield step
 
     @contextmanager
@@ -262,21 +292,42 @@ class Running(ModuleHolder):
         with ExitStack() as stack:
             if self._program_for(call) is None:
                 outcome = self._aside_outcome(call)
-                if not (outcome.settled or outcome.step.has_gradients()):
+                if not outcome.settled and (outcome.driven or not outcome.step.has_gradients()):
                     self._take(stack.enter_context(self._kept(call)), call, False)
             yield
 
-    def _take(self, step: Step, call: Call, heard: bool) -> Outcome:
-        with self._building():
+    def _scan(self) -> Step:
+        """What a step consists of now."""
+        scaler = None if self._driven else self._scaler
+        return Step.scan(self._modules, self._optimizers, scaler, driven=self._driven)
+
+    def _scaler_started(self) -> AbstractContextManager[None]:
+        return amp.started(None if self._driven else self._scaler, self._optimizers)
+
+    def _moved_by_build(self) -> Sequence[Any]:
+        """Objects besides modules and optimizers whose attributes `build` moves."""
+        return ()
+
+    def _drive(self, outcome: Outcome) -> None:
+        """Take note of optimizers that `build` has stepped."""
+        self._driven = self._driven or outcome.driven
+        self._optimizers.extend(outcome.adopted)
+        if outcome.adopted:
+            self.config._set(training=True)
+
+    def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
+        given = call.unbound
+        with self._building(), uncompiled():
             return take(
                 step,
-                self.build,
+                self.build if given is None else partial(self.build, *given[0], **given[1]),
                 call,
                 watched=[(self._name, self)],
                 graph_class=Running,
                 depth=self._blocks.debug().max_py_stack_depth,
                 options=self.config.options,
                 heard=heard,
+                strict=strict,
                 may_rest=self._progress.step > 0,
                 warned=self._strangers,
                 built=self._schedulers.check_loss,
@@ -313,4 +364,4 @@ class Running(ModuleHolder):
 
 def _refuse_eager(outcome: Outcome) -> None:
     if outcome.eager:
-        raise NotSupported(f"The step runs in eager: {outcome.eager}.")
+        raise NoProgram(f"The step runs in eager: {outcome.eager}.")

@@ -19,8 +19,8 @@ class _Scheduled:
     scheduler: LRScheduler
     eager_steps: int = 0
     """Steps of the optimizer outside of the Graph."""
-    seen: tuple[int, int] | None = None
-    """(position of the scheduler, eager steps) after the last call."""
+    seen: tuple[int, int, Any] | None = None
+    """(position of the scheduler, eager steps, its first rates) after the last call."""
 
 
 class Schedulers:
@@ -62,8 +62,12 @@ class Schedulers:
     def check(self) -> None:
         """Raise SchedulerSteppedTwice when the user stepped one between two calls of the Graph."""
         for entry in self._entries:
-            now = (_position(entry.scheduler), entry.eager_steps)
-            if entry.seen is not None and now != entry.seen and now[1] == entry.seen[1]:
+            if entry.seen is None:
+                continue
+            position, eager_steps, rates = entry.seen
+            now = _position(entry.scheduler)
+            stepped = now > position and entry.eager_steps == eager_steps
+            if stepped and _rates(entry.scheduler) is rates:  # else a state was loaded
                 raise SchedulerSteppedTwice(
                     f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph "
                     "steps it once per call, and it was stepped outside of the Graph as well."
@@ -95,7 +99,8 @@ class Schedulers:
             entry.seen = None
 
     def _remember(self, entry: _Scheduled) -> None:
-        entry.seen = (_position(entry.scheduler), entry.eager_steps)
+        scheduler = entry.scheduler
+        entry.seen = (_position(scheduler), entry.eager_steps, _rates(scheduler))
 
 
 def _position(scheduler: Any) -> int:
@@ -103,3 +108,11 @@ def _position(scheduler: Any) -> int:
     while not hasattr(scheduler, "last_epoch"):
         scheduler = scheduler._schedulers[0]
     return int(scheduler.last_epoch)
+
+
+def _rates(scheduler: Any) -> Any:
+    """The list of rates that no step replaces, and ``load_state_dict`` does; None without one."""
+    held = vars(scheduler)
+    while "base_lrs" not in held and "_schedulers" in held:
+        held = vars(held["_schedulers"][0])
+    return held.get("base_lrs", held.get("min_lrs"))

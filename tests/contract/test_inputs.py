@@ -175,12 +175,9 @@ def test_the_same_tensor_twice_after_two_different_ones():
     graph = Function(function)
     settle(graph, torch.ones(2), torch.ones(2))
     x, other = torch.ones(2), torch.ones(2)
-    try:
+    with pytest.warns(tg.errors.EagerWarning, match="shares memory"):
         got = graph(x, x)
-    except tg.errors.SharedMemory:
-        assert torch.equal(x, other)
-    else:
-        assert torch.equal(got, function(other, other))
+    assert torch.equal(got, function(other, other))
 
 
 def test_two_different_ones_after_the_same_tensor_twice():
@@ -243,13 +240,10 @@ def test_overlapping_views_after_separate_ones():
     for start in (1.0, 2.0, 3.0):  # the last one replays
         assert torch.equal(graph(whole[:3], whole[3:]), torch.full((3,), 2 * start + 3))
     other = torch.ones(6)
-    try:
+    with pytest.warns(tg.errors.EagerWarning, match="shares memory"):
         got = graph(other[:3], other[1:4])
-    except tg.errors.SharedMemory:
-        assert torch.equal(other, torch.ones(6))
-    else:
-        twin = torch.ones(6)
-        assert torch.equal(got, function(twin[:3], twin[1:4]))
+    twin = torch.ones(6)
+    assert torch.equal(got, function(twin[:3], twin[1:4]))
 
 
 def test_no_argument_at_all():
@@ -273,8 +267,7 @@ def test_arguments_that_do_not_fit_build():
 @pytest.mark.parametrize(
     ("value", "path"),
     [
-        ({"k": [object.__new__(type("Odd", (), {"__hash__": None}))]}, r"args\[0\]\['k'\]\[0\]"),
-        ({1, 2}, r"args\[0\]"),
+        ({"k": [memoryview(bytearray(b"x"))]}, r"args\[0\]\['k'\]\[0\]"),
         (bytearray(b"x"), r"args\[0\]"),
     ],
 )
@@ -319,12 +312,6 @@ def test_a_backward_leaves_the_grad_of_an_input_as_it_is():
             graph(x)
             assert x.grad is held
             assert held is None or torch.equal(held, torch.full_like(x, float(held.max())))
-
-
-def test_numpy_arrays_are_refused():
-    numpy = pytest.importorskip("numpy")
-    with pytest.raises(UnsupportedInput, match=r"args\[0\] is a ndarray"):
-        Function(lambda x: torch.as_tensor(x))(numpy.ones(2))
 
 
 @pytest.mark.parametrize("write", [torch.zero_, lambda x: x.fill_(2.0), lambda x: x.mul_(2)])

@@ -12,7 +12,7 @@ from torch import nn, optim
 import torchgraph as tg
 from tests import support
 from tests.contract.models import Eval
-from torchgraph.errors import EagerWarning
+from torchgraph.errors import EagerWarning, NoProgram
 
 HELD: dict[str, torch.Tensor] = {}
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -44,6 +44,7 @@ class Train(tg.Graph):
         super().__init__()
         self.model = model
         self.add_optimizer(optim.AdamW(model.parameters()))
+        self.config.set_fallback("eager")
 
     def build(self, x: torch.Tensor) -> torch.Tensor:
         loss = self.model(x).square().mean()
@@ -85,6 +86,10 @@ def test_training(adjacency: torch.Tensor, where: str) -> None:
 def test_evaluation(adjacency: torch.Tensor, where: str) -> None:
     model = Convolution(adjacency, where)
     graph = Eval(model)
+    for _ in range(2):
+        with pytest.raises(NoProgram, match=r"dense tensors only(?s:.*)set_fallback"):
+            graph(torch.ones(4, 4))
+    graph.config.set_fallback("eager")
     with pytest.warns(EagerWarning, match="program holds dense tensors only"):
         first = graph(torch.ones(4, 4))
     assert support.same_bits(first, model(torch.ones(4, 4)))

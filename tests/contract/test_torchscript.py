@@ -1,4 +1,4 @@
-"""TorchScript: a step with such a module runs in eager, scripted functions are ops."""
+"""TorchScript: modules and functions are recorded, what they hold is looked at in each call."""
 
 import io
 import re
@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot, twins
-from torchgraph.errors import EagerWarning, NotSupported
+from torchgraph._scripts import optimizes, set_optimize
+from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
 pytestmark = [
@@ -30,23 +31,86 @@ def loaded() -> nn.Module:
 
 
 MODELS = {
-    "scripted": (lambda: torch.jit.script(plain()), "'model'"),
-    "traced": (lambda: torch.jit.trace(plain(), data()[0], check_trace=False), "'model'"),
-    "loaded": (loaded, "'model'"),
-    "a part": (lambda: nn.Sequential(torch.jit.script(plain()), nn.Linear(2, 1)), "'model.0'"),
-    "no state": (
-        lambda: nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Dropout(0.5))),
-        "'model.1'",
-    ),
+    "scripted": lambda: torch.jit.script(plain()),
+    "traced": lambda: torch.jit.trace(plain(), data()[0], check_trace=False),
+    "loaded": loaded,
+    "a part": lambda: nn.Sequential(torch.jit.script(plain()), nn.Linear(2, 1)),
+    "no state": lambda: nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Dropout(0.5))),
+    "own": lambda: own_class()(),
+}
+
+
+def own_class():
+    """A class of its own for each model: TorchScript's code, and how often it ran, is per class."""
+
+    class Own(nn.Module):
+        power: int
+
+        def __init__(self):
+            super().__init__()
+            self.linear, self.out = nn.Linear(4, 6), nn.Linear(6, 2)
+            self.drop = nn.Dropout(0.3)
+            self.power, self.factors, self.names = 2, [1.0, 3.0], {"a": 0.5}
+            self.shift = torch.ones(6)
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, x):
+            hidden = torch.tanh(self.linear(x)) * torch.sigmoid(self.linear(x)) + self.shift
+            hidden = F.layer_norm(self.drop(hidden) ** self.power, [6]) * self.factors[1]
+            if self.training:
+                hidden = hidden * 2
+            return self.out(hidden - self.mean) * self.names["a"]
+
+    return lambda: torch.jit.script(Own())
+
+
+def set_(name, value):
+    def change(model):
+        before = getattr(model, name)
+        setattr(model, name, value)
+        return lambda: setattr(model, name, before)
+
+    return change
+
+
+def training(path):
+    def change(model):
+        module = getattr(model, path) if path else model
+        module.eval()
+        return module.train
+
+    return change
+
+
+def unoptimized(_model):
+    before = optimizes()
+    set_optimize(False)
+    return lambda: set_optimize(before)
+
+
+def frozen_weight(model):
+    model.linear.weight.requires_grad_(False)
+    return lambda: model.linear.weight.requires_grad_(True)
+
+
+CHANGES = {
+    "a number": set_("power", 3),
+    "a list": set_("factors", [1.0, 2.0]),
+    "a dict": set_("names", {"a": 0.7}),
+    "a tensor": set_("shift", torch.full((6,), 0.5)),
+    "a buffer": set_("mean", torch.full((6,), 0.5)),
+    "the flag": training(""),
+    "the flag of a part": training("drop"),
+    "requires_grad": frozen_weight,
+    "optimized_execution": unoptimized,
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_scripted_module_trains_in_eager(name):
-    make, path = MODELS[name]
-    (model, optimizer), (twin, other) = twins(make)
+def test_a_scripted_module_is_recorded(name):
+    (model, optimizer), (twin, other) = twins(MODELS[name])
     graph = Train(model, optimizer)
-    batches = [*data(5), *data(2, rows=3), *data(2)]
+    batches = [*data(5), *data(4, rows=3), *data(2)]
 
     def steps(step, model):
         torch.manual_seed(1)
@@ -54,24 +118,105 @@ def test_a_scripted_module_trains_in_eager(name):
             model.train(number != 7)
             yield step(batch)
 
-    with pytest.warns(EagerWarning, match=f"{path} is TorchScript.*nn.Module") as found:
-        got = list(steps(graph, model))
-    assert len(found) == 1  # of three signatures
+    replays = counters.replays
+    got = list(steps(graph, model))
+    assert counters.replays - replays >= 4
     state = snapshot(model, optimizer)
     assert same(got, list(steps(lambda batch: eager(twin, other, batch), twin)))
     assert same(state, snapshot(twin, other))
-    with pytest.raises(NotSupported, match=path):
-        graph.report()
-    assert path.strip("'").rpartition(".")[-1] in str(graph)
+    graph.report()
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_scripted_module_holds_is_noticed(name):
+    (model, optimizer), (twin, other) = twins(MODELS["own"])
+    graph = Train(model, optimizer)
+
+    def run(model, optimizer, step):
+        torch.manual_seed(1)
+        back, found = None, []
+        for number, batch in enumerate(data(15)):
+            if number in (6, 14):
+                back = CHANGES[name](model)
+            elif number == 11:
+                back()
+            found.append(step(batch))
+        back()
+        return found, snapshot(model, optimizer)
+
+    replays = counters.replays
+    got = run(model, optimizer, graph)
+    assert counters.replays - replays >= 6
+    assert same(got, run(twin, other, lambda batch: eager(twin, other, batch)))
+
+
+def test_parameters_of_a_scripted_module_are_replaced():
+    (model, _), (twin, _) = twins(MODELS["own"])
+    graph = Eval(model)
+    model.eval(), twin.eval()
+    with torch.no_grad():
+        for number, batch in enumerate(data(8)):
+            if number == 4:
+                for one in (model, twin):
+                    one.out.bias = nn.Parameter(torch.full((2,), 7.0))
+            assert torch.equal(graph(batch), twin(batch))
+
+
+def test_a_frozen_module():
+    model = torch.jit.freeze(torch.jit.script(plain().eval()))
+    graph = Eval(model)
+    replays = counters.replays
+    with torch.no_grad():
+        for batch in data(6):
+            assert torch.equal(graph(batch), model(batch))
+    assert counters.replays > replays
+
+
+class Counting(nn.Module):
+    calls: int
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+class Forking(nn.Module):
+    def forward(self, x):
+        later = torch.jit.fork(torch.relu, x)
+        return x + torch.jit.wait(later)
+
+
+class Listing(nn.Module):
+    def forward(self, x):
+        values: list[float] = x[0].tolist()
+        return x * values[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Counting, "writes its attribute calls"), (Forking, "fork"), (Listing, "tolist")],
+)
+def test_what_no_program_can_follow_runs_in_eager(kind, why):
+    model, twin = torch.jit.script(kind()), torch.jit.script(kind())
+    graph = Eval(model)
+    graph.config.set_fallback("eager")
+    with pytest.warns(EagerWarning, match=f"'model' is TorchScript, and .*{why}") as found:
+        got = list(map(graph, data(5)))
+    assert len(found) == 1
+    assert same(got, list(map(twin, data(5))))
+    assert "Calls: 0 by programs, 0 recorded, 5 in eager" in str(graph.report())
 
 
 @pytest.mark.parametrize("name", ["scripted", "traced"])
-def test_a_step_that_raises_says_why_and_leaves_a_scripted_module_as_it_was(name):
-    model = MODELS[name][0]()
+def test_a_step_that_raises_leaves_a_scripted_module_as_it_was(name):
+    model = MODELS[name]()
     optimizer = adam(model)
     graph = Train(model, optimizer)
-    with pytest.warns(EagerWarning):
-        graph(*data())
+    graph(*data())
     for _ in range(2):
         before = snapshot(model, optimizer)
         with pytest.raises(RuntimeError, match="cannot be multiplied"):
@@ -79,6 +224,19 @@ def test_a_step_that_raises_says_why_and_leaves_a_scripted_module_as_it_was(name
         assert same(before[1:], snapshot(model, optimizer)[1:])
         assert all(parameter.grad is None for parameter in model.parameters())
     graph(*data())
+
+
+def test_a_scripted_attribute_is_put_back():
+    model = torch.jit.script(Counting())
+
+    def build(x):
+        model(x)
+        raise ValueError("mine")
+
+    graph = Function(build, model=model)
+    with pytest.raises(ValueError, match="mine"):
+        graph(*data())
+    assert model.calls == 0
 
 
 @pytest.mark.parametrize("method", ["forward", "encode"])
@@ -114,6 +272,7 @@ def test_a_scripted_module_that_build_meets(method):
     twin.load_state_dict(model.state_dict())
     optimizer, other = adam(model), adam(twin)
     graph = Train(model, optimizer)
+    graph.config.set_fallback("eager")
     torch.manual_seed(1)
     with pytest.warns(EagerWarning, match=rf"Noisy\.{method} \(at .*test_torchscript") as found:
         got = [graph(batch) for batch in data(5)]
@@ -127,13 +286,10 @@ def test_a_scripted_module_that_build_meets(method):
 def test_modes_of_a_scripted_module_are_seen():
     model = torch.jit.script(nn.Dropout(0.5))
     graph = Eval(model)
-    dropped = []
-    with pytest.warns(EagerWarning):
-        dropped.append(graph(torch.ones(99)))
-    for training in (True, True, False, True):
+    modes = (True, True, True, True, False, True, False, False, False, True)
+    for training in modes:
         model.train(training)
-        dropped.append(graph(torch.ones(99)))
-    assert [bool(out.eq(1).all()) for out in dropped] == [False, False, False, True, False]
+        assert bool(graph(torch.ones(99)).eq(1).all()) is not training
 
 
 @pytest.mark.parametrize("number", [2, 3])

@@ -243,7 +243,10 @@ AFTER = [
     no_gradient,
     pytest.param(
         decay_that_warms_up,  # a number of a buffer, another one in each call
-        marks=pytest.mark.filterwarnings("ignore:The step runs in eager. a value"),
+        marks=[
+            pytest.mark.filterwarnings("ignore:The step runs in eager. a value"),
+            pytest.mark.filterwarnings("ignore::torchgraph.errors.MovingValue"),
+        ],
     ),
     every_third_step,
 ]

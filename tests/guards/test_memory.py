@@ -1,4 +1,4 @@
-"""What compiled checks read in memory instead of asking: tensors, dicts, inputs of a call."""
+"""What compiled checks read in memory instead of asking: tensors and dicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from torchgraph import _extension
 from torchgraph._torch import fake_mode
-from torchgraph.guards import layout as experiments, starts_of_like
+from torchgraph.guards import layout as experiments
 from torchgraph.guards.layout import layout
 from torchgraph.guards.tensors import has_layout
 
@@ -290,83 +290,7 @@ def test_an_attribute_and_the_settings_of_one_dict():
     assert not checks.hold()
 
 
-# --- the inputs of a call ------------------------------------------------------------------------
-
-
-def starts(*tensors: torch.Tensor) -> list[int]:
-    return [tensor.untyped_storage().data_ptr() for tensor in tensors]
-
-
-@pytest.mark.parametrize("x", [torch.zeros(4, 6), torch.zeros(5, 6)[1:]])
-def test_inputs_that_are_alike(x):
-    of_like = starts_of_like((x, torch.zeros(3, dtype=torch.int64)))
-    assert of_like is not None
-    x, y = torch.ones(8, 6), torch.arange(10)
-    for args in ((x[:4], y[:3]), (x[4:], y[7:])):  # parts of something larger
-        assert list(of_like(args) or ()) == starts(*args)
-
-
-def test_inputs_that_are_not():
-    x, y = torch.zeros(4, 6), torch.zeros(3, dtype=torch.int64)
-    of_like = starts_of_like((x, y))
-    assert of_like is not None
-    others = {
-        "fewer": (x,),
-        "more": (x, y, y),
-        "order": (y, x),
-        "shape": (torch.zeros(4, 5), y),
-        "strides": (torch.zeros(6, 4).t(), y),
-        "dimensions": (torch.zeros(4, 6, 1), y),
-        "dtype": (x.double(), y),
-        "class": (nn.Parameter(x, requires_grad=False), y),
-        "requires_grad": (torch.zeros(4, 6, requires_grad=True), y),
-        "in a graph": (leaf() * 2, y),
-        "device": (x.to("meta"), y),
-        "layout": (x.to_sparse(), y),
-        "no tensor": (x, None),
-        "nothing": (),
-    }
-    assert {what: of_like(args) for what, args in others.items()} == dict.fromkeys(others)
-    assert of_like((x, y)) is not None
-
-
-def test_an_input_that_is_a_part_of_what_requires_a_gradient():
-    of_like, base = starts_of_like((torch.zeros(2, 6),)), torch.zeros(4, 6)
-    assert of_like is not None
-    part = base[2:]
-    assert of_like((part,)) is not None
-    base.add_(leaf())
-    assert of_like((part,)) is None
-
-
-def test_inputs_that_share_memory_or_have_none():
-    both, pair = torch.zeros(8, 6), (torch.zeros(4, 6), torch.zeros(4, 6))
-    of_like = starts_of_like(pair)
-    assert of_like is not None
-    assert of_like(pair) is not None
-    assert of_like((both[:4], both[4:])) is None
-    empty = starts_of_like((torch.zeros(0),))
-    assert empty is not None
-    assert empty((torch.zeros(0),)) is None
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.zeros(2, requires_grad=True),
-        nn.Parameter(torch.zeros(2)),
-        torch.zeros(1, 1, 1, 1, 1, 1),
-        torch.zeros(2).to_sparse(),
-    ],
-)
-def test_no_other_inputs_are_compared_in_memory(tensor):
-    assert starts_of_like((tensor,)) is None
-
-
-def test_wrong_inputs():
-    for arguments in ((1, layout(), ()), (torch.Tensor, (1,), ()), (torch.Tensor, layout(), (1,))):
-        with pytest.raises(TypeError):
-            module.Inputs(*arguments)
+# --- in any mode ---------------------------------------------------------------------------------
 
 
 def test_the_layout_is_found_in_any_mode():

@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tests.support import same_bits
-from torchgraph.errors import AttributeWriteWarning, ParityError
+from torchgraph.errors import AttributeWriteWarning, NoProgram, ParityError
 from torchgraph.testing import Setup, assert_parity
 
 Batch = tuple[Any, ...]
@@ -74,8 +74,8 @@ class Idiom:
     """Tensors that the steps move and that ``model.state_dict()`` does not hold."""
     writes: bool = False
     """Sets attributes in each step that no later step reads; a warning about them may come."""
-    stays_eager: type[Warning] | None = None
-    """What says that no program serves its steps: they are eager's all the same."""
+    stays_eager: type[Warning | NoProgram] | None = None
+    """What says that no program serves its steps: they are eager's all the same, or refused."""
 
 
 def each(make: Callable[[int], Batch], steps: int = 3) -> Callable[[], list[Batch]]:
@@ -150,6 +150,10 @@ def assert_steps_are_eagers(idiom: Idiom) -> None:
             warnings.simplefilter("ignore", AttributeWriteWarning)
         if idiom.stays_eager is None:
             assert_parity(make, idiom.batches())
+        elif issubclass(idiom.stays_eager, NoProgram):
+            with pytest.raises(idiom.stays_eager, match="set_fallback"):
+                assert_parity(make, idiom.batches())
+            return
         else:
             with pytest.warns(idiom.stays_eager), pytest.raises(ParityError, match="ran in eager"):
                 assert_parity(make, idiom.batches())

@@ -11,8 +11,6 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from torchgraph.errors import ConfirmWarning
-
 from .idioms import Idiom, each, entropy, error, itself, normal, squares
 
 
@@ -364,14 +362,7 @@ IDIOMS = [
     Idiom("attention_weights", Weighted, normal((4, 2, 8), (5, 2, 8)), itself),
     Idiom("ctc_with_tensor_lengths", Ctc, each(spoken, 5), itself),
     Idiom("packed_lstm", lambda: Packed(nn.LSTM, bidirectional=True), each(ragged, 5), entropy),
-    # A program of it differs in the last bit: it is not used.
-    Idiom(
-        "packed_gru",
-        lambda: Packed(nn.GRU, num_layers=2),
-        each(ragged, 5),
-        entropy,
-        stays_eager=ConfirmWarning,
-    ),
+    Idiom("packed_gru", lambda: Packed(nn.GRU, num_layers=2), each(ragged, 5), entropy),
     Idiom("lstm_cell_loop", CellLoop, each(forced, 5), error),
     Idiom("crf", lambda: Crf(4), each(tagged, 5), itself),
     Idiom("embedding_bag_and_lru_cache", Bags, each(bagged), outside=codes),

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from torchgraph.errors import EagerWarning, NoProgram
+
 from .idioms import Batch, Idiom, each, entropy, error, itself, normal
 
 
@@ -136,17 +138,27 @@ class Mined(nn.Module):
         return self.loss(x, labels, self.miner(x, labels))
 
 
-def metric(name: str, kind: str, miner: str = "", **settings: Any) -> Idiom:
+def metric(
+    name: str,
+    kind: str,
+    miner: str = "",
+    stays_eager: type[Warning] | None = None,
+    **settings: Any,
+) -> Idiom:
+    """The library counts on attributes how many pairs it took: they say so, and warn."""
+
     def make() -> nn.Module:
         loss = getattr(library("pytorch_metric_learning.losses"), kind)(**settings)
         if miner:
             loss = Mined(loss, getattr(library("pytorch_metric_learning.miners"), miner)())
         return Loss(embedder(), loss)
 
-    return Idiom(f"metric_{name}", make, each(labels), itself)
+    steps = each(labels)
+    return Idiom(f"metric_{name}", make, steps, itself, writes=True, stays_eager=stays_eager)
 
 
 def with_memory() -> nn.Module:
+    """Its queue has a pointer that is a Python number."""
     losses = library("pytorch_metric_learning.losses")
     memory = losses.CrossBatchMemory(losses.ContrastiveLoss(), embedding_size=4, memory_size=12)
     return Loss(embedder(), memory)
@@ -160,7 +172,8 @@ def labels(step: int) -> Batch:
 CLASSES = {"num_classes": 5, "embedding_size": 4}
 METRICS = [
     metric("contrastive", "ContrastiveLoss"),
-    metric("triplet", "TripletMarginLoss"),
+    # How many triplets have a loss above zero is another number in each step.
+    metric("triplet", "TripletMarginLoss", stays_eager=EagerWarning),
     metric("mined_triplet", "TripletMarginLoss", "TripletMarginMiner"),
     metric("multi_similarity", "MultiSimilarityLoss", "MultiSimilarityMiner"),
     metric("nt_xent", "NTXentLoss"),
@@ -169,7 +182,6 @@ METRICS = [
     metric("proxy_anchor", "ProxyAnchorLoss", **CLASSES),
     metric("soft_triple", "SoftTripleLoss", **CLASSES),
     metric("sup_con", "SupConLoss"),
-    Idiom("metric_memory", with_memory, each(labels, 5), itself),
 ]
 
 # --- pytorch-crf ---
@@ -307,7 +319,13 @@ class Equivariant(nn.Module):
 POINTS = normal((4, 5), (4, 3), (4, 3))
 E3NN = [
     Idiom("e3nn_as_python", lambda: Equivariant("eager"), POINTS, error),
-    Idiom("e3nn_scripted", lambda: Equivariant("script"), POINTS, error),
+    Idiom(
+        "e3nn_scripted",
+        lambda: Equivariant("script"),
+        POINTS,
+        error,
+        stays_eager=NoProgram,
+    ),
 ]
 
 # --- neuraloperator ---

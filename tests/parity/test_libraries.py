@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .idioms import Idiom, assert_eager_is_sound, assert_steps_are_eagers
-from .libraries import LIBRARIES
+from torchgraph.errors import AttributeReadAndWritten
+from torchgraph.testing import Setup, assert_parity
+
+from .idioms import Idiom, adam, assert_eager_is_sound, assert_steps_are_eagers, itself
+from .libraries import LIBRARIES, labels, with_memory
 from .libraries_diffusers import DIFFUSERS
 
 CASES = [*LIBRARIES, *DIFFUSERS]
@@ -30,3 +33,14 @@ def test_its_steps_are_eagers(case):
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_eager_itself_repeats_bit_by_bit_and_learns(case):
     assert_eager_is_sound(case)
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.AttributeWriteWarning")
+def test_a_pointer_that_is_a_number_is_named_and_the_steps_before_stand():
+    def make() -> Setup:
+        model = with_memory()
+        return Setup(model, adam(model), itself)
+
+    batches = [labels(step) for step in range(2)]
+    with pytest.raises(AttributeReadAndWritten, match=r"model\.loss\.queue_idx was 6 and is 0"):
+        assert_parity(make, batches)  # the third call raises, after two that were compared

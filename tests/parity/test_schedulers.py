@@ -1,5 +1,7 @@
 """Every scheduler of torch: thirty steps with the Graph stepping it, bitwise equal to eager."""
 
+import copy
+import io
 import warnings
 
 import pytest
@@ -189,6 +191,51 @@ def test_reduce_on_plateau_stepped_by_the_user_as_well():
 
     with pytest.raises(SchedulerSteppedTwice, match="ReduceLROnPlateau"):
         step(*batch)
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("name", ["StepLR", "ChainedScheduler", "SequentialLR", "OneCycleLR"])
+@pytest.mark.parametrize("kept", [copy.deepcopy, through_a_file])
+@pytest.mark.parametrize("order", [(3, 6), (6, 3), (3, 3)])
+def test_a_state_that_is_loaded_between_two_calls(name, kept, order):
+    """Of earlier, of later, of now: each part by its own ``load_state_dict``, as in scripts."""
+
+    def train(step, parts):
+        states = {}
+        for number, batch in enumerate(batches(Mlp, 7)):
+            states[number] = kept([part.state_dict() for part in parts])
+            yield step(*batch)
+        for number in order:
+            for part, state in zip(parts, kept(states[number]), strict=True):
+                part.load_state_dict(state)
+            yield step(*batch)
+        yield from (value.clone() for value in parts[0].state_dict().values())
+        yield torch.tensor(parts[1].param_groups[0]["lr"], dtype=torch.float64)
+
+    def eagerly(model, optimizer, scheduler):
+        def step(x, y):
+            loss = cross_entropy(model, x, y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            return loss.detach()
+
+        return step
+
+    torch.manual_seed(0)
+    parts = made(SCHEDULERS[name])
+    expected = list(train(eagerly(*parts), parts))
+    torch.manual_seed(0)
+    parts = made(SCHEDULERS[name])
+    got = list(train(Step(*parts), parts))
+    assert all(map(torch.equal, expected, got))
 
 
 def test_an_eager_phase_in_between_may_step_the_scheduler():

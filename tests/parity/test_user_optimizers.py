@@ -302,8 +302,9 @@ class CreatesList(torch.optim.Optimizer):
 
 def test_an_optimizer_that_needs_a_closure_refuses():
     model = Mlp()
+    step = tg.train_step(model, nn.CrossEntropyLoss(), NeedsClosure(model.parameters()))
     with pytest.raises(UnsupportedOptimizer, match="closure"):
-        tg.train_step(model, nn.CrossEntropyLoss(), NeedsClosure(model.parameters()))
+        step(*batches(Mlp, 1)[0])
 
 
 def test_nested_state_works_when_the_first_step_creates_it():

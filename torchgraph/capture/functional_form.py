@@ -78,6 +78,8 @@ class _Copy:
         """New nodes whose fake value is not the recorded one."""
         self._dense: set[fx.Node] = set()
         """Those among them with other strides: the new value of a part of a split tensor."""
+        self._elsewhere: set[fx.Node] = set()
+        """New nodes that may begin elsewhere in their memory than the recorded ones."""
         self._parts: dict[_Tensor, fx.Node] = {}
         """Part of a split tensor -> the node that split it. Different parts share no element."""
         self._last_use: dict[fx.Node, int] = {}
@@ -139,6 +141,8 @@ class _Copy:
 
         def argument(node: fx.Node) -> fx.Node:
             new = self._argument(node)
+            if new in self._elsewhere and _name(reader).startswith("as_strided"):
+                raise _NeedsRetrace
             indifferent = _name(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
             if new not in self._dense or indifferent:
                 return new
@@ -266,9 +270,14 @@ class _Copy:
         tensor = _tensor(before)
         split = self._parts.get(tensor)
         if not same_layout(before, value.meta["val"]):
-            if split is None or not _same_but_for_strides(before, value.meta["val"]):
+            if not _same_but_for_strides(before, value.meta["val"]):
                 raise _NeedsRetrace
-            self._note_strides(written, value)
+            if split is None:
+                value = self._laid_out(value, written)
+                self._renewed.add(value)
+                self._elsewhere.add(value)
+            else:
+                self._note_strides(written, value)
         for other in self._shown[tensor[0]]:
             place = _tensor(other.meta["val"])
             if place == tensor or (split is not None and self._parts.get(place) is split):
@@ -281,6 +290,7 @@ class _Copy:
                 shape = list(other.meta["val"].shape)
                 shown = self._emit(at, aten.view.default, value, shape)
                 self._renewed.add(shown)
+                self._note_strides(other, shown)
                 self._current[place] = shown
         self._current[tensor] = value
 
@@ -298,8 +308,13 @@ class _Copy:
 def _tensor(value: torch.Tensor) -> _Tensor:
     if any(isinstance(size, torch.SymInt) for size in value.shape):
         raise _NeedsRetrace  # the shape depends on values, which cannot be told apart here
-    place = (value.storage_offset(), tuple(value.shape), value.stride(), value.dtype)
+    place = (value.storage_offset(), tuple(value.shape), value.stride(), *_reading(value))
     return storage_id(value), place
+
+
+def _reading(value: torch.Tensor) -> tuple[Any, ...]:
+    """What the bytes of a tensor are taken for."""
+    return value.dtype, value.is_conj(), value.is_neg()
 
 
 def _is_mutable(target: Any) -> bool:
@@ -340,8 +355,13 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
     """True where both show all of the same elements in the same order: one is the other's view."""
-    dense = left.is_contiguous() and right.is_contiguous() and left.numel() == right.numel()
-    return dense and left.storage_offset() == right.storage_offset() and left.dtype == right.dtype
+    starts = [(held.storage_offset(), held.numel(), *_reading(held)) for held in (left, right)]
+    if starts[0] != starts[1]:
+        return False
+    try:
+        return _steps(left.view(right.shape)) == _steps(right)
+    except (RuntimeError, ValueError):  # elements that lie apart otherwise
+        return False
 
 
 def _functional_op(op: Any) -> OpOverload:

@@ -7,6 +7,7 @@ way, the graph is run again, node by node, under `torch.func.functionalize` and 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -50,12 +51,20 @@ from ..program import (
     provenance,
 )
 from ..record.trail import Stamp
-from . import unsafe_parts
+from . import lost_writes
 from .functional_form import functional_form
 from .step import Leaf
+from .strided import parts
 
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten.copy_.default
+_AS_STRIDED = torch.ops.aten.as_strided.default
+_AS_VIEWS: dict[Any, OpOverload] = {
+    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
+    torch.ops.aten.unsafe_chunk.default: torch.ops.aten.chunk.default,
+}
+"""What they are in eager. `torch.func.functionalize` takes their parts for copies."""
 
 
 class _Numbers(TorchDispatchMode):
@@ -139,8 +148,8 @@ class _Replayer:
         raise AssertionError("the recorded graph has no output")
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any], stamp: Stamp) -> Any:
-        args = fx.map_arg(node.args, values.__getitem__)
-        kwargs = fx.map_arg(node.kwargs, values.__getitem__)
+        args: Any = fx.map_arg(node.args, values.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, values.__getitem__)
         hint = _hint_of(node)
         self._numbers.hint = hint if node.target is _ITEM else None
         makes_tensors = RECORDED in node.meta and not effects.of(node).mutates
@@ -149,8 +158,11 @@ class _Replayer:
         own = _writing_op_of_ours(node.target)
         if own is not None:
             return self._update(own, args, kwargs, stamp)
+        views = parts(*args, **kwargs) if node.target is _AS_STRIDED else None
+        if views is not None:
+            return functools.reduce(lambda seen, view: view(seen), views, args[0])
         if isinstance(node.target, OpOverload) or not has_numbers((args, kwargs)):
-            return self._op(node.target, args, kwargs, stamp)
+            return self._op(_AS_VIEWS.get(node.target, node.target), args, kwargs, stamp)
         return self._number(node, args, kwargs, hint)
 
     def _update(self, own: OpOverload, args: Any, kwargs: Any, stamp: Stamp) -> None:
@@ -221,13 +233,16 @@ def functionalize(
 
     Returns:
         The program, and the nodes of those values. None where it would have to be run again.
+
+    Raises:
+        LostWrite: run again, it would not do what the recording did.
     """
     direct = functional_form(gm.graph, mode)
     if direct is not None:
         return _program(graph_module(gm, direct), inputs, outputs)
     if not may_trace:
         return None
-    unsafe_parts.refuse(gm.graph)
+    lost_writes.refuse(gm.graph)
     return _program(_retrace(gm, inputs), inputs, outputs)
 
 

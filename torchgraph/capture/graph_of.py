@@ -14,7 +14,7 @@ from .. import effects, nodes, ops
 from .._torch import OpOverload, fake_mode, graph_module
 from ..aliasing import alias_sources
 from ..each import Each
-from ..errors import CaptureError
+from ..errors import NoProgram
 from ..program import RECORDED, OutputSpec, Provenance, Role
 from ..record.number import stand_in
 from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
@@ -167,7 +167,7 @@ class _Writer:
 
     def _check_layout(self, layout: Layout, entry: Entry | None) -> None:
         if layout.storage < 0:
-            raise CaptureError(
+            raise NoProgram(
                 "the step makes or reads a tensor that is not dense (sparse, nested or of a "
                 "library); a program holds dense ones only.",
                 where=None if entry is None else entry.provenance.line,

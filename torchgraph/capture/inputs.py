@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from .._torch import FakeTensor, pytree
+from .._torch import pytree
 from ..aliasing import has_strides
 from ..errors import UnsupportedInput
 from ..guards import Starts, starts_of_like
 from ..program import TensorMeta
+from ..structure import Contents, Unfit, fault, key_of, leaves_in
 
 
 class Call(NamedTuple):
@@ -26,16 +25,38 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     memory: Sequence[int] = ()
     """Where the storage of each tensor starts."""
+    apart: str = ""
+    """What it carries that no program takes, and so runs in eager; empty: nothing."""
+    unbound: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    """Arguments that `build` is to be given as they are: they cannot be bound."""
+    contents: Contents | None = None
+    """What the arguments held before the step, if that was noted: the step may change them."""
+
+    def noted(self) -> Call:
+        """The call, with what its arguments hold now."""
+        if self.contents is not None:
+            return self
+        return self._replace(contents=Contents(self.args, self.kwargs))
 
     def without_data(self) -> Call:
         """The call as a description: keeping it keeps no batch alive."""
-        args, kwargs = map_leaves((self.args, self.kwargs), torch.Tensor, hollow)
-        return Call(list(map(hollow, self.tensors)), self.key, args, kwargs)
+        tensors = list(map(hollow, self.tensors))
+        return self.over(tensors)
+
+    def over(self, tensors: list[torch.Tensor]) -> Call:
+        """A call like it before the step, with objects of its own and other tensors."""
+        contents = self.contents or Contents(self.args, self.kwargs)
+        return Call(tensors, self.key, *contents.copied(tensors))
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of the same shape, strides and dtype that holds no data."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def unbound(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Call:
+    """A call of which nothing is known; all such calls, for one reason, are alike."""
+    return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
 
 
 class Inputs:
@@ -47,6 +68,10 @@ class Inputs:
         self._starts: Starts | None = None
         self._key: tuple[Any, ...] = ()
         """Of calls whose tensors, all different, ``_starts`` accepts."""
+        self._tree: Any = None
+        self._tree_starts: Starts | None = None
+        self._tree_key: tuple[Any, ...] = ()
+        """The same, of calls with other things than plain tensors."""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Flatten one call.
@@ -57,7 +82,7 @@ class Inputs:
         """
         if self._starts is not None and not kwargs:
             found = self._starts(args)
-            if found is not None:
+            if found is not None and not any(map(_attributes, args)):
                 return Call(list(args), self._key, args, kwargs, found)
         if kwargs or len(args) not in self._counts:
             bound = self._signature.bind(*args, **kwargs)
@@ -68,13 +93,31 @@ class Inputs:
             keys = tuple(map(_tensor_key, args))  # and no tensor without a storage is left
             memory = list(map(_start, args))
             flat = (keys, _sharing(args, memory))
-            self._starts, self._key = (None if flat[1] else starts_of_like(args)), flat
-            return Call(list(args), flat, args, kwargs, memory)
+            bare = not (flat[1] or any(map(_attributes, args)))
+            self._starts, self._key = (starts_of_like(args) if bare else None), flat
+            return Call(list(args), flat, args, kwargs, memory, _apart(args, args, kwargs))
+        return self._bound(args, kwargs)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call with something else than plain tensors."""
         tensors: list[torch.Tensor] = []
-        tree = (_flatten(args, "args", tensors), _flatten(kwargs, "kwargs", tensors))
+        try:
+            tree = key_of((args, kwargs), tensors, {})
+        except Unfit:
+            path, unfit = fault(args, kwargs)
+            raise UnsupportedInput(f"{path} {unfit.what}.", fix=unfit.fix) from None
+        if tree == self._tree and self._tree_starts is not None:
+            found = self._tree_starts(tuple(tensors))
+            if found is not None and not any(map(_attributes, tensors)):
+                return Call(tensors, self._tree_key, args, kwargs, found)
         keys = tuple(map(_tensor_key, tensors))
         memory = list(map(_start, tensors))
-        return Call(tensors, (tree, keys, _sharing(tensors, memory)), args, kwargs, memory)
+        sharing = _sharing(tensors, memory)
+        key = (tree, keys, sharing)
+        bare = not (sharing or any(map(_attributes, tensors)))
+        starts = starts_of_like(tuple(tensors)) if bare else None
+        self._tree, self._tree_starts, self._tree_key = tree, starts, key
+        return Call(tensors, key, args, kwargs, memory, _apart(tensors, args, kwargs))
 
 
 def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -95,7 +138,40 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
             fix="pass a strided tensor (to_dense()).",
         )
     lazy = (tensor.is_conj(), tensor.is_neg())
-    return (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad, lazy)
+    own = tuple(
+        (name, repr(value)) if _is_plain(value) else name for name, value in _own_of(tensor)
+    )
+    known = (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad, lazy)
+    return (*known, own)
+
+
+_attributes: Callable[[torch.Tensor], dict[str, Any]] = vars(torch.Tensor)["__dict__"].__get__
+"""What a tensor was given by name: ``x.mask``."""
+
+
+def _own_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    """Its attributes, but for what torch.compile marks it with."""
+    own = _attributes(tensor)
+    return [item for item in own.items() if not item[0].startswith("_dynamo_")] if own else []
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(
+        value, (bool, int, float, str, torch.dtype, torch.device, torch.Size)
+    )
+
+
+def _apart(tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if not any(map(_attributes, tensors)):
+        return ""
+    for path, tensor in zip(paths(args, kwargs), tensors, strict=True):
+        for name, value in _own_of(tensor):
+            if not _is_plain(value):
+                return (
+                    f"{path}.{name} is a {type(value).__name__} that no program takes: pass it as "
+                    "an argument of its own"
+                )
+    return ""
 
 
 def _start(tensor: torch.Tensor) -> int:
@@ -118,103 +194,6 @@ def _sharing(
     return tuple(found)
 
 
-def _flatten(value: Any, path: str, tensors: list[torch.Tensor]) -> Any:
-    """Collect the tensors of a tree; the rest comes back as a hashable description."""
-    if isinstance(value, torch.Tensor):
-        _check_tensor(value, path)
-        tensors.append(value)
-        return torch.Tensor
-    if isinstance(value, dict):
-        items = ((key, _flatten(item, f"{path}[{key!r}]", tensors)) for key, item in value.items())
-        return (type(value), tuple(items))
-    if isinstance(value, (list, tuple)):
-        parts = [_flatten(item, f"{path}[{i}]", tensors) for i, item in enumerate(value)]
-        own = ((n, _flatten(item, f"{path}.{n}", tensors)) for n, item in _own(value).items())
-        return (type(value), (*parts, *own))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return (type(value), tuple((n, _flatten(v, f"{path}.{n}", tensors)) for n, v in fields))
-    return _static_key(value, path)
-
-
-def _check_tensor(tensor: torch.Tensor, path: str) -> None:
-    if isinstance(tensor, FakeTensor):
-        raise UnsupportedInput(f"{path} is a fake tensor: it holds no data.")
-
-
-def _static_key(value: Any, path: str) -> tuple[Any, ...]:
-    try:
-        hash(value)
-    except TypeError:
-        raise UnsupportedInput(
-            f"{path} is a {type(value).__name__}, which can neither be bound like a tensor nor "
-            "compared from call to call."
-        ) from None
-    # 1, 1.0 and True are equal, and so are 0.0 and -0.0, but they are not the same program.
-    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-
-
-def map_leaves(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
-    """The same tree with each leaf of one kind replaced; dataclasses are copied, the rest kept."""
-    if isinstance(value, kind):
-        return replace(value)
-    if isinstance(value, dict):
-        return _like_dict(
-            value, {key: map_leaves(item, kind, replace) for key, item in value.items()}
-        )
-    if isinstance(value, (list, tuple)):
-        items = [map_leaves(item, kind, replace) for item in value]
-        own = {name: map_leaves(item, kind, replace) for name, item in _own(value).items()}
-        return _like_sequence(value, items, own)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {
-            f.name: map_leaves(getattr(value, f.name), kind, replace) for f in _init_fields(value)
-        }
-        return _like_dataclass(value, changed)
-    return value
-
-
-def _like_dataclass(original: Any, fields: dict[str, Any]) -> Any:
-    try:
-        return dataclasses.replace(original, **fields)
-    except Exception:  # its own __post_init__ looks at what it is given: no placeholder passes
-        like = copy.copy(original)
-        for name, value in fields.items():
-            object.__setattr__(like, name, value)
-        return like
-
-
-def _init_fields(value: Any) -> list[Any]:
-    return [f for f in dataclasses.fields(value) if f.init]
-
-
-def _like_dict(original: Any, items: dict[Any, Any]) -> Any:
-    if type(original) is dict:
-        return items
-    if dataclasses.is_dataclass(type(original)):  # a transformers ModelOutput is both
-        return type(original)(**items)
-    like = original.copy()
-    like.update(items)
-    return like
-
-
-def _own(value: Any) -> dict[str, Any]:
-    """The attributes of an object of a named tuple's class, besides its fields."""
-    return vars(value) if hasattr(value, "_fields") and hasattr(value, "__dict__") else {}
-
-
-def _like_sequence(original: Any, items: list[Any], own: dict[str, Any]) -> Any:
-    if type(original) is list:
-        return items
-    if not hasattr(original, "_fields"):
-        return type(original)(items)
-    # Its own __new__ may look at what it is given, as PackedSequence's does: no placeholder passes.
-    like = tuple.__new__(type(original), items)
-    if own:
-        vars(like).update(own)
-    return like
-
-
 def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """The path of each tensor of a call, in binding order."""
     return [path for path, leaf in leaves(args, kwargs) if isinstance(leaf, torch.Tensor)]
@@ -222,24 +201,8 @@ def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
 
 def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """(path such as ``args[0].mask``, value) of each leaf of a call, tensor or not."""
-    yield from _leaves(args, "args")
-    yield from _leaves(kwargs, "kwargs")
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for position, item in enumerate(value):
-            yield from _leaves(item, f"{path}[{position}]")
-        for name, item in _own(value).items():
-            yield from _leaves(item, f"{path}.{name}")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
-    else:
-        yield path, value
+    yield from leaves_in(args, "args")
+    yield from leaves_in(kwargs, "kwargs")
 
 
 def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
@@ -255,6 +218,8 @@ def _with_paths(tree: Any) -> list[tuple[Any, Any]]:
         return list(pytree.tree_flatten_with_path(tree)[0])
     except ValueError:  # a class is registered without the names of its parts, as diffusers' are
         return [((number,), leaf) for number, leaf in enumerate(pytree.tree_leaves(tree))]
+    except RecursionError:  # something holds itself
+        return [((path,), leaf) for path, leaf in leaves_in(tree, "")]
 
 
 def _has_meta(value: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import UnsupportedInput
 from ..options import Options
-from .inputs import Call, map_leaves, paths
+from .inputs import Call, paths
 
 
 def micro_batch(call: Call, build: Callable[..., Any], options: Options, number: int = 0) -> Call:
@@ -22,23 +22,18 @@ def micro_batch(call: Call, build: Callable[..., Any], options: Options, number:
     """
     count = options.micro_batches
     split = split_inputs(call, build, options)
-    for path, tensor in zip(paths(call.args, call.kwargs), call.tensors, strict=True):
+    names = paths(call.args, call.kwargs)
+    for path, tensor in zip(names, call.tensors, strict=True):
         if path in split and (tensor.ndim == 0 or tensor.shape[0] % count):
             size = "has no dimension" if tensor.ndim == 0 else f"has {tensor.shape[0]} rows"
             raise UnsupportedInput(
                 f"{path} {size}; it cannot be split into {count} micro-batches.",
                 fix="pass a batch that the number of micro-batches divides, or name the parameter "
                 "in set_gradient_accumulation_steps(..., whole=[...]).",
+                falls_back=False,
             )
-    names = iter(paths(call.args, call.kwargs))
-
-    def part(tensor: torch.Tensor) -> torch.Tensor:
-        return chunk(tensor, number, count) if next(names) in split else tensor
-
-    args, kwargs = map_leaves((call.args, call.kwargs), torch.Tensor, part)
-    tensors: list[torch.Tensor] = []
-    map_leaves((args, kwargs), torch.Tensor, tensors.append)
-    return Call(tensors, call.key, args, kwargs)
+    parts = zip(names, call.tensors, strict=True)
+    return call.over([chunk(t, number, count) if name in split else t for name, t in parts])
 
 
 def chunk(tensor: torch.Tensor, number: int, count: int) -> torch.Tensor:
@@ -57,7 +52,9 @@ def split_inputs(call: Call, build: Callable[..., Any], options: Options) -> fro
     parameters = list(inspect.signature(build).parameters.values())
     unknown = options.whole_inputs - {parameter.name for parameter in parameters}
     if unknown:
-        raise UnsupportedInput(f"build has no parameter {min(unknown)!r} that stays whole.")
+        raise UnsupportedInput(
+            f"build has no parameter {min(unknown)!r} that stays whole.", falls_back=False
+        )
     whole: set[str] = set()
     for position, parameter in enumerate(parameters):
         if parameter.name in options.whole_inputs:

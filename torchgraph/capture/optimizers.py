@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -67,10 +68,10 @@ def clip(optimizer: torch.optim.Optimizer) -> None:
             clip_grad_norm(group["params"], max_norm, norm_type)
 
 
-def scaled_step(optimizer: torch.optim.Optimizer) -> None:
+def scaled_step(optimizer: torch.optim.Optimizer, *closure: Any) -> None:
     """``optimizer.step()`` with each group's lr multiplied by its ``lr_scale``."""
     with _scaled_lr(optimizer):
-        optimizer.step()
+        optimizer.step(*closure)
 
 
 class _scaled_lr:

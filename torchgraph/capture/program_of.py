@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +14,12 @@ from .._torch import storage_id
 from ..aliasing import span
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
-from ..guards import Guards, Modules, ValueGuard
+from ..guards import Guards, Modules, Names, ValueGuard
 from ..options import Options
 from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
+from ..record.host import Host
 from ..record.outcome import Outcome
+from ..structure import Returned
 from .functionalize import functionalize
 from .graph_of import graph_of
 from .inputs import hollow
@@ -35,11 +37,16 @@ class Captured:
     """In the order of the signature's inputs."""
     guards: Guards
     value_guard: ValueGuard | None
-    out_tree: Any
+    out_tree: Returned
+    """What is returned, and done to arguments, without the tensors."""
     calls: list[CallRecord]
     loss_path: str | None
     structure: tuple[Any, ...]
     """``Step.structure()`` at capture."""
+    driven: bool = False
+    """True when the step takes its own update."""
+    host: Host = field(default_factory=Host)
+    """What comes besides the program."""
 
 
 def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Captured:
@@ -69,7 +76,8 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
         _check_branches(program, values)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
     reads = [*outcome.guarded_reads(), *step.scaler_reads()]
-    guards = Guards(step, reads, Modules(outcome.outside, free))
+    names = Names(outcome.guarded_names())
+    guards = Guards(step, reads, Modules(outcome.outside, free), names)
     return Captured(
         program,
         leaves,
@@ -79,6 +87,8 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
         outcome.calls,
         outcome.loss_path,
         step.structure(),
+        outcome.driven,
+        outcome.host,
     )
 
 
@@ -149,7 +159,8 @@ def _without_batch(leaf: Leaf) -> Leaf:
     """A program must not keep the batch alive that it was captured with."""
     if leaf.role is not Role.INPUT:
         return leaf
-    return Leaf(leaf.fqn, leaf.role, [], leaf.path, hollow(leaf.value))
+    root = [] if isinstance(leaf.root, list) else leaf.root
+    return Leaf(leaf.fqn, leaf.role, root, leaf.path, hollow(leaf.value))
 
 
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:

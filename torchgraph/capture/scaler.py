@@ -86,10 +86,11 @@ class Scaling:
         for device in dict.fromkeys(parameter.device for parameter in parameters):
             here = [parameter for parameter in parameters if parameter.device == device]
             zero = torch.zeros((), dtype=torch.float32, device=device)
-            gradients = [parameter.grad for parameter in here]
+            given: list[Any] = [parameter.grad for parameter in here]
+            gradients = [_values(gradient) for gradient in given]
             *unscaled, hit = ops.unscale(gradients, zero, scale.to(device), divide)
-            for parameter, gradient in zip(here, unscaled, strict=True):
-                parameter.grad = gradient
+            for parameter, before, now in zip(here, given, unscaled, strict=True):
+                parameter.grad = _with_values(before, now) if before.is_sparse else now
             found.append(hit.to(scale.device))
         self.found[number] = _sum(found)
 
@@ -99,6 +100,21 @@ class Scaling:
             state = [self._values[name] for name in SCALER_TENSORS]
             numbers = [self._values[name] for name in SCALER_NUMBERS]
             ops.update_scale_(state, _sum(self.found.values()), *numbers)
+
+
+def _values(gradient: torch.Tensor) -> torch.Tensor:
+    """What of a gradient is unscaled: of a sparse one, in eager, its values."""
+    return gradient._values() if gradient.is_sparse else gradient
+
+
+def _with_values(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(
+        gradient._indices(),
+        values,
+        gradient.shape,
+        is_coalesced=gradient.is_coalesced(),
+        check_invariants=False,  # they hold: the indices are those of a gradient
+    )
 
 
 def _sum(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

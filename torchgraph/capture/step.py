@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from .._torch import has_step_hooks, storage_id, tensor_hooks
-from ..aliasing import has_strides, storages_overlap
+from ..aliasing import has_strides, is_opaque, storages_overlap
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
-from ..guards import OwnState
+from ..guards import Classes, OwnState, Scripts, is_script, plain_key, shadows
 from ..program import ParameterGroup, Role
 
 Path = tuple[Any, ...]
@@ -91,10 +91,20 @@ class Step:
     index: dict[int, int] = field(default_factory=dict)
     """id of a tensor -> its leaf."""
     scaler: Scaler | None = None
+    driven: bool = False
+    """True when `build` takes the optimizers' steps itself, as in a loop of the user's own."""
+    tensors_by_name: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Leaves of autograd that no module holds."""
+    containers: Sequence[tuple[str, Any]] = ()
+    """(name, dict, list or cell) in which it may keep tensors from call to call."""
     objects: list[tuple[str, Any]] = field(default_factory=list)
     """What param groups hold besides tensors, numbers and plain values."""
     without_storage: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, layout) of sparse and nested buffers, which are no leaves."""
+    lazy: bool = False
+    """True while a lazy module waits for its first call: then a tensor is none yet."""
+    opaque: list[tuple[str, str]] = field(default_factory=list)
+    """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
     _names: set[str] = field(default_factory=set)
 
     @classmethod
@@ -103,10 +113,16 @@ class Step:
         roots: Mapping[str, nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         scaler: Scaler | None = None,
+        *,
+        driven: bool = False,
+        tensors: Mapping[str, torch.Tensor] | None = None,
+        containers: Sequence[tuple[str, Any]] = (),
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
-        The scaler has made its scale, or is disabled.
+        The scaler has made its scale, or is disabled. In a ``driven`` step optimizers may update
+        what no module holds, and share parameters. ``tensors``: leaves of autograd by name.
+        ``containers``: as the field.
 
         Raises:
             ParameterOutsideGraph, ParameterInTwoOptimizers.
@@ -118,10 +134,12 @@ class Step:
                 if id(module) not in seen:
                     seen.add(id(module))
                     modules[path] = module
-        step = cls(modules, list(optimizers), roots, scaler=scaler)
+        step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
+        step.tensors_by_name, step.containers = dict(tensors or {}), containers
         for path, module in modules.items():
             step._scan_tensors(module._parameters, path, Role.PARAMETER)
             step._scan_tensors(module._buffers, path, Role.BUFFER)
+        step._scan_tensors(dict(step.tensors_by_name), "", Role.PARAMETER)
         owners: dict[int, int] = {}
         for number, optimizer in enumerate(optimizers):
             step._check_parameters(number, optimizer, owners)
@@ -129,19 +147,42 @@ class Step:
         step._scan_scaler(scaler)
         return step
 
+    def again(self, more: Sequence[torch.optim.Optimizer] = ()) -> Step:
+        """As things stand now, with ``more`` optimizers."""
+        return Step.scan(
+            self.roots,
+            [*self.optimizers, *more],
+            self.scaler,
+            driven=self.driven,
+            tensors=self.tensors_by_name,
+            containers=self.containers,
+        )
+
     @property
     def impossible(self) -> str:
         """What keeps every program from holding the step, and the way out; empty: nothing known."""
-        for path, module in self.modules.items():
-            if isinstance(module, torch.jit.ScriptModule):
-                return torchscript(repr(path))
+        module, why = Scripts(self.modules.values()).impossible
+        if why:
+            path = next(path for path, one in self.modules.items() if one is module)
+            return torchscript(repr(path), why)
         if self.without_storage:
             fqn, what = self.without_storage[0]
             return (
                 f"the buffer {fqn} is {what}, and a program holds dense tensors only: keep it "
                 "dense, or its indices and values as buffers"
             )
+        if self.opaque:
+            fqn, kind = self.opaque[0]
+            return (
+                f"{fqn} is a {kind}, a tensor with a dispatch of its own, and a program holds "
+                "plain tensors only: keep what it is made of"
+            )
         return ""
+
+    @property
+    def scripted(self) -> bool:
+        """True with TorchScript modules: their methods count calls, which nothing takes back."""
+        return any(map(is_script, self.modules.values()))
 
     def parameter_fqn(self, parameter: torch.Tensor) -> str:
         """The name of a parameter of the Graph."""
@@ -168,7 +209,7 @@ class Step:
             (
                 path,
                 id(m),
-                id(vars(m).get("forward")),
+                type(m),
                 *(tuple(map(id, getattr(m, h).values())) for h in hooks),
             )
             for path, m in self.modules.items()
@@ -184,7 +225,18 @@ class Step:
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
         objects = tuple((fqn, id(value)) for fqn, value in self.objects)
         own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
-        return modules, ties, statics, groups, hooked, objects, own
+        used = list(self.modules.values())
+        classes = Classes(map(type, (*used, *self.optimizers))).key
+        patched = tuple((id(held), name, id(value)) for held, name, value in shadows(used))
+        marks = tuple(
+            (leaf.fqn, name, plain_key(value))
+            for _, leaf in self.tensors()
+            if leaf.in_module
+            for name, value in vars(leaf.value).items()
+        )
+        scripts = Scripts(used).key
+        others = (classes, patched, marks, scripts)
+        return modules, ties, statics, groups, hooked, objects, own, *others
 
     def scaler_reads(self) -> Iterator[tuple[str, Any, str, Any]]:
         """The tensors of a GradScaler, as attributes that must stay the same objects."""
@@ -204,7 +256,8 @@ class Step:
 
     def shares_memory(self, tensors: Sequence[torch.Tensor]) -> bool:
         """True when one of ``tensors`` lies in the memory of a state."""
-        states = [leaf.value for _, leaf in self.tensors() if leaf.value.numel()]
+        held = (leaf.value for _, leaf in self.tensors())
+        states = [value for value in held if value.numel() and not is_opaque(value)]
         memory = set(map(storage_id, states))
         return any(storage_id(tensor) in memory for tensor in tensors) or storages_overlap(
             tensors, states
@@ -220,13 +273,21 @@ class Step:
         for name, tensor in holder.items():
             if tensor is None:
                 continue
+            if nn.parameter.is_lazy(tensor):
+                self.lazy = True
+                continue
+            if is_opaque(tensor):
+                self.opaque.append((f"{path}.{name}", type(tensor).__name__))
+                if role is Role.BUFFER:
+                    continue
             if role is Role.BUFFER and not has_strides(tensor):
                 what = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
                 self.without_storage.append((f"{path}.{name}", what))
                 continue
             known = self.index.get(id(tensor))
             if known is None:
-                self._add(Leaf(f"{path}.{name}", role, holder, (name,), tensor))
+                fqn = f"{path}.{name}" if path else name
+                self._add(Leaf(fqn, role, holder, (name,), tensor))
             else:
                 self.places.append(Place(holder, name, known))
 
@@ -244,7 +305,8 @@ class Step:
         given = [id(p) for group in optimizer.param_groups for p in group["params"]]
         # Leaves that no module holds, beside those of modules; an optimizer of another model is an
         # oversight.
-        strangers = set(given) if any(one in self.index for one in given) else set()
+        mixed = self.driven or any(one in self.index for one in given)
+        strangers = set(given) if mixed else set()
         for group_number, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
                 if id(parameter) not in self.index and id(parameter) in strangers:
@@ -256,7 +318,8 @@ class Step:
                         f"shape {tuple(parameter.shape)} (param group {group_number}, position "
                         f"{position}) that no module of the Graph holds."
                     )
-                if owners.setdefault(id(parameter), number) != number:
+                shared = owners.setdefault(id(parameter), number) != number
+                if shared and not self.driven:
                     raise ParameterInTwoOptimizers(
                         f"{self.parameter_fqn(parameter)!r} is in optimizer "
                         f"{owners[id(parameter)]} and in optimizer {number}."
@@ -314,9 +377,9 @@ class Step:
             self.objects.append((fqn, value))
 
 
-def torchscript(what: str) -> str:
+def torchscript(what: str, why: str) -> str:
     """Why no program can be made of a step with a TorchScript module."""
     return (
-        f"{what} is TorchScript, whose attributes and flags no program can follow: give the Graph "
+        f"{what} is TorchScript, and {why}, which no program can follow: give the Graph "
         "the nn.Module that torch.jit.script or torch.jit.trace was called with"
     )

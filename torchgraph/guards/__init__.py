@@ -6,7 +6,10 @@ from .checks import (
     same_attribute as same_attribute,
     same_value as same_value,
 )
+from .classes import Classes as Classes, shadows as shadows, stands_in as stands_in
 from .guards import Guards as Guards, Modules as Modules, check_gradients as check_gradients
-from .optimizers import OwnState as OwnState
+from .names import Name as Name, Names as Names
+from .optimizers import OwnState as OwnState, plain_key as plain_key
+from .scripts import Scripts as Scripts, is_script as is_script
 from .tensors import Starts as Starts, starts_of_like as starts_of_like
 from .values import ValueGuard as ValueGuard

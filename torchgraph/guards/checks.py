@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from .classes import shadows
 from .tensors import TensorHooks
 
 _STATE = ("_parameters", "_buffers", "_modules")
@@ -178,34 +179,42 @@ class Attributes:
 
 
 class Instances:
-    """What each module is and holds itself: its class, how many attributes, which dicts of state.
+    """What each module is and holds itself: its class, which attributes, which dicts of state.
 
-    Attributes come and go when a ``forward`` is patched; one that was is compared.
+    Those that take the place of a function of its class, as a patched ``forward``, are compared.
     """
 
     def __init__(self, modules: Sequence[Any]) -> None:
         self._modules = modules
         self._classes = list(map(type, modules))
         self._own = [vars(module) for module in modules]
-        self._sizes = list(map(len, self._own))
-        self._state = list(chain.from_iterable(map(_state_of, self._own)))
-        self._patched = [(own, own["forward"]) for own in self._own if "forward" in own]
+        self._keys = list(chain.from_iterable(self._own))
+        # TorchScript's have views of what is in C++ instead, or nothing: see `Scripts`.
+        self._plain = [own for own in self._own if _is_plain(own)]
+        self._state = list(chain.from_iterable(map(_state_of, self._plain)))
+        self._patched = shadows(modules)
 
     def hold(self) -> bool:
         """True when nothing changed but the values of attributes."""
         if list(map(type, self._modules)) != self._classes:
             return False
-        if list(map(len, self._own)) != self._sizes:
+        if list(chain.from_iterable(self._own)) != self._keys:
             return False
-        state = chain.from_iterable(map(_state_of, self._own))
+        state = chain.from_iterable(map(_state_of, self._plain))
         if not all(map(operator.is_, state, self._state)):
             return False
-        return all(own.get("forward") is forward for own, forward in self._patched)
+        return all(own.get(name) is value for own, name, value in self._patched)
 
     def compile(self, checks: Any) -> None:
         """Add this, and what those dicts hold, to the compiled checks."""
         for module, own in zip(self._modules, self._own, strict=True):
-            checks.instance(module, own, _STATE)
-            checks.members(*_state_of(own))
-        for own, forward in self._patched:
-            checks.item(own, "forward", forward)
+            plain = _is_plain(own)
+            checks.instance(module, own, _STATE if plain else ())
+            checks.members(*(_state_of(own) if plain else ()))
+        for own, name, value in self._patched:
+            checks.item(own, name, value)
+
+
+def _is_plain(own: dict[str, Any]) -> bool:
+    """True for what nn.Module.__init__ has made."""
+    return isinstance(own.get("_modules"), dict)

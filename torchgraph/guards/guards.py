@@ -7,6 +7,7 @@ very same does Python look again, accept it (an equal value) or say what changed
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +16,12 @@ import torch
 from .. import _extension
 from ..errors import GradPresent
 from ..program import Role, TensorMeta
-from .checks import Attributes, Hooks, Instances, Members, Read
+from .checks import Attributes, Hooks, Instances, Members, Read, same_value
+from .classes import Classes
 from .layout import layout
+from .names import Names
 from .optimizers import OptimizerGuard
+from .scripts import Scripts, is_script
 from .tensors import TensorMatch, has_layout
 
 _grad: Any = torch.Tensor.grad  # a C property
@@ -34,36 +38,58 @@ class Modules:
         more: Sequence[torch.Tensor] = (),
         roots: dict[str, Any] | None = None,
         hooked: Sequence[torch.Tensor] = (),
+        classes: Sequence[type] = (),
     ) -> None:
+        """``classes``: those of other objects, besides the modules'."""
         self._roots = {} if roots is None else roots
-        self._children = Members([self._roots, *(m._modules for m in modules)])
-        self._tensors = Members([held for m in modules for held in (m._parameters, m._buffers)])
+        self._scripts = Scripts(modules)
+        plain = [module for module in modules if not is_script(module)]
+        self._children = Members([self._roots, *(m._modules for m in plain)])
+        self._tensors = Members([held for m in plain for held in (m._parameters, m._buffers)])
         self._hooks = Hooks(modules, hooked)
         self._instances = Instances(modules)
-        state = [v for v in (*self._tensors.expected, *more) if v is not None]
+        self._classes = Classes([*map(type, modules), *classes])
+        scripted = self._scripts.tensors
+        state = [v for v in (*self._tensors.expected, *scripted, *more) if v is not None]
         self.tensors = list({id(tensor): tensor for tensor in state}.values())
         self._metadata = TensorMatch(self.tensors)
+        self._spaces: list[Any] = list(map(vars, self.tensors))
+        self._marks = Members(self._spaces)
 
     def broken(self) -> str:
         """What changed, in words; empty when nothing did."""
         if not self._instances.hold():
             return "a module was given another class, another forward, more or fewer attributes"
+        if not self._classes.hold():
+            return f"{self._classes.changed()} was replaced"
         if not self._children.hold():
             return "a sub-module was added, removed or replaced"
         if not self._tensors.hold():
             return "a parameter or buffer was added, removed or replaced"
+        if not self._scripts.hold():
+            return "an attribute of a TorchScript module changed"
         if not self._hooks.hold():
             return "a hook was added, removed or replaced"
         if not self._metadata.hold():
             return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
+        if not (self._same_spaces() and self._marks.hold(same_value)):
+            return "an attribute of a parameter or buffer changed"
         return ""
+
+    def _same_spaces(self) -> bool:
+        """False where tensors were swapped, attributes and all."""
+        return all(map(operator.is_, map(vars, self.tensors), self._spaces))
 
     def compile(self, checks: Any) -> None:
         """Add this to the compiled checks."""
         checks.members(self._roots)
+        self._classes.compile(checks)
+        if self._scripts:
+            checks.call(self._scripts.hold, ())
         self._instances.compile(checks)
         self._hooks.compile(checks)
-        self._metadata.compile(checks)
+        self._metadata.compile(checks, self._same_spaces)
+        checks.members(*self._spaces)
 
 
 class Guards:
@@ -72,13 +98,21 @@ class Guards:
     ``outside`` is what `build` used although no attribute of the Graph holds it.
     """
 
-    def __init__(self, step: Any, reads: Sequence[Read], outside: Modules) -> None:
+    def __init__(
+        self, step: Any, reads: Sequence[Read], outside: Modules, names: Names | None = None
+    ) -> None:
         self.reads = tuple(reads)
+        self.names = names or Names(())
         self.outside = outside
         self._attributes = Attributes(self.reads)
         parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
         hooked = parameters if step.optimizers else []
-        self._modules = Modules(list(step.modules.values()), roots=step.roots, hooked=hooked)
+        self._modules = Modules(
+            list(step.modules.values()),
+            roots=step.roots,
+            hooked=hooked,
+            classes=list(map(type, step.optimizers)),
+        )
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
         self.optimizers = [OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)
@@ -110,7 +144,8 @@ class Guards:
             reason = guard.broken()
             if reason:
                 return reason
-        return self.outside.broken()
+        moved = self.names.which()
+        return f"{moved} changed" if moved else self.outside.broken()
 
     def _compile(self, checks: Any) -> Any:
         """Compiled checks that hold as long as all is what it is now, just found to be good."""
@@ -122,6 +157,7 @@ class Guards:
         for guard in self.optimizers:
             guard.compile(checks)
         self._attributes.compile(checks)
+        self.names.compile(checks)
         checks.leaves([tensor for tensor in self._trainable if has_layout(tensor)])
         others = [tensor for tensor in self._trainable if not has_layout(tensor)]
         checks.gradients(_grad.__objclass__, "grad", others)
@@ -147,7 +183,8 @@ class Guards:
         """(what, value) of every guarded attribute and optimizer setting, for ``report()``."""
         attributes = [(f"{path}.{name}", value) for path, _, name, value in self.reads]
         settings = [(static.fqn, static.value) for static in self._statics]
-        return [(name, _described(value)) for name, value in (*attributes, *settings)]
+        found = [(name, _described(value)) for name, value in (*attributes, *settings)]
+        return [*found, *self.names.values()]
 
 
 def _described(value: Any) -> str:

@@ -45,6 +45,12 @@ class Layout(NamedTuple):
     """How the AutogradMeta begins of a tensor that is no view of another."""
     offset: int
     """In the TensorImpl: the storage offset."""
+    shape: int
+    """In the TensorImpl: the length of dimension 0."""
+    strides: int
+    """In the TensorImpl: the stride of dimension 0."""
+    dims: int
+    """How many dimensions there is room for; a tensor with more keeps them elsewhere."""
     storage: int
     """In the TensorImpl: the address of its storage."""
     start: int
@@ -81,6 +87,7 @@ def _layout() -> Layout:
         *_gradient(autograd),
         _no_view(autograd),
         _offset(),
+        *_dimensions(),
         storage,
         start,
     )
@@ -94,6 +101,17 @@ def _offset() -> int:
     tensor.as_strided_((1,), (1,), 1)
     now = _words(address, _IMPL)
     return _WORD * _only([i for i, word in enumerate(now) if word != before[i]])
+
+
+def _dimensions() -> tuple[int, int, int]:
+    shape, strides = (101, 103, 107, 109, 113), (127, 131, 137, 139, 149)
+    tensor = torch.empty_strided(shape, strides, device="meta")
+    words = _words(addresses([tensor])[0], _IMPL)
+    places = [
+        _WORD * _only([i for i in range(len(words)) if words[i : i + len(run)] == [*run]])
+        for run in (shape, strides)
+    ]
+    return places[0], places[1], len(shape)
 
 
 def _metadata() -> Span:

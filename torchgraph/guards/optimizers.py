@@ -46,11 +46,12 @@ _KNOWN_ATTRIBUTES = frozenset({"state", "param_groups", "defaults", *OPTIMIZER_A
 
 def _own(value: Any) -> Any:
     if isinstance(value, (list, dict)):
-        return (id(value), tuple(map(_alone, _content(value))))
-    return _alone(value)
+        return (id(value), tuple(map(plain_key, _content(value))))
+    return plain_key(value)
 
 
-def _alone(value: Any) -> Any:
+def plain_key(value: Any) -> Any:
+    """Equal for the same object, or the same number or string."""
     plain = isinstance(value, (bool, int, float, complex, str, type(None)))
     return (type(value), repr(value)) if plain else id(value)
 

@@ -17,9 +17,6 @@ from .layout import layout
 _AT_ONCE = 16
 
 
-_INLINE_DIMS = 5  # a tensor with more keeps shape and strides elsewhere
-
-
 class TensorMatch:
     """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in C++."""
 
@@ -32,10 +29,14 @@ class TensorMatch:
         """True when all are as they were."""
         return all(check(*tensors) for check, tensors in (*self._plain, *self._others))
 
-    def compile(self, checks: Any) -> None:
-        """Add this to the compiled checks."""
+    def compile(self, checks: Any, also: Callable[[], bool]) -> None:
+        """Add this to the compiled checks, and ``also``, asked where a tensor lies elsewhere."""
+
+        def both(check: Callable[..., bool]) -> Callable[..., bool]:
+            return lambda *tensors: check(*tensors) and also()
+
         for check, tensors in self._plain:
-            checks.tensors(check, tensors)
+            checks.tensors(both(check), tensors)
         for check, tensors in self._others:
             checks.call(check, tensors)
 
@@ -47,8 +48,8 @@ def has_layout(tensor: torch.Tensor) -> bool:
 
 
 def _has_metadata(tensor: torch.Tensor) -> bool:
-    inline = tensor.layout is torch.strided and tensor.ndim <= _INLINE_DIMS
-    return inline and layout() is not None
+    known = layout()
+    return known is not None and tensor.layout is torch.strided and tensor.ndim <= known.dims
 
 
 Starts = Callable[[tuple[Any, ...]], "tuple[int, ...] | None"]

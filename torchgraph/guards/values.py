@@ -46,7 +46,7 @@ class ValueGuard:
                 found = known.get(key, _UNKNOWN)
                 if found is _UNKNOWN:
                     with torch.no_grad():
-                        found = self._functions[form](*[values[i] for i in inputs])
+                        found = _key(self._functions[form](*[values[i] for i in inputs]))
                 self._known[key] = found
             if found != expected:
                 return False
@@ -54,7 +54,7 @@ class ValueGuard:
         return True
 
     def _by_form(self) -> list[tuple[int, tuple[int, ...], Any]]:
-        """(function, the inputs that it takes, the value wanted) of each condition, once."""
+        """(function, the inputs that it takes, the `_key` wanted) of each condition, once."""
         positions = {n: i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder"))}
         forms: dict[Any, int] = {}
         found = []
@@ -65,7 +65,7 @@ class ValueGuard:
             if form == len(self._functions):
                 self._functions.append(_function(self.gm, nodes))
             inputs = tuple(positions[node] for node in nodes if node.op == "placeholder")
-            found.append((form, inputs, expected))
+            found.append((form, inputs, _key(expected)))
         return list(dict.fromkeys(found))
 
 
@@ -112,4 +112,5 @@ def _key(value: Any) -> Any:
         if value.ndim or value.device.type != "cpu":
             return object()
         return (value.dtype, _key(value.item()))
-    return (type(value), value if value else repr(value))  # 0.0 and -0.0 are equal
+    plain = value and value == value and type(value) is not complex
+    return (type(value), value if plain else repr(value))  # 0.0 equals -0.0, and NaN nothing

@@ -37,7 +37,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
             tensor = tensor.to_dense()
         if tensor.is_floating_point() and tensor.element_size() > 1:  # float8 knows no isnan
             tensor = tensor.masked_fill(tensor.isnan(), torch.nan)
-        return tensor.contiguous().reshape(-1).view(torch.uint8)
+        # A dim of size 1 may have any stride, which ``contiguous`` keeps.
+        return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def gap(left: Any, right: Any) -> float | None:

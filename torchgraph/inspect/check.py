@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx, nn
+from torch import fx
 
-from ..amp import Scaler
 from ..capture.inputs import Call
 from ..capture.step import Step
 from ..each import expanded
 from ..errors import NotSupported, SourceLine
+from ..options import Options
 from ..program import (
     SKIPPED_BY,
     OutputKind,
@@ -89,10 +89,9 @@ def check(
     replay: Replay,
     build: Callable[..., Any],
     call: Call,
-    modules: Mapping[str, nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
-    scaler: Scaler | None,
-    graph: Any,
+    scan: Callable[[], Step],
+    owners: Sequence[Any],
+    options: Options,
 ) -> Divergence | None:
     """Compare one step of the program in ``replay`` with ``build`` and the optimizers' own steps.
 
@@ -100,7 +99,8 @@ def check(
     them as it likes. Only when they differ are the nodes compared.
 
     Args:
-        graph: the object that ``build`` belongs to; its attributes are put back, too.
+        scan: gives the step as it is now.
+        owners: objects besides modules and optimizers whose attributes are put back, too.
     """
     if replay.program.signature.micro_batches > 1:
         raise NotSupported(
@@ -108,7 +108,6 @@ def check(
             "are several.",
             fix="set_gradient_accumulation_steps(1) and check one micro-batch.",
         )
-    options = graph.config.options
     if options.amp is not None and options.autocast is None:
         raise NotSupported(
             "graph.check() compares with eager, which has no colouring as policy='oneflow'.",
@@ -116,8 +115,8 @@ def check(
         )
     autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
-    eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
-    side = _GraphSide(replay, call, Step.scan(modules, optimizers, scaler))
+    eager = Eager(built, call, scan, owners, options, replay.leaves)
+    side = _GraphSide(replay, call, scan())
     expected = eager.run()
     executable = op_by_op(replay.executable, replay.program)
     got = side.run(executable.function, executable.outputs)
@@ -157,7 +156,8 @@ class _GraphSide:
 
     def __init__(self, replay: Replay, call: Call, step: Step) -> None:
         self._replay = replay
-        self._call = call
+        self._call = replay.captured.host.extended(call)
+        self._returned = len(replay.captured.out_tree.names)
         self._statics = {static.fqn: static.value for static in step.statics}
 
     def run(
@@ -181,9 +181,8 @@ class _GraphSide:
             for out, value in pairs
             if out.kind is OutputKind.UPDATE and optimizer_of(out.target) not in skipped
         }
-        found = {
-            f"output{out.target}": value for out, value in pairs if out.kind is OutputKind.USER
-        }
+        users = [(out, value) for out, value in pairs if out.kind is OutputKind.USER]
+        found = {f"output{out.target}": value for out, value in users[: self._returned]}
         found.update(self._statics)
         found.update((leaf.fqn, value) for leaf, value in zip(leaves, values, strict=True))
         return {**found, **ends, GENERATOR: generator}

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
-from torch import nn
 
 from .._torch import TorchDispatchMode, engine_watch
-from ..amp import Scaler
-from ..capture.inputs import Call, map_leaves, paths
+from ..capture.inputs import Call, paths
 from ..capture.optimizers import step as step_all
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
 from ..options import Options
 from ..program import Role
+from ..record.own_steps import scheduler_classes
+from ..structure import Contents, Returned
 from . import bits
 from .ops import base_name
 from .snapshot import Snapshot
@@ -83,24 +84,23 @@ class Eager:
         self,
         build: Callable[..., Any],
         call: Call,
-        modules: Mapping[str, nn.Module],
-        optimizers: Sequence[torch.optim.Optimizer],
-        scaler: Scaler | None,
+        scan: Callable[[], Step],
+        owners: Sequence[Any],
         options: Options,
         leaves: Sequence[Leaf],
-        graph: Any,
     ) -> None:
-        self._scaler = scaler
+        """``owners``: objects besides modules and optimizers whose attributes are put back."""
         self._options = options
         self._build = build
         self._call = call
-        self._modules = modules
-        self._optimizers = optimizers
+        self._names = paths(call.args, call.kwargs)
+        self._scan = scan
+        step = scan()
         self._outside = [leaf for leaf in leaves if leaf.role is Role.FREE]
-        below = [child for module in modules.values() for child in module.modules()]
         tensors = [*call.tensors, *(leaf.value for leaf in leaves if leaf.role is not Role.INPUT)]
-        scalers = [] if scaler is None else [scaler]
-        self._snapshot = Snapshot([graph, *below, *optimizers, *scalers], tensors)
+        scalers = [] if step.scaler is None else [step.scaler]
+        held = [*step.modules.values(), *step.optimizers, *scalers]
+        self._snapshot = Snapshot([*owners, *held], tensors)
 
     def run(self, journal: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
         """One step. What it returned and every state after it, by name; the user's things stay.
@@ -108,15 +108,23 @@ class Eager:
         ``journal`` is entered for `build`, and again for the optimizers' steps.
         """
         watch = nullcontext() if journal is None else journal
-        with self._snapshot.kept(), torch.autograd.set_multithreading_enabled(False):
-            leaves = self._scan().leaves
+        contents = Contents(self._call.args, self._call.kwargs)
+        with (
+            contents.kept(),
+            self._snapshot.kept(),
+            torch.autograd.set_multithreading_enabled(False),
+        ):
+            step = self._scan()
+            leaves, optimizers = step.leaves, step.optimizers
             scaling = Scaling.over(leaves, [leaf.value for leaf in leaves])
-            with watch, _first_gradients(scaling.scaled):
+            first = nullcontext() if step.driven else _first_gradients(scaling.scaled)
+            with watch, first, _without_schedulers(driven=step.driven):
                 returned = self._build(*self._call.args, **self._call.kwargs)
-            ends = _outputs(returned)
-            with watch:
-                parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
-                step_all(self._optimizers, parameters, scaling, self._options)
+            ends = _outputs(Returned(returned, contents))
+            if not step.driven:
+                with watch:
+                    parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
+                    step_all(optimizers, parameters, scaling, self._options)
             ends.update(self._states())
             ends[GENERATOR] = torch.get_rng_state()
         return ends
@@ -127,16 +135,25 @@ class Eager:
         self.run(journal)
         return journal
 
-    def _scan(self) -> Step:
-        return Step.scan(self._modules, self._optimizers, self._scaler)
-
     def _states(self) -> dict[str, Any]:
         step = self._scan()
         found = {static.fqn: static.value for static in step.statics}
         found.update((leaf.fqn, copied(leaf.value)) for leaf in (*step.leaves, *self._outside))
-        names = paths(self._call.args, self._call.kwargs)
-        found.update(zip(names, map(copied, self._call.tensors), strict=True))
+        found.update(zip(self._names, map(copied, self._call.tensors), strict=True))
         return found
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+@contextmanager
+def _without_schedulers(*, driven: bool) -> Iterator[None]:
+    """Schedulers that `build` steps are no part of its program."""
+    with ExitStack() as stack:
+        for cls in scheduler_classes() if driven else ():
+            stack.enter_context(mock.patch.object(cls, "step", _nothing))
+        yield
 
 
 def _first_gradients(
@@ -145,12 +162,10 @@ def _first_gradients(
     return engine_watch(lambda roots: None, lambda: None, lambda accumulates: nullcontext(), scaled)
 
 
-def _outputs(returned: Any) -> dict[str, Any]:
+def _outputs(came: Returned) -> dict[str, Any]:
     """By path: ``output``, ``output[0]``, ``output['loss']``."""
-    found: list[torch.Tensor] = []
-    map_leaves(returned, torch.Tensor, lambda tensor: found.append(copied(tensor)))
-    names = (f"output{path.removeprefix('args[0]')}" for path in paths((returned,), {}))
-    return dict(zip(names, found, strict=True))
+    names = (f"output{path}" for path in came.names)
+    return dict(zip(names, map(copied, came.tensors), strict=True))
 
 
 def copied(value: Any) -> Any:

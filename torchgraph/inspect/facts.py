@@ -14,6 +14,7 @@ from .. import effects
 from ..debug import text
 from ..each import calls
 from ..errors import SourceLine
+from ..fallback import EagerCalls
 from ..guards import ValueGuard
 from ..program import Phase, Program, Role, provenance
 from ..replay.graphs import cuda_graphs
@@ -52,6 +53,18 @@ class Stage:
 
     name: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How the calls of the Graph have run."""
+
+    programs: int = 0
+    """By a program alone."""
+    recorded: int = 0
+    """In eager, to be recorded or to confirm a program."""
+    eager: tuple[EagerCalls, ...] = ()
+    """In eager for another reason, by signature and reason."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +271,7 @@ def steps(replay: Replay) -> Steps | None:
     return Steps(len(taken), statistics.median(taken), min(taken), max(taken))
 
 
-def held(replay: Replay, reported: Replay, peak: int | None) -> Held:
+def held(replay: Replay, reported: Replay | None, peak: int | None) -> Held:
     """What the cache holds in ``replay``, which allocates ``peak`` bytes when it runs."""
     constants = sum(entry.nbytes for entry in baked.constants(replay.program))
     casts = sum(tensor.nbytes for tensor in replay.derived.tensors)

@@ -6,19 +6,18 @@ Not counted is what is there before it: parameters, buffers, optimizer state, ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch import nn
 from torch.profiler import record_function
 
 from .._torch import below_autograd
-from ..amp import Scaler
 from ..capture.inputs import Call
+from ..capture.step import Step
 from ..lower import Executable, Lowered, Plan
 from ..lower.allocations import METHOD, recorded, taken
 from ..lower.planning import MemoryPlan, planned_peak
@@ -86,10 +85,9 @@ def measured(
     replay: Replay,
     build: Callable[..., Any],
     call: Call,
-    modules: Mapping[str, nn.Module],
-    optimizers: Sequence[torch.optim.Optimizer],
-    scaler: Scaler | None,
-    graph: Any,
+    scan: Callable[[], Step],
+    owners: Sequence[Any],
+    options: Options,
 ) -> Peaks:
     """The peaks of one step with the arguments of ``call``, on copies of the states; and eager's.
 
@@ -97,11 +95,10 @@ def measured(
     with gradient accumulation. On a GPU nothing is measured here: torch.cuda.max_memory_allocated
     says it.
     """
-    options = graph.config.options
     found = planned(replay, options, probe=True)
     if replay.devices != {"cpu"}:
         return replace(found, notes=(*found.notes, "measured on the CPU alone"))
-    arguments = iter(call.tensors)
+    arguments = iter(replay.captured.host.extended(call).tensors)
     values = [
         copied(next(arguments) if leaf.role is Role.INPUT else _now(leaf)) for leaf in replay.leaves
     ]
@@ -113,7 +110,7 @@ def measured(
         return found
     autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
-    eager = Eager(built, call, modules, optimizers, scaler, options, replay.leaves, graph)
+    eager = Eager(built, call, scan, owners, options, replay.leaves)
     steps = recorded(lambda: eager.run(_Span()))
     return replace(found, eager=steps[_STEP].peak)
 

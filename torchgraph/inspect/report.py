@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console, Group, RenderableType
 
 from ..cache import ProgramCache
 from ..capture.inputs import Call
+from ..fallback import Fallback
 from ..options import Options
 from ..program import PassRecord, Refusal, Role
 from ..replay.confirm import Confirmation
 from ..replay.replay import Replay
 from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
-from .facts import Branch, Guard, Memory, PhaseCount, Predicate, Programs, Stage, Steps
+from .facts import Branch, Calls, Guard, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks
 from .precision import Precision, precision
 from .recomputation import Recomputation
@@ -32,7 +33,10 @@ class Report:
     name: str
     """Of the Graph: ``TrainGraph_0``."""
     backend: str
-    """That which runs: ``"inductor"``, ``"aten"``, or ``"aten (inductor failed: ...)"``."""
+    """That which runs: ``"inductor"``, ``"aten"``, or ``"aten (inductor failed: ...)"``.
+
+    ``"eager"`` where no program can hold the step: then ``calls`` is what there is to say.
+    """
     stages: tuple[Stage, ...]
     passes: tuple[PassRecord, ...]
     """In the order in which they ran."""
@@ -67,6 +71,8 @@ class Report:
     """Values of tensors that Python read, which each step must find again."""
     confirmation: Confirmation | None = None
     """How compiled code was compared with the `aten` program; None while there is none."""
+    calls: Calls = field(default_factory=Calls)
+    """How the calls so far have run, and why where it was in eager."""
     backend_plan: str = ""
     """When `auto` switches to Inductor's code and why, since when it runs, or why it does not."""
 
@@ -74,21 +80,24 @@ class Report:
     def of(
         cls,
         name: str,
-        replay: Replay,
+        replay: Replay | None,
         call: Call,
         cache: ProgramCache,
         options: Options,
         seconds: Mapping[str, float],
+        fallback: Fallback,
         measured: Peaks | None = None,
     ) -> Report:
-        """The report of the program in ``replay``, which was captured for ``call``.
+        """The report of the program in ``replay``, which was captured for ``call``; None: of none.
 
         ``measured``: its peaks, where they were measured.
         """
+        calls = Calls(cache.served, fallback.recorded, fallback.eager)
+        if replay is None:
+            return cls._of_eager(name, cache, options, calls)
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
         values = baked.collect(program, call, optimizers)
-        held = tuple(facts.held(one, replay, peaks.of_values(one)) for one in cache)
         return cls(
             name=name,
             backend=facts.backend(replay),
@@ -96,9 +105,8 @@ class Report:
             passes=tuple(program.history),
             nodes=facts.nodes(captured.program, program, replay.executable.programs),
             memory=facts.memory(program, values),
-            programs=Programs(
-                held, options.cache_size, cache.hits, cache.misses, tuple(cache.reasons)
-            ),
+            programs=_held(cache, replay, options),
+            calls=calls,
             branches=facts.branches(captured.value_guard),
             moving=tuple(spec.fqn for spec in program.signature.roles(Role.SCALAR)),
             guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
@@ -116,7 +124,31 @@ class Report:
             gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
         )
 
+    @classmethod
+    def _of_eager(cls, name: str, cache: ProgramCache, options: Options, calls: Calls) -> Report:
+        return cls(
+            name=name,
+            backend="eager",
+            stages=(),
+            passes=(),
+            nodes=(),
+            memory=Memory(0, 0, 0, 0, 0),
+            programs=_held(cache, None, options),
+            branches=(),
+            moving=(),
+            guards=(),
+            guard_form="python",
+            baked=(),
+            peaks=Peaks(None, False, ()),
+            cuda_graph="no program",
+            refusals=(),
+            calls=calls,
+        )
+
     def __rich__(self) -> RenderableType:
+        if self.backend == "eager":
+            head = tables.head(self.name, self.backend, self.nodes, self.steps, "")
+            return Group(head, tables.calls(self.calls), tables.programs(self.programs))
         return Group(
             tables.head(
                 self.name,
@@ -136,6 +168,7 @@ class Report:
             tables.confirmation(self.confirmation),
             tables.cuda_graph(self.cuda_graph, self.refusals),
             recomputation.rendered(self.recomputed),
+            tables.calls(self.calls),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
             tables.guards(self.guards, self.moving, self.guard_form),
@@ -150,3 +183,8 @@ class Report:
         with screen.capture() as capture:
             screen.print(self)
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _held(cache: ProgramCache, reported: Replay | None, options: Options) -> Programs:
+    held = tuple(facts.held(one, reported, peaks.of_values(one)) for one in cache)
+    return Programs(held, options.cache_size, cache.hits, cache.misses, tuple(cache.reasons))

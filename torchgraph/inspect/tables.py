@@ -17,7 +17,7 @@ from ..lower.planning import MemoryPlan
 from ..program import PassRecord, Refusal
 from ..replay.confirm import Confirmation
 from .baked import Baked, Kind
-from .facts import Branch, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
+from .facts import Branch, Calls, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks
 from .precision import Precision
 
@@ -171,6 +171,18 @@ def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
         for left in plan.arena.outside:
             table.add_row(f"outside: {left.reason}", size(left.nbytes), str(left.values))
     return section(table)
+
+
+def calls(found: Calls) -> RenderableType:
+    """How the calls so far have run."""
+    eager = sum(one.count for one in found.eager)
+    title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
+    table = empty_table(title, ("in eager", "left"), ("calls", "right"), ("why", "left"))
+    for one in found.eager[:_SHOWN]:
+        table.add_row(one.serves, str(one.count), one.why)
+    if not found.eager:
+        return Text(f"\n{title}", "bold")
+    return section(table, *_more(len(found.eager)))
 
 
 def programs(cache: Programs) -> RenderableType:

@@ -8,7 +8,7 @@ holds none of it. What the caller gets is never in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch import fx
 from .. import effects
 from .._torch import OpOverload
 from ..program import Program
-from ..values import sized_by_data
+from ..values import is_contiguous, sized_by_data
 from . import slots
 from .forms import OutForm, minds_form, out_form
 from .lifetimes import Lifetimes, Value, live_bytes, most, results
@@ -35,6 +35,8 @@ _NO_ROOM = "no room that pays"
 
 COPIES = frozenset({aten.clone.default, aten._to_copy.default})
 """Written into a slot by ``copy_``."""
+
+_BY_OFFSET = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
 
 # Those whose two forms run the same kernel, besides elementwise ones.
 _SAME_KERNEL = frozenset(
@@ -75,6 +77,8 @@ def form_of(node: fx.Node) -> OutForm | None:
     name = node.target._schema.name.removeprefix("aten::")
     if torch.Tag.pointwise not in node.target.tags and name not in _SAME_KERNEL:
         return None
+    if "batch_norm" in name and not is_contiguous(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node
+        return None  # given where to write, it goes through the elements in another order
     return None if minds_form(node) else out_form(node.target)
 
 
@@ -124,6 +128,7 @@ class _Sizes:
         self._lifetimes = lifetimes
         self._workspaces = workspaces
         self._reasons = {value: _why_not(lifetimes, value) for value in lifetimes.values}
+        self._reasons |= dict.fromkeys(_by_offset(lifetimes), "read at an offset into its memory")
         self.fit = [value for value in lifetimes.values if not self._reasons[value]]
 
     def crowd(self) -> list[Value]:
@@ -160,6 +165,13 @@ class _Sizes:
 def _results(lifetimes: Lifetimes, node: fx.Node) -> list[Value | None]:
     """What the results of a call are allocated as; None for one that is not."""
     return [lifetimes.of(node, i) for i in range(len(results(node)))]
+
+
+def _by_offset(lifetimes: Lifetimes) -> Iterator[Value]:
+    """What ``as_strided`` shows: it counts from where the memory begins, not from the slot."""
+    for node in lifetimes.nodes:
+        if node.target in _BY_OFFSET:
+            yield from lifetimes.memory(node.all_input_nodes[0])
 
 
 def _why_not(lifetimes: Lifetimes, value: Value) -> str:

@@ -6,7 +6,8 @@ its level: ops outside of level n run before region n, which runs before those o
 Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
 own, one for each checkpointed region: within one region the compiler would compute it once.
 Predicates stay outside, and so do ops whose result's size depends on data; a region before the last
-predicate writes no state.
+predicate writes no state. Compiled code knows memory, and not the bit that says that it is to be
+read conjugated or negated: ops that meet such a value stay outside, too.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class _Cut:
         values = [value for value in leaves(node.meta.get("val")) if value is not None]
         if not all(isinstance(value, torch.Tensor) for value in values):
             return True
-        if any(map(_has_unknown_size, [*values, *_read_values(node)])):
+        met = [*values, *_read_values(node)]
+        if any(map(_has_unknown_size, met)) or any(map(_is_lazy, met)):
             return True
         if not isinstance(node.target, OpOverload):
             return True
@@ -240,13 +242,12 @@ class _Cut:
             state = states.get(out.target)
             if out.kind is not OutputKind.UPDATE or value not in own or state is None:
                 continue
-            if not isinstance(state.meta.get("val"), torch.Tensor):
+            held = state.meta.get("val")
+            if not isinstance(held, torch.Tensor) or _is_lazy(held):
                 continue
             if not self._is_state_alone(value, own):
                 continue
-            views = [
-                node for node in self._sharing[storage_id(state.meta["val"])] if node is not state
-            ]
+            views = [node for node in self._sharing[storage_id(held)] if node is not state]
             readers = [user for node in (state, *views) for user in node.users]
             if (
                 own.issuperset(views)
@@ -282,6 +283,11 @@ def _read_values(node: fx.Node) -> list[Any]:
 def _has_unknown_size(value: Any) -> bool:
     """True for what ``nonzero`` gives: nobody knows its shape before it runs."""
     return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
+
+
+def _is_lazy(value: Any) -> bool:
+    """True for memory that is to be read conjugated or negated."""
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
 
 def _is_one_kernel(op: OpOverload) -> bool:

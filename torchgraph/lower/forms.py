@@ -76,16 +76,20 @@ def elementwise_out_form(op: Any) -> OutForm | None:
 
 
 def minds_form(node: fx.Node) -> bool:
-    """True for an op of half precision that takes a number: its last bits depend on its form.
+    """True for an op whose last bits depend on its form.
 
-    The two forms of an op of our own run the same kernel.
+    In half precision that is one that takes a number. Of a complex product, the compiler's loop for
+    memory that nobody writes rounds once where its other loop rounds twice: writing over an
+    argument takes the other. The two forms of an op of our own run the same kernel.
     """
     if getattr(node.target, "namespace", "") == "torchgraph":
         return False
     value = node.meta["val"]
     items = value if isinstance(value, (tuple, list)) else (value,)
-    half = any(isinstance(item, torch.Tensor) and item.dtype in _HALF for item in items)
-    return half and any(map(_holds_number, (*node.args, *node.kwargs.values())))
+    dtypes = {item.dtype for item in items if isinstance(item, torch.Tensor)}
+    if any(dtype.is_complex for dtype in dtypes):
+        return True
+    return bool(dtypes & _HALF) and any(map(_holds_number, (*node.args, *node.kwargs.values())))
 
 
 def _holds_number(argument: Any) -> bool:

@@ -151,7 +151,12 @@ class Layouts:
         own, held = known.meta["val"], source.meta["val"]
         first = (own.storage_offset() if offset is None else offset) - held.storage_offset()
         last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        if own.dtype != held.dtype or 0 in size or not 0 <= first <= last < held.numel():
+        alike = (own.dtype, own.is_conj(), own.is_neg()) == (
+            held.dtype,
+            held.is_conj(),
+            held.is_neg(),
+        )
+        if not alike or 0 in size or not 0 <= first <= last < held.numel():
             return None
         options = {"dtype": torch.int64, "device": held.device}
         index = self._emit(aten.full.default, [1] * len(size), first, **options)

@@ -9,6 +9,7 @@ rate. Ours take ``Scalar`` and call the same kernels, so the last bit is that of
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,7 +19,6 @@ from torch import fx
 
 from .. import effects
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as
-from ..errors import UnsupportedOptimizer
 
 _ADAM = (
     "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, "
@@ -45,7 +45,17 @@ _LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
 
 def recorded() -> AbstractContextManager[None]:
     """Let ``torch._fused_adam_`` and kin call our ops, for the length of a trace."""
-    return fused_kernels_as({name: _recorded(name) for name in FUSED_KERNELS})
+    here = threading.get_ident()
+
+    def of_this_thread(name: str) -> Callable[..., None]:
+        own, theirs = _recorded(name), getattr(torch, name)
+
+        def kernel(*args: Any, **kwargs: Any) -> None:
+            (own if threading.get_ident() == here else theirs)(*args, **kwargs)
+
+        return kernel
+
+    return fused_kernels_as({name: of_this_thread(name) for name in FUSED_KERNELS})
 
 
 def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
@@ -115,11 +125,10 @@ def _recorded(name: str) -> Callable[..., None]:
     def update(
         *lists: Any, lr: Any, grad_scale: Any = None, found_inf: Any = None, **options: Any
     ) -> None:
-        if grad_scale is not None or found_inf is not None:
-            raise UnsupportedOptimizer(
-                f"torch.{name} with a grad_scale or a found_inf cannot be part of a Graph yet.",
-                fix="leave fused=True out, or unscale the gradients before the step.",
-            )
+        if grad_scale is not None or found_inf is not None:  # never in a step that is written down
+            scale = {"grad_scale": grad_scale, "found_inf": found_inf}
+            FUSED_KERNELS[name](*lists, lr=lr, **scale, **options)
+            return
         # torch's binding reads betas in tensors; only the learning rate has an overload of its own.
         numbers = {key: _number(value) for key, value in options.items()}
         op = packet.tensor_lr if isinstance(lr, torch.Tensor) else packet.default

@@ -1,4 +1,4 @@
-"""Which optimizers can be traced, and the branch of torch.optim that a trace takes."""
+"""Which optimizers a program can hold, and the branch of torch.optim that a trace takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch.optim import Optimizer
 
 from ..errors import UnsupportedOptimizer
-from .sparse import check_sparse
 
 _REFUSED: dict[type[Optimizer], str] = {
     torch.optim.LBFGS: (
@@ -29,26 +28,35 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adag
 _SLOT_MAKERS = ("step", "_init_group", "_first_slots", "_update")
 
 
-def check(optimizer: Optimizer, *, is_sparse: bool = False) -> None:
-    """Raise UnsupportedOptimizer, with the reason, for what no static program can hold.
-
-    ``is_sparse``: also for what cannot update single rows of a table (`sparse.check_sparse`).
-    """
-    if is_sparse:
-        check_sparse(optimizer)
+def refusal(optimizer: Optimizer) -> UnsupportedOptimizer | None:
+    """Why no static program can hold its step; None when nothing is known against it."""
     name = type(optimizer).__name__
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):
-            raise UnsupportedOptimizer(f"{name} cannot be part of a Graph: {reason}")
+            return UnsupportedOptimizer(f"{name} cannot be part of a program: {reason}")
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise UnsupportedOptimizer(
-            f"{name}(differentiable=True) cannot be part of a Graph: autograd does not run through "
-            "a step.",
+        return UnsupportedOptimizer(
+            f"{name}(differentiable=True) cannot be part of a program: autograd does not run "
+            "through a step.",
             fix="leave differentiable out.",
         )
+    scaled = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
+    if any(g.get("fused") for g in optimizer.param_groups) and set(scaled) != {None}:
+        return UnsupportedOptimizer(
+            f"{name}(fused=True) with a grad_scale or a found_inf cannot be part of a program yet.",
+            fix="leave fused=True out, or unscale the gradients before the step.",
+        )
+    if needs_closure(optimizer):
+        return UnsupportedOptimizer(
+            f"{name}.step() needs a closure, which a program cannot call as often as it asks."
+        )
+    return None
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """True when its ``step()`` takes a closure and has none by default."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise UnsupportedOptimizer(f"{name}.step() needs a closure, which a Graph has no use for.")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 @contextmanager

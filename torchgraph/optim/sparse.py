@@ -21,6 +21,7 @@ def check_sparse(optimizer: Optimizer) -> None:
             f"add_optimizer(is_sparse=True): {name} may change rows of a table that were not "
             "looked up, so that updating only the others would give other numbers than PyTorch.",
             fix="use plain torch.optim.SGD for the tables, or leave is_sparse out.",
+            falls_back=False,
         )
     for group in optimizer.param_groups:
         used = [option for option in _EACH_STEP if group[option]]
@@ -29,4 +30,5 @@ def check_sparse(optimizer: Optimizer) -> None:
                 f"add_optimizer(is_sparse=True): SGD with {', '.join(used)} does not update row by "
                 "row what PyTorch updates as a whole.",
                 fix="give the tables an SGD without them, or leave is_sparse out.",
+                falls_back=False,
             )

@@ -39,6 +39,7 @@ class Canonicalize(Pass):
         """One walk is enough: no rule makes an earlier node match."""
         _drop_profiler_marks(program, edit)
         outputs = _Outputs(escaping(program), set(program.output.all_input_nodes))
+        _drop_gradient_marks(program, outputs, edit)
         for node in list(program.nodes):
             if node.op != "call_function" or not node.users:
                 continue
@@ -158,6 +159,19 @@ def _drop_profiler_marks(program: Program, edit: Rewriter) -> None:
             edit.erase(node)
 
 
+def _drop_gradient_marks(program: Program, outputs: _Outputs, edit: Rewriter) -> None:
+    """``gradient(x, name)``, one per parameter: many have one reader, the update."""
+    others: dict[fx.Node, fx.Node] = {}
+    for node in program.nodes:
+        if node.target is not ops.gradient or node in outputs.reached:
+            continue
+        source: Any = node.args[0]
+        source = others.get(source, source)
+        if node.users and same_layout(_value(node), _value(source)):
+            others[node] = source
+    edit.replace_all(others)
+
+
 def _order(node: Any) -> list[int] | None:
     """The permutation that a node applies: result dimension i is input dimension order[i]."""
     if not isinstance(node, fx.Node) or node.target not in _PERMUTATIONS:
@@ -218,7 +232,7 @@ _RULES: dict[Any, tuple[_Rule, ...]] = {
     ),
     **dict.fromkeys(_RESHAPES, (_identity_view, _view_of_view)),
     **dict.fromkeys(_PERMUTATIONS, (_identity_view, _permutation_of_permutation)),
-    **dict.fromkeys((aten.clone.default, aten._to_copy.default, ops.gradient), (_identity_copy,)),
+    **dict.fromkeys((aten.clone.default, aten._to_copy.default), (_identity_copy,)),
     **dict.fromkeys((ops.amp_white, ops.amp_black), (_precision_mark,)),
     aten.copy.default: (_layout_copy,),
     **dict.fromkeys(_NEUTRAL, (_neutral_operand,)),

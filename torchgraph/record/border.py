@@ -23,6 +23,7 @@ from .trail import Trail
 
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
+_SUBCLASS = ("_make_subclass", "as_subclass")
 _ABSENT = object()
 
 
@@ -47,8 +48,11 @@ class Border:
                 (torch.Tensor, "__bool__", self._truth),
                 *((torch.Tensor, name, self._escape) for name in _ESCAPES),
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
-                (torch.Tensor, "_make_subclass", self._subclass),
+                *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
                 *((torch, name, self._number) for name in ("tensor", "as_tensor")),
+                (torch, "asarray", self._data),
+                (torch.Tensor, "new_tensor", self._data),
+                (torch, "max_pool1d", self._max_pool1d),
                 (torch, "_foreach_lerp_", self._weight),
                 (torch, "ctc_loss", self._lengths),
                 (torch, "tensor_split", self._lengths),
@@ -65,9 +69,11 @@ class Border:
     @contextmanager
     def losses_only(self) -> Iterator[None]:
         """Look for calls of ``backward()`` alone."""
-        original = torch.Tensor.backward
+        original: Callable[..., Any] = torch.Tensor.backward
 
         def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return original(loss, *args, **kwargs)
             return self._backward(original, loss, *args, **kwargs)
 
         with _patched(torch.Tensor, "backward", backward):
@@ -112,11 +118,12 @@ class Border:
 
     def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._known(tensor) and not self._recorder.gave_up:
-            raise DataDependent(
+            error = DataDependent(
                 f"build calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
                 "what happens to its values then, no program can repeat.",
                 where=self._trail.line,
             )
+            self._recorder.refuse(error)
         with not_listening():
             return theirs(tensor, *args, **kwargs)
 
@@ -129,10 +136,23 @@ class Border:
         with not_listening():
             return theirs(tensor, *args, **kwargs)
 
+    def _data(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+        """C++ reads the tensors in a list, and tells nobody."""
+        for item in _listed([one for one in (*args, *kwargs.values()) if _is_list(one)]):
+            if self._known(item):
+                self._recorder.expect_content(item)
+        return theirs(*args, **kwargs)
+
+    def _max_pool1d(self, theirs: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Without gradients it has a kernel that no op calls. This one finds the same elements."""
+        if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
+            return theirs(x, *args, **kwargs)
+        return torch.max_pool1d_with_indices(x, *args, **kwargs)[0]
+
     def _number(self, theirs: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         node = number.node_of(data)
         if node is None:
-            return theirs(data, *args, **kwargs)
+            return self._data(theirs, data, *args, **kwargs)
         dtype = args[0] if args else kwargs.pop("dtype", None)
         if dtype is None:
             dtype = torch.get_default_dtype() if node.is_float() else torch.int64
@@ -150,11 +170,28 @@ class Border:
             whole = isinstance(value, torch.Tensor) and value.device.type == "cpu"
             if whole and value.dtype in (torch.int64, torch.int32) and value.ndim <= 1:
                 self._recorder.expect_content(value)
-        return theirs(*args, **kwargs)
+        self._recorder.lists_numbers = True
+        try:
+            return theirs(*args, **kwargs)
+        finally:
+            self._recorder.lists_numbers = False
 
     def _known(self, tensor: torch.Tensor) -> bool:
         memory = self._recorder.memory
         return memory.find(tensor) is not None or memory.in_storage(tensor) is not None
+
+
+def _listed(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists and tuples."""
+    for item in values:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif _is_list(item):
+            yield from _listed(item)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 @contextmanager

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 
 from .._torch import storage_id
-from ..capture.inputs import leaves
 from ..errors import SourceLine
-from ..guards import same_value
+from ..guards import Name, Read, same_value
+from ..guards.names import is_number
 from ..program import Role
+from ..structure import NOTHING
 from ..values import flat
-from .outcome import Outcome, OutputSlot
+from .outcome import Outcome
 from .tape import Entry, Layout
 from .watch import is_own
 
@@ -27,7 +28,8 @@ class Kind(enum.Enum):
     VALUE = "value"  # a value that Python looked at
     CONSTANT = "constant"  # a number or a tensor that Python made
     TENSOR = "tensor"  # a tensor from outside is another one
-    ATTRIBUTE = "attribute"
+    ATTRIBUTE = "attribute"  # the step reads it and writes it
+    ASSIGNED = "assigned"  # an attribute that the step only reads
     STATE = "state"  # a tensor in an attribute: it is carried from call to call
     OUTPUT = "output"  # something returned that is no tensor
 
@@ -38,11 +40,33 @@ class Difference(NamedTuple):
     kind: Kind
     what: str
     where: SourceLine | None = None
+    read: Read | Name | None = None
+    """An attribute or a name, as it is now."""
+
+    @property
+    def never_settles(self) -> bool:
+        """True for what is another constant, where a cache that fills up would be a structure."""
+        if isinstance(self.read, Name):
+            number = is_number(self.read.found)
+        else:
+            number = self.read is not None and type(self.read[-1]) in (int, float)
+        counter = self.kind is Kind.ATTRIBUTE and number
+        return counter or self.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
 
 
 def difference(old: Outcome, new: Outcome) -> Difference | None:
     """What ``new`` did differently; None when both did the same."""
-    for part in (_inputs, _attributes, _expectations, _entries, _constants, _tensors, _outputs):
+    for part in (
+        _inputs,
+        _attributes,
+        _names,
+        _expectations,
+        _entries,
+        _constants,
+        _tensors,
+        _outputs,
+        _host,
+    ):
         for found in part(old, new):
             return found
     return None
@@ -73,11 +97,25 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if known is None or ((path, name) in written and not is_own(value)):
             continue  # another branch, or an object of the step's own: the ops tell
         if not _same(known[1], value):
-            what = f"{path}.{name} was {_shown(known[1])} and is {_shown(value)}"
-            kind = Kind.ATTRIBUTE
+            what = f"{path}.{name} was {_shown(known[1])} and is {_other(known[1], value)}"
+            kind = Kind.ATTRIBUTE if (path, name) in written else Kind.ASSIGNED
             if isinstance(value, torch.Tensor) and (path, name) in written:
                 kind, what = Kind.STATE, f"{what}: keep it in a buffer, and update that in place"
-            yield Difference(kind, what, written.get((path, name)))
+            yield Difference(kind, what, written.get((path, name)), (path, owner, name, value))
+
+
+def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    before = {name.key: name for name in old.names if name.owner() is not None}
+    for name in new.names:
+        known = before.get(name.key) if name.owner() is not None else None
+        if known is None or known.found == name.found:
+            continue  # another branch
+        moved = known.moved or name.moved
+        if moved and not is_number(known.found):
+            continue  # a cache, a log: the ops tell
+        kind = Kind.ATTRIBUTE if moved else Kind.ASSIGNED
+        what = f"{name.shown} was {known.value} and is {name.value}"
+        yield Difference(kind, what, name.where, name)
 
 
 def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -156,14 +194,19 @@ def _reads(entry: Entry, index: int) -> bool:
 def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
     if old.outputs != new.outputs:
         yield Difference(Kind.STRUCTURE, "it returns or updates other values")
-    pairs = zip_longest(leaves((old.out_tree,), {}), leaves((new.out_tree,), {}))
-    for one, other in pairs:
-        if one is None or other is None or one[0] != other[0]:
-            yield Difference(Kind.STRUCTURE, "it returns another structure")
-        elif not isinstance(other[1], OutputSlot) and not _same(one[1], other[1]):
-            path = other[0].removeprefix("args[0]") or "its end"
-            what = f"build returned {_shown(one[1])} at {path}, and now {_shown(other[1])}"
+    for path, one, other in old.out_tree.differences(new.out_tree):
+        if one is NOTHING:
+            at = f" at {path}" if path else ""
+            what = f"it returns another structure, or leaves one in its arguments{at}"
+            yield Difference(Kind.STRUCTURE, what)
+        elif not _same(one, other):
+            what = f"build returned {_shown(one)} at {path or 'its end'}, and now {_shown(other)}"
             yield Difference(Kind.OUTPUT, what)
+
+
+def _host(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    if old.host.key() != new.host.key():
+        yield Difference(Kind.STRUCTURE, "other gradients are there, or other schedulers step")
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -198,6 +241,12 @@ def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
         return False
     equal = (old == new) & (old.signbit() == new.signbit())
     return bool((equal | (old.isnan() & new.isnan())).all())
+
+
+def _other(old: Any, new: Any) -> str:
+    """``new`` in words, told from ``old``."""
+    shown = _shown(new)
+    return f"another, {shown}" if shown == _shown(old) else shown
 
 
 def _shown(value: Any) -> str:

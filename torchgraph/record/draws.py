@@ -18,7 +18,8 @@ import torch
 
 from .._listening import not_listening
 from .._torch import OpOverload
-from ..errors import RandomStateTouched
+from ..errors import NoProgram, RandomStateTouched
+from .generators import ELSEWHERE, others_run
 from .tape import Entry, Ref
 from .trail import Trail
 
@@ -43,11 +44,20 @@ class Writer(Protocol):
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op and write it down."""
 
+    def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op of which only what it overwrites is kept."""
+
+    def give_up(self, why: str, *, passing: bool = False) -> None:
+        """No program can hold the step."""
+
     def outs(self, out: Any) -> Any:
         """The values of results."""
 
     def index(self, tensor: torch.Tensor) -> int:
         """The value of a tensor."""
+
+    def refuse(self, error: NoProgram) -> None:
+        """No program can hold the step: raise it, or go on without it."""
 
 
 class Draws:
@@ -63,6 +73,8 @@ class Draws:
         self._state: torch.Tensor | None = None
         """Of the CPU's generator, after the last draw: nobody else may move it."""
         self._gave_up = False
+        self._forked = False
+        """True once `build` has used ``torch.random.fork_rng()``."""
 
     def draw(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a draw and write it down, or that it gives what an earlier one gave.
@@ -73,8 +85,16 @@ class Draws:
         """
         self._check_unmoved()
         arguments = _described((args, kwargs))
-        if self._next < len(self._made):
-            out = self._again(self._made[self._next], op, arguments, args, kwargs)
+        again = self._made[self._next] if self._next < len(self._made) else None
+        if again is not None and (again.op, again.arguments) != (op, arguments):
+            self._refuse(
+                f"build sets the random state back, and then {op} draws other numbers than "
+                f"{again.op} did from that state: a static program cannot draw them."
+            )
+        if self._gave_up:
+            return self._writer.unwritten(op, args, kwargs)
+        if again is not None:
+            out = self._again(again, op, args, kwargs)
         else:
             out = self._writer.run(op, args, kwargs)
             results = out if isinstance(out, (tuple, list)) else (out,)
@@ -85,15 +105,7 @@ class Draws:
             self._state = torch.default_generator.get_state()
         return out
 
-    def _again(
-        self, made: _Draw, op: OpOverload, arguments: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        if (made.op, made.arguments) != (op, arguments):
-            raise RandomStateTouched(
-                f"build sets the random state back, and then {op} draws other numbers than "
-                f"{made.op} did from that state: a static program cannot draw them.",
-                where=self._trail.line,
-            )
+    def _again(self, made: _Draw, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
         written = self._writer.index(args[0]) if op._schema.is_mutable else None
         with not_listening():
             out = op(*args, **kwargs)
@@ -141,6 +153,8 @@ class Draws:
                 for name, ours in (("get_rng_state", self._get), ("set_rng_state", self._set)):
                     patched = own(ours, getattr(module, name))
                     stack.enter_context(mock.patch.object(module, name, patched))
+            fork = own(self._fork, torch.random.fork_rng)
+            stack.enter_context(mock.patch.object(torch.random, "fork_rng", fork))
             yield
 
     def give_up(self) -> None:
@@ -156,23 +170,50 @@ class Draws:
         if self._gave_up:
             return
         self._check_unmoved()
-        if self._next < len(self._made):
-            raise RandomStateTouched(
+        if self._next < len(self._made) and not self._gave_up:
+            self._refuse(
                 "build leaves torch's generator in an earlier state: every call would draw the "
                 "same numbers."
             )
 
-    def _check_unmoved(self) -> None:
+    def check_after(self, op: OpOverload) -> None:
+        """An op of the user's ran. One that draws and does not say so is nothing for a program."""
+        if self._moved() and not self._gave_up:
+            self._writer.give_up(
+                f"{op} draws random numbers and does not say so: define it with "
+                "tags=torch.Tag.nondeterministic_seeded",
+                passing=others_run(),
+            )
+
+    def _moved(self) -> bool:
         with not_listening():
             now = torch.default_generator.get_state()
-            moved = self._state is not None and not torch.equal(now, self._state)
-        if moved:
-            raise RandomStateTouched(
+            return self._state is not None and not torch.equal(now, self._state)
+
+    def _check_unmoved(self) -> None:
+        if not self._gave_up and self._moved():
+            if others_run() and not self._forked:
+                self._writer.give_up(ELSEWHERE, passing=True)
+                return
+            self._refuse(
                 "build seeds torch, or sets its generator: the draws would be the same at every "
                 "step.",
-                where=self._trail.line,
                 fix="seed outside of build, or draw there and pass the result in.",
             )
+
+    def _refuse(self, what: str, fix: str = "") -> None:
+        """Raise, but for what ``torch.random.fork_rng()`` is made for: that stays with eager."""
+        if not self._forked:
+            self._writer.refuse(RandomStateTouched(what, where=self._trail.line, fix=fix))
+            return
+        self._writer.give_up(
+            "build draws, or seeds, in torch.random.fork_rng(), which then sets the generators "
+            "back; no program does: draw from a state of torch.get_rng_state(), or before the call"
+        )
+
+    def _fork(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._forked = True
+        return theirs(*args, **kwargs)
 
     def _get(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         state: torch.Tensor = theirs(*args, **kwargs)
@@ -185,11 +226,12 @@ class Draws:
             theirs(new_state, *rest)
             return
         if found is None:
-            raise RandomStateTouched(
-                "build sets a random state that it did not get from torch.get_rng_state().",
-                where=self._trail.line,
+            self._refuse(
+                "build sets a random state that it did not get from torch.get_rng_state()."
             )
         theirs(new_state, *rest)
+        if found is None:
+            return
         self._next = found[1]
         self._state = torch.default_generator.get_state()
 

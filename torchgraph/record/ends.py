@@ -39,6 +39,7 @@ def relaid(
 ) -> str:
     """The first state or argument with another dtype, shape or strides now than the step met.
 
+    Or the first argument that shows other memory: nobody could give the caller's tensor that.
     ``given``: the arguments. A micro-batch is none of them, and is gone after the step.
     """
     lasting = {id(tensor) for tensor in given}
@@ -46,7 +47,9 @@ def relaid(
         met = recorder.tape.layouts[index]
         if met is None or (leaf.role is Role.INPUT and id(leaf.value) not in lasting):
             continue
-        if _way(met) != _way(recorder.memory.layout(leaf.value)):
+        now = recorder.memory.layout(leaf.value)
+        moved = leaf.role is Role.INPUT and (met.storage, met.offset) != (now.storage, now.offset)
+        if moved or _way(met) != _way(now):
             return leaf.fqn
     return ""
 

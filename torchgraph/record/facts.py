@@ -47,6 +47,8 @@ class Facts(NamedTuple):
     """The sizes of its results, or what its kernel does, depend on values."""
     sized_by_mask: bool
     """They do where it is indexed by a mask."""
+    of_users: bool
+    """It is none of torch's: it may draw and say nothing."""
     reads_values: tuple[int, ...]
     """Positions of what its kernel looks at to decide about more than its results."""
 
@@ -85,6 +87,7 @@ def facts(op: OpOverload) -> Facts:
         reads_no_data=(view and not schema.is_mutable) or bool(_BY_SHAPE.match(schema.name)),
         sized_by_data=torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES,
         sized_by_mask=schema.name in _BY_MASK,
+        of_users=effects.of_users(op) and not effects.of_target(op).random,
         reads_values=_READS_VALUES.get(op, ()),
     )
 

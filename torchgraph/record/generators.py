@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ..errors import RandomStateTouched
+from ..errors import NoProgram, RandomStateTouched, SourceLine
 
 
 def generators() -> tuple[Any, ...]:
@@ -32,18 +33,61 @@ def set_generators(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(cuda)
 
 
+def own_generators(arguments: Any) -> list[torch.Generator]:
+    """The generators among the arguments of an op."""
+    args, kwargs = arguments
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+
+
+def without_default(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an op, where a default generator is none at all: None means it as well."""
+    own: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
+    defaults = {generator._cdata for generator in own}  # each look has an object of its own
+
+    def known(value: Any) -> Any:
+        return None if getattr(value, "_cdata", None) in defaults else value
+
+    args, kwargs = arguments
+    return tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
+
+
+ELSEWHERE = (
+    "a random generator moved while the step ran: other threads that draw, or seed, keep it from "
+    "being recorded. Give them a generator of their own, or draw before the call"
+)
+"""Why a call was not recorded."""
+
+
+def others_run() -> bool:
+    """True when other threads may have moved a generator."""
+    here = threading.current_thread()
+    others = (thread for thread in threading.enumerate() if thread is not here)
+    return any(not type(thread).__module__.startswith("tqdm") for thread in others)
+
+
 @contextmanager
-def python_random_unchanged(line: Callable[[], Any]) -> Iterator[None]:
-    """Refuse a block that moves Python's generator, or NumPy's."""
+def python_random_unchanged(
+    disturbed: Callable[[str], None],
+    line: Callable[[], SourceLine | None],
+    refuse: Callable[[NoProgram], None],
+) -> Iterator[None]:
+    """``refuse`` a block that moves Python's generator, or NumPy's.
+
+    ``disturbed``: told why, where other threads may have done so.
+    """
     before = generators()
     yield
     after = generators()
     if after[0] != before[0] or _comparable(after[1]) != _comparable(before[1]):
-        raise RandomStateTouched(
+        if others_run():
+            disturbed(ELSEWHERE)
+            return
+        error = RandomStateTouched(
             "build draws from Python's random or numpy.random: the draw would be the same at every "
             "step.",
             fix="draw outside of build and pass the result in, or use torch.rand.",
         )
+        refuse(error)
 
 
 def _comparable(state: Any) -> Any:

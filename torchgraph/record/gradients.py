@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from .._torch import pytree, storage_id
+from ..aliasing import has_strides
 from ..capture.scaler import Scaling
 from ..capture.step import Step
-from ..errors import GradientNotFinal, SourceLine
+from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
 from ..options import Options
 from ..program import Phase, Role
 from .trail import Trail
@@ -30,6 +31,11 @@ def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
             tensor.grad = gradient
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Where it lies; a sparse one is where its object is."""
+    return storage_id(tensor) if has_strides(tensor) else id(tensor)
+
+
 class Gradients:
     """The gradients of one step, between ``backward()`` and the update."""
 
@@ -42,7 +48,7 @@ class Gradients:
         line_of: Callable[[torch.Tensor], SourceLine | None],
     ) -> None:
         """``line_of`` says which line of the user made a tensor."""
-        self._scaling = scaling
+        self._scaling, self._step = scaling, step
         self._micro_batches = options.micro_batches if step.optimizers else 1
         self._trail = trail
         self._line_of = line_of
@@ -77,7 +83,7 @@ class Gradients:
                 self._running = before
             if accumulates and self._not_final:
                 found = (p.grad for p in self._parameters if p.grad is not None)
-                self._from_backward.update(map(storage_id, found))
+                self._from_backward.update(map(_memory, found))
 
         return run
 
@@ -89,7 +95,7 @@ class Gradients:
         """
         for parameter in self._parameters if self._not_final else ():
             owner, gradient = self._owners.get(id(parameter)), parameter.grad
-            if owner is None or gradient is None or storage_id(gradient) in self._from_backward:
+            if owner is None or gradient is None or _memory(gradient) in self._from_backward:
                 continue
             if self._micro_batches > 1 or not self._scaling.is_unscaled(owner):
                 divided = "divided by the number of micro-batches"
@@ -114,11 +120,34 @@ class Gradients:
         running = self._trail.backward_runs and self._trail.phase is Phase.FORWARD
         if not running or not self._not_final:
             return
-        found = {storage_id(p.grad): p for p in self._parameters if p.grad is not None}
+        found = {_memory(p.grad): p for p in self._parameters if p.grad is not None}
         for value in pytree.tree_leaves(arguments):
-            parameter = found.get(storage_id(value)) if isinstance(value, torch.Tensor) else None
+            parameter = found.get(_memory(value)) if isinstance(value, torch.Tensor) else None
             if parameter is not None:
                 self._refuse_reading(parameter)
+
+    def unscale(
+        self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, scaling: Scaling
+    ) -> None:
+        """``scaler.unscale_(optimizer)`` in `build`.
+
+        Raises:
+            ScalerInBuild: of another scaler or optimizer than the Graph's, or of a micro-batch.
+        """
+        known = [i for i, own in enumerate(self._step.optimizers) if own is optimizer]
+        if scaler is not self._step.scaler or not known:
+            raise ScalerInBuild(
+                "build calls scaler.unscale_() of another scaler, or for another optimizer, than "
+                "the Graph has.",
+                where=self._trail.line,
+            )
+        if self._micro_batches > 1:
+            raise ScalerInBuild(
+                "build calls scaler.unscale_() on the gradients of one micro-batch.",
+                where=self._trail.line,
+            )
+        with self._trail.update():
+            scaling.unscale(known[0], optimizer, explicit=True)
 
     def final(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The parameter of an optimizer whose ``.grad`` a returned tensor is; None for others."""

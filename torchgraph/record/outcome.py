@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..capture.inputs import hollow, map_leaves
+from ..capture.inputs import hollow
 from ..capture.step import Leaf, Step
+from ..errors import UnsupportedOutput
+from ..guards.names import Name
 from ..program import CallRecord, OutputSpec, Role
+from ..structure import Contents, Returned, Unfit
+from .host import Host
 from .tape import Tape
 from .watch import Change, is_own
 
 Read = tuple[str, Any, str, Any]
-
-
-@dataclass(frozen=True)
-class OutputSlot:
-    """The place of the n-th returned tensor in the structure that `build` returned."""
-
-    position: int
 
 
 @dataclass(eq=False)
@@ -32,8 +29,8 @@ class Outcome:
     step: Step
     returned: Any
     """With the real tensors in it."""
-    out_tree: Any
-    """What `build` returned, each tensor replaced by an `OutputSlot`."""
+    out_tree: Returned
+    """What `build` returned and did to its arguments, without the tensors."""
     tape: Tape
     leaves: list[tuple[Leaf, int]]
     """The inputs with their values on the tape: the step's, the call's, free ones."""
@@ -45,6 +42,8 @@ class Outcome:
     reads: list[Read]
     """(path, object, attribute, value) of what the step read."""
     changes: list[Change]
+    names: list[Name]
+    """What the user's code read by name."""
     outside: list[nn.Module]
     loss_path: str | None
     loss: torch.Tensor | None
@@ -59,8 +58,17 @@ class Outcome:
     """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
     rests: bool = False
     """True for a step of a training graph without a ``backward()``."""
+    driven: bool = False
+    """True when the step takes its own update: then gradients are what eager leaves."""
+    host: Host = field(default_factory=Host)
+    extra: Sequence[torch.Tensor] = ()
+    """What a program returns besides what the user gets: gradients that are left, and so on."""
+    adopted: Sequence[torch.optim.Optimizer] = ()
+    """Optimizers that the scan of the step did not know: the next one does."""
     eager: str = ""
     """Why no program can be made of it: then the tape is not that of a step, either."""
+    passing: bool = False
+    """True where another such call may have a program."""
 
     @property
     def serves(self) -> str:
@@ -77,15 +85,19 @@ class Outcome:
         own = {(change.path, change.name) for change in self.changes}
         return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
 
+    def guarded_names(self) -> list[Name]:
+        """Those that later calls must find again: not what the step itself moves."""
+        return [name for name in self.names if not name.moved]
+
     def forgotten(self) -> Outcome:
         """Without what it returned, and without the batch: keeping it keeps neither alive."""
         leaves = [
-            (replace(leaf, root=[], value=hollow(leaf.value)), index)
+            (replace(leaf, root=_root(leaf), value=hollow(leaf.value)), index)
             if leaf.role is Role.INPUT
             else (leaf, index)
             for leaf, index in self.leaves
         ]
-        return replace(self, returned=None, loss=None, leaves=leaves)
+        return replace(self, returned=None, loss=None, leaves=leaves, extra=())
 
     @property
     def settled(self) -> bool:
@@ -98,21 +110,23 @@ class Outcome:
         return not self.skipped and not self.rests
 
 
-def loss_of(
-    losses: Sequence[torch.Tensor], returned: Any, names: list[str], values: list[torch.Tensor]
-) -> tuple[str | None, torch.Tensor | None]:
-    """The name and value of the first returned tensor that ``backward()`` was called on."""
+def _root(leaf: Leaf) -> Any:
+    """An argument is gone with its call; a gradient is looked for in its parameter."""
+    return [] if isinstance(leaf.root, list) else leaf.root
+
+
+def loss_of(losses: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> int | None:
+    """Which of the tensors of `build` is the first that ``backward()`` was called on."""
     known = set(map(id, losses))
-    found: list[torch.Tensor] = []
-    map_leaves(returned, torch.Tensor, found.append)
-    for name, tensor, value in zip(names, found, values, strict=True):
-        if id(tensor) in known:
-            return name, value
-    return None, None
+    return next((n for n, tensor in enumerate(own) if id(tensor) in known), None)
 
 
-def rebuilt(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """What `build` returned, with these tensors in it."""
-    if type(tree) is OutputSlot:
-        return tensors[tree.position]
-    return map_leaves(tree, OutputSlot, lambda slot: tensors[slot.position])
+def what_came(returned: Any, contents: Contents | None) -> Returned:
+    """What `build` returned and did to its arguments.
+
+    Raises UnsupportedOutput.
+    """
+    try:
+        return Returned(returned, contents)
+    except Unfit as unfit:
+        raise UnsupportedOutput(f"What build returned{unfit.what}.", fix=unfit.fix) from None

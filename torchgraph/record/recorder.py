@@ -11,14 +11,14 @@ import torch
 from .. import effects
 from .._listening import decomposes, listening, not_listening
 from .._torch import OpOverload
-from ..aliasing import has_strides
-from ..errors import CaptureError, RandomStateTouched
+from ..aliasing import has_strides, overlaps_itself
+from ..errors import NoProgram, SourceLine
 from ..program import Phase
-from . import number
+from . import number, operands, refusals
 from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
+from .generators import own_generators, without_default
 from .memory import Memory
-from .refusals import nested, sparse
 from .rewritten import in_parts, rewritten
 from .tape import Entry, Expectation, Ref, Tape
 from .trail import Trail
@@ -43,29 +43,55 @@ class Recorder:
         self._branches: set[tuple[int, str]] = set()
         self.check: Callable[[Any], None] | None = None
         """Looks at the arguments of each op before it runs."""
+        self.lists_numbers = False
+        """True while what runs makes tensors of numbers that it was given."""
         self._unset: set[int] = set()
         """The storages that nothing has filled yet."""
         self.written: set[int] = set()
         """The storages, by their numbers on the tape, that ops wrote."""
         self.gave_up = ""
         """Why no program can hold the step; what runs after that was found is not written down."""
+        self.passing = False
+        self.strict = False
+        """What no program can hold is raised; else the step goes on as eager runs it."""
+        self._raised: NoProgram | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Hear the ops of the block."""
+        """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
         with self._draws.active(), listening(self._hear):
             yield
+        if self._raised is not None:
+            raise self._raised
 
     # --- ops --------------------------------------------------------------------------------------
 
-    def give_up(self, why: str) -> None:
-        """No program can hold the step: from here on it runs as eager runs it, and that is all."""
+    def give_up(self, why: str, *, passing: bool = False) -> None:
+        """As `refuse`, in a sentence. ``passing``: the next step may be one for a program."""
+        if passing:
+            self._go_on(why, passing=True)
+        else:
+            self.refuse(NoProgram(f"{why}."))
+
+    def refuse(self, error: NoProgram) -> None:
+        """No program can hold the step: from here on it runs as eager runs it, and that is all.
+
+        Raises:
+            NoProgram: ``error``, where that is wanted, and no update is under way.
+        """
+        if self.strict and not self.gave_up and self._trail.phase is not Phase.UPDATE:
+            self._raised = self._raised or error
+            raise error
+        self._go_on(error.reason, passing=False)
+
+    def _go_on(self, why: str, *, passing: bool) -> None:
+        self.passing = passing if not self.gave_up else self.passing and passing
         self.gave_up = self.gave_up or why
         self._draws.give_up()
 
     def _hear(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.gave_up:
-            return self._unwritten(op, args, kwargs)
+            return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
             return self._hear_special(op, args, kwargs)
         if self.check is not None:
@@ -76,15 +102,24 @@ class Recorder:
         if op.namespace == "profiler" or op.namespace == "prim":
             with not_listening():
                 return op(*args, **kwargs)
-        if decomposes(op, _device(args)):
+        if decomposes(op, operands.device(args)):
             return op.decompose(*args, **kwargs)
+        if facts(op).takes_generator:
+            args, kwargs = without_default((args, kwargs))
+            if own_generators((args, kwargs)):
+                self.refuse(refusals.of_own_generator(self._trail.here(), op))
+                return self.unwritten(op, args, kwargs)
+        return self._hear_whole(op, args, kwargs)
+
+    def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         parts = in_parts(op, args, kwargs)
         if parts is not None:
             kwargs.pop("generator", None)
             return parts(*args, **kwargs)
         if op is EQUAL:
             return self._equal(*args)
-        self._refuse_generator(op, args, kwargs)
+        if self.gave_up:
+            return self.unwritten(op, args, kwargs)
         if self.check is not None:
             self.check((args, kwargs))
         if effects.draws(op, args, kwargs):
@@ -95,11 +130,13 @@ class Recorder:
             self._constant(args[0])
         return self.run(op, args, kwargs)
 
-    def _unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op of which only what it overwrites is kept."""
         if op is EQUAL:
             return self._equal(*args)
-        for tensor in _written(facts(op), args, kwargs):
+        if self.check is not None:
+            self.check((args, kwargs))
+        for tensor in operands.written(facts(op), args, kwargs):
             self._keep(tensor)
         with not_listening():
             return op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
@@ -110,12 +147,14 @@ class Recorder:
         if self._unset and not known.reads_no_data:
             self._look_for_strange_data(known, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
-        for tensor in _written(known, args, kwargs):
+        for tensor in operands.written(known, args, kwargs):
             self._writes(op, tensor)
         with not_listening():
             out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
             if known.gives_item:
                 return self._item(given, out)
+            if known.of_users:
+                self._draws.check_after(op)
             self._add(op, given, out)
             if known.gives_blank and isinstance(out, torch.Tensor):
                 self._unset.add(self.memory.storage(out))
@@ -145,17 +184,23 @@ class Recorder:
             self._unset.add(self.memory.storage(tensor))
 
     def _look_for_strange_data(self, known: Facts, args: Any, kwargs: Any) -> None:
-        """Memory that no op has filled is read: torch's C++ has, from numbers of its own."""
-        written = {id(tensor) for tensor in _written(known, args, kwargs)}
-        for tensor in _tensors((args, kwargs)):
+        written = {id(tensor) for tensor in operands.written(known, args, kwargs)}
+        for tensor in operands.tensors((args, kwargs)):
             if not has_strides(tensor):
                 continue
             storage = self.memory.storage(tensor)
             if storage in self._unset and id(tensor) not in written:
                 self._unset.discard(storage)
-                self._constant(tensor)
+                self._strange_data(tensor)
             elif id(tensor) in written:
                 self._unset.discard(storage)
+
+    def _strange_data(self, tensor: torch.Tensor) -> None:
+        """C++ lists sizes in tensors. What else it wrote there, nobody knows."""
+        inexact = tensor.is_floating_point() or tensor.is_complex()
+        if tensor.ndim > 1 or (inexact and not self.lists_numbers):
+            self.refuse(refusals.unfilled(self._trail.here()))
+        self._constant(tensor)
 
     def _constant(self, tensor: torch.Tensor) -> None:
         """A tensor that Python has just made from its own data."""
@@ -171,7 +216,7 @@ class Recorder:
         """The values of results, new ones where nothing lay there."""
         if isinstance(out, torch.Tensor):
             if out.is_nested:
-                self.give_up(nested(self._trail.here()))
+                self.refuse(refusals.nested(self._trail.here()))
             else:
                 self._refuse_layout(out)
             known = self.memory.find(out)
@@ -210,9 +255,9 @@ class Recorder:
         if known is not None:
             return known
         if tensor.is_nested:
-            self.give_up(nested(self._trail.here()))
+            self.refuse(refusals.nested(self._trail.here()))
         elif tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
-            self.give_up(sparse(self._trail.here(), tensor.layout))
+            self.refuse(refusals.sparse(self._trail.here(), tensor.layout))
             return self.memory.new(tensor)
         self.memory.set_apart(tensor)
         base = self.memory.in_storage(tensor)
@@ -228,15 +273,15 @@ class Recorder:
         layout = self.tape.layouts[base]
         assert layout is not None
         if layout.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
-            raise CaptureError(
-                f"the step reads memory of dtype {layout.dtype} as {tensor.dtype} in a way that "
-                "no op has shown.",
-                where=self._trail.line,
-                fix="use Tensor.view(dtype).",
-            )
+            self.refuse(refusals.read_as(tensor.dtype, layout.dtype, self._trail.line))
+            return
         args = (Ref(base), list(tensor.shape), list(tensor.stride()), self.memory.offset(tensor))
         entry = Entry(aten.as_strided.default, args, {}, index, self._trail.here())
         self.tape.entries.append(entry)
+
+    def line_of(self, tensor: torch.Tensor) -> SourceLine | None:
+        """The user's line that made a tensor."""
+        return self.tape.line_of(self.memory.find(tensor))
 
     # --- what Python looks at ---------------------------------------------------------------------
 
@@ -319,11 +364,7 @@ class Recorder:
         if not has_strides(tensor):
             return
         if overlaps_itself(tensor):
-            raise CaptureError(
-                f"{op} writes a tensor whose elements share memory, as those of expand() do.",
-                where=self._trail.line,
-                fix="clone() it before it is written.",
-            )
+            self.refuse(refusals.overlapping(op, self._trail.line))
         self.written.add(self.memory.storage(tensor))
         self._keep(tensor)
 
@@ -337,20 +378,7 @@ class Recorder:
 
     def _refuse_layout(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
-            raise CaptureError(
-                f"build makes a tensor of layout {tensor.layout}; a program holds dense ones only.",
-                where=self._trail.line,
-                fix="use nn.Embedding(sparse=False), or to_dense().",
-            )
-
-    def _refuse_generator(self, op: OpOverload, args: Any, kwargs: Any) -> None:
-        given = (*args, *kwargs.values()) if facts(op).takes_generator else ()
-        if any(isinstance(arg, torch.Generator) for arg in given):
-            raise RandomStateTouched(
-                f"{op} draws from a torch.Generator of its own, whose state no program has.",
-                where=self._trail.line,
-                fix="draw from torch's default generator, or outside of build, and pass it in.",
-            )
+            self.refuse(refusals.made_sparse(tensor.layout, self._trail.line))
 
 
 def _as_tensor(value: Any) -> torch.Tensor:
@@ -361,35 +389,3 @@ def _as_tensor(value: Any) -> torch.Tensor:
 
 def _moves(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _written(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a call writes."""
-    for position, name in known.writes:
-        yield from _tensors(args[position] if position < len(args) else kwargs.get(name))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-
-
-def _device(args: tuple[Any, ...]) -> str:
-    return next((arg.device.type for arg in args if isinstance(arg, torch.Tensor)), "cpu")
-
-
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """True where two elements may be the same memory."""
-    reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 0:
-            return False
-        if size > 1 and stride <= reach:
-            return True
-        reach += (size - 1) * stride
-    return False

@@ -3,106 +3,179 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .._listening import not_listening
+from .._torch import OpOverload
+from ..capture.step import Step
 from ..errors import (
-    CaptureError,
     DeviceMismatch,
-    OptimizerStepInBuild,
+    NoProgram,
+    RandomStateTouched,
     ScalerInBuild,
     SourceLine,
     user_frames,
 )
+from ..options import Options
 from ..program import Provenance
 from .trail import Trail
 
 
-@contextlib.contextmanager
-def no_steps(trail: Trail) -> Iterator[None]:
-    """Refuse ``optimizer.step()`` in `build`: the Graph would step a second time."""
+def own_step_refused(
+    step: Step, optimizer: torch.optim.Optimizer, options: Options, late: bool
+) -> str:
+    """Why ``optimizer.step()`` in `build` is an error; empty when `build` may take the step.
 
-    def refuse(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        raise OptimizerStepInBuild(
-            f"build calls {type(optimizer).__name__}.step(), which is the Graph's to do.",
-            where=trail.line,
-        )
-
-    handle = register_optimizer_step_pre_hook(refuse)
-    try:
-        yield
-    finally:
-        handle.remove()
+    ``late``: earlier calls did not.
+    """
+    scales = step.scaler is not None
+    call = f"build calls {type(optimizer).__name__}.step()"
+    if scales or options.micro_batches > 1 or options.clips:
+        what = "a grad scaler" if scales else "clipping"
+        what = "gradient accumulation" if options.micro_batches > 1 else what
+        return f"{call}, which is the Graph's to do: it has {what} set."
+    if step.driven or not step.optimizers:
+        return ""
+    if late:
+        return f"{call}, and did not in earlier calls, where the Graph did."
+    if not any(optimizer is known for known in step.optimizers):
+        return f"{call}, but other optimizers were given to add_optimizer."
+    return ""
 
 
 @contextlib.contextmanager
 def scaler_calls(
-    trail: Trail, unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None]
+    own: Any,
+    trail: Trail,
+    unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None],
+    found: list[ScalerInBuild],
 ) -> Iterator[None]:
-    """In `build`, ``scaler.unscale_(optimizer)`` is ``unscale``; the rest is the Graph's to do."""
+    """What `build` does with scalers. ``scaler.unscale_(optimizer)`` of the Graph's is ``unscale``.
 
-    def calls(name: str, own: Callable[..., Any] | None) -> Callable[..., Any]:
+    ``found`` gets the refusals for a build that leaves the update to the Graph.
+    """
+    here = threading.get_ident()
+
+    def calls(name: str) -> Callable[..., Any]:
         original = getattr(torch.amp.GradScaler, name)
 
         def method(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
-            if not scaler.is_enabled():
+            if not scaler.is_enabled() or threading.get_ident() != here:
                 return original(scaler, *args, **kwargs)
-            if own is not None:
-                return own(scaler, *args, **kwargs)
-            raise ScalerInBuild(
+            if own is not None and name == "unscale_":
+                return unscale(scaler, *args, **kwargs)
+            refusal = ScalerInBuild(
                 f"build calls scaler.{name}(), which is the Graph's to do.", where=trail.line
             )
+            if own is not None:
+                raise refusal
+            found.append(refusal)
+            return original(scaler, *args, **kwargs)
 
         return method
 
-    methods: dict[str, Any] = {name: calls(name, None) for name in ("scale", "step", "update")}
-    methods["unscale_"] = calls("unscale_", unscale)
+    methods: dict[str, Any] = {n: calls(n) for n in ("scale", "step", "update", "unscale_")}
     with mock.patch.multiple(torch.amp.GradScaler, **methods):
         yield
 
 
-def higher_order(name: str, line: SourceLine | None) -> CaptureError:
+def higher_order(name: str, line: SourceLine | None) -> NoProgram:
     """The refusal of an op that takes functions."""
-    return CaptureError(
+    return NoProgram(
         f"build calls torch's {name}, which a Graph cannot hold yet.",
         where=line,
         fix="compute both sides and choose with torch.where, or branch outside of build.",
     )
 
 
-def sparse(at: Provenance, layout: torch.layout) -> str:
-    """Why no program can be made of a step that reads a sparse tensor from outside."""
-    return (
-        f"{_place(at)} reads a tensor of layout {layout}, and a program holds dense tensors only: "
-        "keep it dense, or its indices and values as tensors"
+def sparse(at: Provenance, layout: torch.layout) -> NoProgram:
+    """The refusal of a sparse tensor from outside."""
+    return NoProgram(
+        f"{_who(at)} reads a tensor of layout {layout}, and a program holds dense tensors only.",
+        where=at.line,
+        fix="keep it dense, or its indices and values as tensors.",
     )
 
 
-def _place(at: Provenance) -> str:
-    what = repr(at.module) if at.module else "build"
-    return f"{what} (at {at.line})" if at.line else what
+def _who(at: Provenance) -> str:
+    return repr(at.module) if at.module else "build"
 
 
-def nested(at: Provenance) -> str:
-    """Why no program can be made of a step with a nested tensor."""
-    return (
-        f"{_place(at)} makes or reads a nested tensor, which no program holds; "
-        "nn.TransformerEncoder makes none with enable_nested_tensor=False"
+def nested(at: Provenance) -> NoProgram:
+    """The refusal of a nested tensor."""
+    return NoProgram(
+        f"{_who(at)} makes or reads a nested tensor, which no program holds.",
+        where=at.line,
+        fix="pad it; nn.TransformerEncoder makes none with enable_nested_tensor=False.",
     )
 
 
-def no_cond(trail: Trail) -> AbstractContextManager[Any]:
+def unfilled(at: Provenance) -> NoProgram:
+    """The refusal of memory that is read and that no op has filled."""
+    return NoProgram(
+        f"{_who(at)} reads memory that no op has filled: torch.empty() gave it, or something "
+        "wrote there that no program hears of.",
+        where=at.line,
+        fix="make it with torch.zeros().",
+    )
+
+
+def of_own_generator(at: Provenance, op: OpOverload) -> RandomStateTouched:
+    """The refusal of a draw from a generator that is not torch's default."""
+    return RandomStateTouched(
+        f"{_who(at)} draws {op} from a torch.Generator of its own, whose state no program has.",
+        where=at.line,
+        fix="draw from torch's default generator, or before the call, and pass it in.",
+    )
+
+
+def read_as(dtype: torch.dtype, held: torch.dtype, line: SourceLine | None) -> NoProgram:
+    """The refusal of known memory that is read with another dtype."""
+    return NoProgram(
+        f"the step reads memory of dtype {held} as {dtype} in a way that no op has shown.",
+        where=line,
+        fix="use Tensor.view(dtype).",
+    )
+
+
+def overlapping(op: OpOverload, line: SourceLine | None) -> NoProgram:
+    """The refusal of an op that writes one element by several names."""
+    return NoProgram(
+        f"{op} writes a tensor whose elements share memory, as those of expand() do.",
+        where=line,
+        fix="clone() it before it is written.",
+    )
+
+
+def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
+    """The refusal of a sparse tensor that an op gives, a gradient perhaps."""
+    return NoProgram(
+        f"build makes a tensor of layout {layout}; a program holds dense ones only.",
+        where=line,
+        fix="use nn.Embedding(sparse=False), or to_dense().",
+    )
+
+
+def no_cond(trail: Trail, refuse: Callable[[NoProgram], None]) -> AbstractContextManager[Any]:
     """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
+    original = torch.cond
 
-    def refuse(*_: Any, **__: Any) -> None:
-        raise higher_order("cond", trail.line)
+    here = threading.get_ident()
 
-    return mock.patch.object(torch, "cond", refuse)
+    def cond(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != here:
+            return original(*args, **kwargs)
+        refuse(higher_order("cond", trail.line))
+        with not_listening():
+            return original(*args, **kwargs)
+
+    return mock.patch.object(torch, "cond", cond)
 
 
 @contextlib.contextmanager

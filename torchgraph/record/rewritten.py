@@ -6,7 +6,8 @@ an order that depends on strides, which their functional forms do not keep. ``_g
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
-``allclose`` hands a value to Python: its ops are heard, too; so are ops that find what
+``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
+value to Python: its ops are heard, too; so are ops that find what
 ``_nested_tensor_from_mask_left_aligned`` does.
 """
 
@@ -78,6 +79,8 @@ def rewritten(
         return _cudnn_batch_norm(*args, **kwargs)
     if op is aten._grouped_mm.default:
         return ops.grouped_mm, (args, kwargs)
+    if name == "aten::_reshape_alias":  # strides are for the layout that eager's tensor has
+        return aten.view.default, (args[:2], {})
     if name == "aten::_index_put_impl_":
         return _index_put(*args, **kwargs)
     return op, (args, kwargs)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..lines import SourceLine
 from ..program import Provenance
 
 
@@ -95,6 +96,10 @@ class Tape:
         """A new value."""
         self.layouts.append(layout)
         return len(self.layouts) - 1
+
+    def line_of(self, value: int | None) -> SourceLine | None:
+        """The user's line that made a value."""
+        return next((e.provenance.line for e in self.entries if e.outs == value), None)
 
 
 def refs(value: Any) -> Iterator[Ref]:

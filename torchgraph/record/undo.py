@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,8 +42,13 @@ class Undo:
 
 
 @contextmanager
-def taken_back(step: Step, undo: Undo, attributes: AttributeWatch) -> Iterator[None]:
-    """When the block raises, tensors, gradients, attributes and generators are as before."""
+def taken_back(
+    step: Step, undo: Undo, attributes: AttributeWatch, applies: Callable[[BaseException], bool]
+) -> Iterator[None]:
+    """When the block raises what ``applies``, all is as before.
+
+    Tensors, gradients, attributes and generators.
+    """
     before_step = generators()
     held: list[tuple[Any, dict[str, Any]]] = [
         (holder, dict(holder))
@@ -67,6 +72,8 @@ def taken_back(step: Step, undo: Undo, attributes: AttributeWatch) -> Iterator[N
     try:
         yield
     except BaseException as error:
+        if not applies(error):
+            raise
         for part in back:
             try:
                 part()

@@ -11,107 +11,20 @@ from typing import Any
 import torch
 
 from .. import ops
-from .._listening import not_listening
+from .._listening import is_listening, not_listening
 from .._symbolic import symbolic_python_math
 from .._torch import OpOverload
 from ..capture.optimizers import clip_gradients, scaled_step, unscale
 from ..capture.scaler import Scaling
-from ..capture.step import SCALER, Leaf, Step
+from ..capture.step import Leaf, Step
 from ..optim import fused
-from ..optim.rules import check, eager_branches
+from ..optim.rules import eager_branches
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
-from . import number
-from .places import assign
+from .closure import Evaluations
 from .recorder import Recorder
 from .tape import OptimizerStep, Ref
 from .trail import Trail
-
-
-class Numbers:
-    """The Python numbers of a step: they move while its ops are heard."""
-
-    def __init__(self, step: Step, recorder: Recorder) -> None:
-        self._step = step
-        self.values: list[Any] = []
-        """By leaf: a tensor, or a number that moves."""
-        self.index: list[int] = []
-        """By leaf, its value on the tape."""
-        for leaf in step.leaves:
-            if isinstance(leaf.value, torch.Tensor):
-                self.index.append(recorder.memory.new(leaf.value))
-                self.values.append(leaf.value)
-            else:
-                self.index.append(recorder.tape.add(None))
-                self.values.append(number.make(leaf.value, Ref(self.index[-1]), recorder))
-        self.changed: list[tuple[Leaf, Any]] = []
-        """Those that the step changed, with what they are now: a `Ref`, or a constant."""
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Where the optimizers keep their numbers, put those that move."""
-        places = [
-            (leaf, value)
-            for leaf, value in zip(self._step.leaves, self.values, strict=True)
-            if not isinstance(value, torch.Tensor) and not leaf.fqn.startswith(SCALER)
-        ]
-        nested = [(leaf.root, leaf.path[0]) for leaf, _ in places if len(leaf.path) > 1]
-        containers = [(root, key, root[key]) for root, key in nested]
-        for leaf, value in places:
-            assign(leaf.root, leaf.path, value)
-        try:
-            yield
-        finally:
-            for leaf, value in places:
-                self._take_back(leaf, value)
-            for root, key, before in containers:
-                if _same(root.get(key), before):
-                    root[key] = before
-            for optimizer in self._step.optimizers:
-                _sweep(optimizer)
-
-    def _take_back(self, leaf: Leaf, value: Any) -> None:
-        try:
-            now = leaf.read()
-        except (KeyError, IndexError, TypeError):
-            return  # the place is gone: the next recording sees another structure
-        if now is value:
-            assign(leaf.root, leaf.path, leaf.value)
-            return
-        node = number.node_of(now)
-        if node is not None:
-            assign(leaf.root, leaf.path, node.value)
-            self.changed.append((leaf, node.ref))
-        elif isinstance(now, (int, float)) and type(now) is type(leaf.value):
-            self.changed.append((leaf, now))
-
-
-def _same(now: Any, before: Any) -> bool:
-    if isinstance(now, (list, tuple)):
-        alike = type(now) is type(before) and len(now) == len(before)
-        return alike and all(map(_same, now, before))
-    if isinstance(now, dict):
-        alike = isinstance(before, dict) and list(now) == list(before)
-        return alike and all(map(_same, now.values(), before.values()))
-    return now is before or (isinstance(now, (int, float)) and repr(now) == repr(before))
-
-
-def _sweep(optimizer: torch.optim.Optimizer) -> None:
-    """Numbers that the step put elsewhere are plain ones again."""
-    own = vars(optimizer)
-    for holder in (*optimizer.param_groups, *optimizer.state.values(), own):
-        if isinstance(holder, dict):
-            for key, value in list(holder.items()):
-                if key not in ("params", "param_groups", "state") and _holds_number(value):
-                    holder[key] = number.bare(value)
-
-
-def _holds_number(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_number, value))
-    if type(value) is dict:
-        return any(map(_holds_number, value.values()))
-    return number.node_of(value) is not None
 
 
 class Update:
@@ -125,6 +38,7 @@ class Update:
         scaling: Scaling,
         recorder: Recorder,
         tensors: Callable[[], Iterable[Leaf]],
+        evaluations: Evaluations,
     ) -> None:
         self._step = step
         self._trail = trail
@@ -132,6 +46,7 @@ class Update:
         self._scaling = scaling
         self._recorder = recorder
         self._tensors = tensors
+        self._evaluations = evaluations
         self.gradients: dict[int, torch.Tensor] = {}
         """What optimizers read, by the id of the parameter, where it is asked for."""
         self.outputs: list[tuple[OutputSpec, Any]] = []
@@ -144,17 +59,17 @@ class Update:
         """``wanted``: parameters whose gradients, as the optimizers read them, are returned."""
         optimizers = self._step.optimizers
         for optimizer in optimizers:
-            check(optimizer)
             if self._options.micro_batches > 1:
                 self._mark(optimizer, ops.accumulated)
+        written_down = is_listening() and not self._recorder.gave_up
         with ExitStack() as stack:
             stack.enter_context(eager_branches(optimizers))
             stack.enter_context(fused.recorded())
-            stack.enter_context(symbolic_python_math(_namespaces(optimizers)))
+            stack.enter_context(symbolic_python_math(namespaces(optimizers) * written_down))
             unscale(optimizers, self._scaling, self._options)
             if self._options.gradient_norms:
                 self._measure()
-            clip_gradients(optimizers, self._parameters(), self._options)
+            self._clip()
             for parameter in wanted:
                 assert parameter.grad is not None
                 self.gradients[id(parameter)] = parameter.grad.detach().clone()
@@ -168,12 +83,16 @@ class Update:
                     continue
                 if self._options.marks_gradients:
                     self._mark(optimizer, ops.gradient)
-                with self._noting_writes(number_), self._noting_step(optimizer):
-                    scaled_step(optimizer)
+                noted = noting_step(self._step, self._recorder, optimizer)
+                with self._noting_writes(number_), noted:
+                    scaled_step(optimizer, *self._evaluations.closure(optimizer, self._clip))
         self._scaling.update()
         for number_, found in self._scaling.found.items():
             spec = OutputSpec(OutputKind.SKIP, f"optimizer.{number_}")
             self.outputs.append((spec, self._ref(found)))
+
+    def _clip(self) -> None:
+        clip_gradients(self._step.optimizers, self._parameters(), self._options)
 
     def _ref(self, tensor: torch.Tensor) -> Ref:
         return Ref(self._recorder.index(tensor))
@@ -210,22 +129,6 @@ class Update:
                     self.outputs.append((spec, self._ref(mark)))
 
     @contextmanager
-    def _noting_step(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        tape, find = self._recorder.tape, self._recorder.memory.find
-        gradients = {
-            self._step.parameter_fqn(parameter): find(parameter.grad)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        }
-        known = {name: index for name, index in gradients.items() if index is not None}
-        start, values = len(tape.entries), len(tape.layouts)
-        yield
-        name = type(optimizer).__name__.lower()
-        now = len(tape.entries), len(tape.layouts)
-        tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
-
-    @contextmanager
     def _noting_writes(self, n: int) -> Iterator[None]:
         recorder = self._recorder
         outer, recorder.written = recorder.written, set()
@@ -239,7 +142,26 @@ class Update:
                     self.written[leaf.fqn].add(n)
 
 
-def _namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+@contextmanager
+def noting_step(step: Step, recorder: Recorder, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Note which part of the tape is the step of ``optimizer``."""
+    tape, find = recorder.tape, recorder.memory.find
+    gradients = {
+        step.parameter_fqn(parameter): find(parameter.grad)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    }
+    known = {name: index for name, index in gradients.items() if index is not None}
+    start, values = len(tape.entries), len(tape.layouts)
+    yield
+    name = type(optimizer).__name__.lower()
+    now = len(tape.entries), len(tape.layouts)
+    if now[0] > start:
+        tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
+
+
+def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
     """Where the optimizers' steps look up ``max`` and ``min``."""
     steps = {
         vars(cls)["step"] for opt in optimizers for cls in type(opt).__mro__ if "step" in vars(cls)

@@ -20,7 +20,7 @@ from ..errors import (
     UnregisteredModuleWarning,
     warn,
 )
-from ..guards import ABSENT
+from ..guards import ABSENT, stands_in
 from ..program import CallRecord
 from .trail import Trail
 
@@ -77,8 +77,11 @@ class AttributeWatch:
         """Record reads and writes of attributes of objects of the given classes."""
         with ExitStack() as stack:
             for cls in classes:
-                stack.enter_context(mock.patch.object(cls, "__getattribute__", self._reader(cls)))
-                stack.enter_context(mock.patch.object(cls, "__setattr__", self._writer(cls)))
+                for name, made in (
+                    ("__getattribute__", self._reader(cls)),
+                    ("__setattr__", self._writer(cls)),
+                ):
+                    stack.enter_context(mock.patch.object(cls, name, stands_in(made, cls, name)))
             yield
 
     def watch(self, path: str, owner: Any) -> None:
@@ -86,6 +89,10 @@ class AttributeWatch:
         if id(owner) not in self._owners:
             self._owners[id(owner)] = (path, owner)
             self._before[id(owner)] = _Snapshot(vars(owner))
+
+    def watches(self, owner: Any) -> bool:
+        """True when the attributes of ``owner`` are watched here."""
+        return id(owner) in self._owners
 
     def read_values(self) -> list[tuple[str, Any, str, Any]]:
         """(path, object, attribute, value) of everything that was read."""
@@ -273,6 +280,8 @@ class CallWatch:
             return out
 
         patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}
+        for name, made in patches.items():
+            stands_in(made, nn.Module, name)
         with mock.patch.multiple(nn.Module, **patches):
             yield
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..program import OutputKind, Program
-from ..record.outcome import rebuilt
+from ..structure import Returned
 
 
 def blank(value: torch.Tensor) -> torch.Tensor:
@@ -51,11 +51,11 @@ class Ring:
         return [buffer.detach() for buffer in buffers]
 
 
-def fake_outputs(program: Program, out_tree: Any) -> Any:
+def fake_outputs(program: Program, out_tree: Returned) -> Any:
     """What `build` returned, with the fake tensors of the program in it."""
     users = [
         value.meta["val"]
         for out, value in zip(program.signature.outputs, program.results, strict=True)
         if out.kind is OutputKind.USER
     ]
-    return rebuilt(out_tree, users)
+    return out_tree.shown(users)

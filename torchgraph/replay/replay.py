@@ -12,7 +12,7 @@ import torch
 
 from .._torch import below_autograd
 from ..aliasing import restrided_inputs, storages_overlap
-from ..capture.inputs import Call, described, map_leaves
+from ..capture.inputs import Call, described
 from ..capture.program_of import Captured
 from ..capture.step import Leaf, Step
 from ..debug.tree import TreeSource
@@ -22,19 +22,17 @@ from ..lower import Lowered
 from ..ops import ValueMoved
 from ..options import Options
 from ..program import (
-    InputSpec,
     OutputKind,
     OutputSpec,
     Program,
     Role,
-    TensorMeta,
     optimizer_of,
 )
-from ..record.outcome import rebuilt
 from ..record.places import assign
 from . import cudnn
 from .confirm import Audit, NotConfirmed
 from .derived import Derived
+from .fit import fits
 from .generators import Generators, gpus_drawn_on
 from .graphs import CudaGraphs, Graphing, op_by_op
 from .interrupts import InterruptsWait
@@ -83,6 +81,8 @@ class Replay:
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self.norms: dict[str, torch.Tensor] = {}
         """Of each param group's gradients in the last run, where asked for."""
+        self.loss: torch.Tensor | None = None
+        """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
         self._options = options
         self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
@@ -147,7 +147,7 @@ class Replay:
         for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):
             if leaf.role not in (Role.INPUT, Role.FREE):
                 found = live.pop(leaf.fqn, None)
-                if found is None or not _fits(spec, leaf, found):
+                if found is None or not fits(spec, leaf, found, self.captured):
                     return False
                 leaf = found
             leaves.append(leaf)
@@ -157,9 +157,10 @@ class Replay:
             if not same_attribute(vars(owner), name, value):
                 return False
             reads.append((path, owner, name, value))
-        if live or step.structure() != self.captured.structure:
-            return False
-        self.guards = Guards(step, reads, self.guards.outside)
+        names = self.guards.names
+        if live or step.structure() != self.captured.structure or names.which():
+            return False  # a module that was replaced is another structure
+        self.guards = Guards(step, reads, self.guards.outside, names)
         self._leaves = leaves
         self._bind()
         return True
@@ -172,7 +173,14 @@ class Replay:
         return Replay(captured, self.program, executable, options, graphing)
 
     def run(self, call: Call) -> Any:
-        """One step over the live state.
+        """One step over the live state; what `build` returns. Raises what `results` does."""
+        host = self.captured.host
+        tensors = self.results(host.extended(call))
+        host.finish(tensors, call)
+        return self.captured.out_tree.made(tensors, call.args, call.kwargs)
+
+    def results(self, call: Call) -> Sequence[torch.Tensor]:
+        """One step: all that the program returns. ``call`` has the gradients that it reads.
 
         Raises:
             StepFailed: an op raised; says whether anything was written before.
@@ -188,7 +196,7 @@ class Replay:
             self._drop(self.audit, found)
         return self._run(call)
 
-    def _run(self, call: Call) -> Any:
+    def _run(self, call: Call) -> Sequence[torch.Tensor]:
         try:
             values = self._values(call)
             if self.derived.tensors:
@@ -208,23 +216,16 @@ class Replay:
             returned = [returned[i] for i in self._order]
         if self._ring is not None:
             returned = self._ring.filled(returned)
-        return rebuilt(self.captured.out_tree, returned)
+        if self._loss is not None:
+            self.loss = returned[self._loss]
+        return returned
 
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
-        if not self.skipped:
-            return list(optimizers)
-        return [optimizer for i, optimizer in enumerate(optimizers) if self._stepped(i)]
-
-    def loss(self, returned: Any) -> Any:
-        """The returned tensor that backward() was called on; None when build does not return it."""
-        path = self.captured.loss_path
-        if path is None:
-            return None
-        names = _returned(self.program.signature.outputs)
-        found: list[torch.Tensor] = []
-        map_leaves(returned, torch.Tensor, found.append)
-        return found[names.index(path)]
+        if self.captured.driven:
+            return list(self.captured.host.stepped)
+        numbered = enumerate(optimizers)
+        return [optimizer for i, optimizer in numbered if f"optimizer.{i}" not in self.skipped]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""
@@ -245,6 +246,8 @@ class Replay:
         given, wanted = map(_returned, (self._outputs, self.program.signature.outputs))
         # The update of a plan gives the gradients that build returns, after all else.
         self._order = None if given == wanted else list(map(given.index, wanted))
+        path = self.captured.loss_path
+        self._loss = None if path is None else wanted.index(path)
         numbered = enumerate(self._outputs)
         self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
         self._live = {leaf.fqn: leaf for leaf in self._leaves}
@@ -374,18 +377,6 @@ class Replay:
             else:
                 assign(self._live[out.target].root, self._live[out.target].path, value)
         return returned
-
-    def _stepped(self, number: int) -> bool:
-        return f"optimizer.{number}" not in self.skipped
-
-
-def _fits(spec: InputSpec, leaf: Leaf, found: Leaf) -> bool:
-    if leaf.role is not found.role:
-        return False
-    if isinstance(found.value, torch.Tensor):
-        # The meta of the capture: the leaf's own tensor may have changed since.
-        return spec.meta == TensorMeta.of(found.value)
-    return spec.meta is None and type(leaf.value) is type(found.value)
 
 
 def _memory(leaves: Iterable[Leaf]) -> set[int]:

@@ -71,6 +71,22 @@ class RunningVerbs(Verbs):
             )
         self._set(confirm=calls)
 
+    def set_fallback(self, mode: str) -> None:
+        """What becomes of a step that no program can hold: `.numpy()`, sparse tensors, LBFGS.
+
+        ``"error"``, the default: a `NoProgram` at the first call or the second one, with nothing
+        changed by that call. ``"eager"``: calls of that signature run in eager, inside of the Graph
+        and with all that it does (scaler, clipping, accumulation, schedulers), and an
+        `EagerWarning` says why, once. What shows only later, after programs have served or beyond
+        the second call, never raises: eager goes on in either mode. `report()` counts the calls.
+
+        Raises:
+            InvalidOption: another mode.
+        """
+        if mode not in ("error", "eager"):
+            raise InvalidOption(f"set_fallback takes 'error' or 'eager', not {mode!r}.")
+        self._set(fallback=mode)
+
     def set_cache_size(self, size: int) -> None:
         """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
         if type(size) is not int or size < 1:

@@ -98,16 +98,20 @@ bool add_instance(Data& data, PyObject* args) {
   }
   Question question{};
   question.first = static_cast<uint32_t>(data.entries.size());
-  question.count = static_cast<uint32_t>(PyTuple_Size(names));
+  question.count = static_cast<uint32_t>(PyDict_Size(dict));
   question.size = PyDict_Size(dict);
-  for (uint32_t i = 0; i < question.count; ++i) {
-    PyObject* name = PyTuple_GetItem(names, i);
-    PyObject* value = PyDict_GetItemWithError(dict, name);
-    if (!value) {
-      if (!PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, name);
-      return false;
-    }
-    data.entries.push_back({keep(data, name), keep(data, value)});
+  question.exactly = true;
+  Py_ssize_t position = 0, found = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    const int compared = PySequence_Contains(names, key);
+    if (compared < 0) return false;
+    found += compared;
+    data.entries.push_back({keep(data, key), compared ? keep(data, value) : nullptr});
+  }
+  if (found != PyTuple_Size(names)) {
+    PyErr_SetObject(PyExc_KeyError, names);
+    return false;
   }
   keep(data, reinterpret_cast<PyObject*>(Py_TYPE(object)));
   data.instances.push_back({keep(data, object), Py_TYPE(object)});

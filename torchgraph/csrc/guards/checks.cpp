@@ -39,7 +39,7 @@ bool has_exactly(PyObject* dict, const Entry* entry, const Entry* end, May may) 
   PyObject *key, *value;
   for (; entry != end; ++entry) {
     if (!PyDict_Next(dict, &position, &key, &value) || key != entry->key) return false;
-    if (!same_value(entry->value, value, may)) return false;
+    if (entry->value && !same_value(entry->value, value, may)) return false;
   }
   return true;
 }
@@ -143,7 +143,12 @@ int hooks_hold(const Data& data, Hooks& hooks) {
 
 int attribute_holds(const Attribute& row) {
   PyObject* now = PyObject_GetAttr(row.owner, row.name);
-  if (!now) return -1;
+  if (!now) {  // it is gone, or a cell is empty
+    const bool gone = PyErr_ExceptionMatches(PyExc_AttributeError) ||
+                      PyErr_ExceptionMatches(PyExc_ValueError);
+    if (gone) PyErr_Clear();
+    return gone ? 0 : -1;
+  }
   const int found = now == row.value;
   Py_DECREF(now);
   return found;

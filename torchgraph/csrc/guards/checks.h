@@ -22,7 +22,7 @@ enum class May : uint8_t {
 
 struct Entry {
   PyObject* key;
-  PyObject* value;  // null: there must be none
+  PyObject* value;  // null: there must be none; where all keys are compared: any
 };
 
 // What is compared of a dict: exactly these entries in this order, or some of them and its size.

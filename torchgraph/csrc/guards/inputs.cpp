@@ -15,6 +15,7 @@ struct Inputs {
   Layout layout;
   Py_ssize_t count;
   char* metadata;  // of one tensor after the other
+  bool* compared;  // for each word of that: must another tensor have it too?
   const void** starts;
 };
 
@@ -22,12 +23,30 @@ Inputs* inputs_of(PyObject* self) { return reinterpret_cast<Inputs*>(self); }
 
 size_t size_of(const Layout& layout) { return layout.metadata.end - layout.metadata.begin; }
 
-// The same but for the storage offset: a batch may be any part of what it was taken from.
-bool alike(const Layout& layout, const char* impl, const char* metadata) {
+constexpr size_t kWord = sizeof(int64_t);
+
+size_t words_of(const Layout& layout) { return size_of(layout) / kWord; }
+
+bool is_within(Py_ssize_t place, Py_ssize_t begin, Py_ssize_t count) {
+  return place >= begin && place < begin + count * static_cast<Py_ssize_t>(kWord);
+}
+
+// All but the storage offset, as a batch may be any part of what it was taken from, and but the room
+// for more dimensions, where torch leaves what malloc gave.
+bool is_compared(const Layout& layout, Py_ssize_t place, Py_ssize_t ndim) {
+  const Py_ssize_t used = ndim * kWord, room = layout.dims - ndim;
+  return place != layout.offset && !is_within(place, layout.shape + used, room) &&
+         !is_within(place, layout.strides + used, room);
+}
+
+bool alike(const Layout& layout, const char* impl, const char* metadata, const bool* compared) {
   const char* now = impl + layout.metadata.begin;
-  const size_t before = layout.offset - layout.metadata.begin, after = before + sizeof(int64_t);
-  return std::memcmp(now, metadata, before) == 0 &&
-         std::memcmp(now + after, metadata + after, size_of(layout) - after) == 0;
+  int64_t other = 0;
+  for (size_t i = 0; i < words_of(layout); ++i) {
+    const int64_t changed = read<int64_t>(now, i * kWord) ^ read<int64_t>(metadata, i * kWord);
+    other |= compared[i] ? changed : 0;
+  }
+  return other == 0;
 }
 
 bool requires_grad(PyObject* tensor) {
@@ -44,7 +63,9 @@ const void* start_of(const Inputs& inputs, PyObject* tensor, Py_ssize_t position
   if (Py_TYPE(tensor) != inputs.type) return nullptr;
   const auto* impl = read<const char*>(tensor, layout.impl);
   if (read<const void*>(impl, layout.autograd) && requires_grad(tensor)) return nullptr;
-  if (!alike(layout, impl, inputs.metadata + position * size_of(layout))) return nullptr;
+  const char* metadata = inputs.metadata + position * size_of(layout);
+  const bool* compared = inputs.compared + position * words_of(layout);
+  if (!alike(layout, impl, metadata, compared)) return nullptr;
   return read<const void*>(read<const void*>(impl, layout.storage), layout.start);
 }
 
@@ -65,6 +86,14 @@ PyObject* starts(PyObject* self, PyObject* tensors) {
     if (!number || PyTuple_SetItem(found, i, number) < 0) Py_CLEAR(found);
   }
   return found;
+}
+
+// -1 with an exception set when it says nothing.
+Py_ssize_t ndim_of(PyObject* tensor) {
+  PyObject* found = PyObject_GetAttrString(tensor, "ndim");
+  const Py_ssize_t ndim = found ? PyLong_AsSsize_t(found) : -1;
+  Py_XDECREF(found);
+  return ndim;
 }
 
 PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -89,15 +118,26 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
   inputs.layout = layout;
   inputs.count = PyTuple_Size(tensors);
   inputs.metadata = new (std::nothrow) char[inputs.count * size_of(layout) + 1];
+  inputs.compared = new (std::nothrow) bool[inputs.count * words_of(layout) + 1];
   inputs.starts = new (std::nothrow) const void*[inputs.count + 1];
-  if (!inputs.metadata || !inputs.starts) {
+  if (!inputs.metadata || !inputs.compared || !inputs.starts) {
     Py_DECREF(self);
     return PyErr_NoMemory();
   }
   for (Py_ssize_t i = 0; i < inputs.count; ++i) {
-    const auto* impl = read<const char*>(PyTuple_GetItem(tensors, i), layout.impl);
+    PyObject* tensor = PyTuple_GetItem(tensors, i);
+    const Py_ssize_t ndim = ndim_of(tensor);
+    if (ndim < 0) {
+      Py_DECREF(self);
+      return nullptr;
+    }
+    const auto* impl = read<const char*>(tensor, layout.impl);
     std::memcpy(inputs.metadata + i * size_of(layout), impl + layout.metadata.begin,
                 size_of(layout));
+    for (size_t word = 0; word < words_of(layout); ++word) {
+      const Py_ssize_t place = layout.metadata.begin + word * kWord;
+      inputs.compared[i * words_of(layout) + word] = is_compared(layout, place, ndim);
+    }
   }
   return self;
 }
@@ -105,6 +145,7 @@ PyObject* inputs_new(PyTypeObject* type, PyObject* args, PyObject*) {
 void inputs_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   delete[] inputs_of(self)->metadata;
+  delete[] inputs_of(self)->compared;
   delete[] inputs_of(self)->starts;
   Py_XDECREF(inputs_of(self)->type);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);

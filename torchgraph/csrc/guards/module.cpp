@@ -88,7 +88,7 @@ PyMethodDef methods[] = {
     {"settings", method<add_settings>, METH_VARARGS,
      "settings(*dicts): the same; a float may move, other plain values may be equal ones."},
     {"instance", method<add_instance>, METH_VARARGS,
-     "instance(object, dict, names): the class, the number of entries, the values under the names."},
+     "instance(object, dict, names): the class, all keys in their order, the values under the names."},
     {"elements", method<add_elements>, METH_VARARGS, "elements(list): exactly those of now."},
     {"item", method<add_item>, METH_VARARGS,
      "item(dict, key, value): this value, or an equal plain one, under the key."},

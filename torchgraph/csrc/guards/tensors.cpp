@@ -10,10 +10,11 @@ namespace torchgraph {
 int to_layout(PyObject* tuple, void* result) {
   auto& layout = *static_cast<Layout*>(result);
   PyObject *no_grad, *no_view;
-  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnn)", &layout.impl, &layout.autograd,
+  if (!PyArg_Parse(tuple, "(nn(nn)(nn)nO!O!nnnnnn)", &layout.impl, &layout.autograd,
                    &layout.metadata.begin, &layout.metadata.end, &layout.history.begin,
                    &layout.history.end, &layout.grad, &PyLong_Type, &no_grad, &PyLong_Type,
-                   &no_view, &layout.offset, &layout.storage, &layout.start)) {
+                   &no_view, &layout.offset, &layout.shape, &layout.strides, &layout.dims,
+                   &layout.storage, &layout.start)) {
     return 0;
   }
   layout.no_grad = PyLong_AsVoidPtr(no_grad);

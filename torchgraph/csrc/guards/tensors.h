@@ -23,6 +23,9 @@ struct Layout {
   const void* no_grad;  // what is there when there is none
   const void* no_view;  // how the AutogradMeta of a tensor begins that is no view of another
   Py_ssize_t offset;    // in the metadata: the storage offset
+  Py_ssize_t shape;     // in it too: the length of dimension 0
+  Py_ssize_t strides;   // and its stride
+  Py_ssize_t dims;      // how many dimensions there is room for there
   Py_ssize_t storage;   // in the TensorImpl: the address of its storage
   Py_ssize_t start;     // in that: where its memory starts
 };

@@ -1,0 +1,323 @@
+"""What `build` does to the containers and objects that it is given reaches the caller."""
+
+import collections
+import types
+from typing import Any
+
+import pytest
+import torch
+
+import torchgraph as tg
+from tests.contract.models import Function, Train, adam, data, made, same
+from tests.contract.test_objects import Data, Named, Plain, Slotted, batches
+from torchgraph.errors import MovingConstant
+from torchgraph.testing import counters
+
+
+def added(d):
+    d["y"] = d["x"] * 2
+    return d["y"].sum()
+
+
+def moved(d):
+    d["z"] = d.pop("x")
+    d["other"] = d["z"]
+    return d["z"] + 1
+
+
+def nested(d):
+    d["inner"]["list"].append(d["x"] + 1)
+    d["inner"]["number"] = 5
+    d["new"] = {"a": [d["x"] * 3], "inner": d["inner"]}
+
+
+def emptied(d):
+    del d["x"]
+    d["inner"]["list"].clear()
+
+
+def reordered(d):
+    d["x"] = d.pop("x") + 1
+    return list(d)
+
+
+def written_and_moved(d):
+    d["x"].mul_(2)
+    d["kept"], d["x"] = d["x"], d["x"] + 1
+    return d["kept"] * 1
+
+
+def handed_back(d):
+    d["y"] = d["x"] * 2
+    return d
+
+
+def inside(d):
+    return {"whole": d, "inner": d["inner"], "x": d["x"] + 1}
+
+
+def refilled(d):
+    return {**d, "x": d.pop("x") * 2}
+
+
+def popped(d):
+    inner = d.pop("inner")
+    inner["x"] = d["x"] * 4
+    return inner["x"] * 1
+
+
+CHANGES = [
+    *(added, moved, nested, emptied, reordered, written_and_moved, handed_back, inside),
+    *(refilled, popped),
+]
+
+
+def given(x):
+    return {"x": x.clone(), "inner": {"list": [x * 5], "number": 3}}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_build_does_to_a_dict_reaches_the_caller(change):
+    graph = Function(change)
+    with counters.expect(captures=1, replays=3):
+        for x in batches():
+            one, two = given(x), given(x)
+            inner, other = one["inner"], two["inner"]
+            got, expected = graph(one), change(two)
+            assert same(one, two)
+            assert same(inner, other)
+            assert same(got, expected)
+            if expected is two:
+                assert got is one
+            if change is inside:
+                assert got["whole"] is one
+                assert got["inner"] is inner
+            if change in (moved, written_and_moved):
+                kept = one["other" if change is moved else "kept"]
+                assert kept is (one["z"] if change is moved else kept)
+
+
+def test_a_tensor_that_is_moved_is_the_callers_own():
+    graph = Function(moved)
+    for x in batches():
+        one = given(x)
+        tensor = one["x"]
+        graph(one)
+        assert one["z"] is one["other"] is tensor
+
+
+def attribute(o):
+    o.y, o.x = o.x * 2, None
+    o.count = 3
+    del o.scale
+    return o.y + 1
+
+
+def slot(o):
+    o.unset, o.x = o.x * 2, o.x
+    return o.unset
+
+
+def item(o):
+    dict.__setitem__(o, "y", o["x"] + 1)
+    o.again = o["y"] * 2
+    return o
+
+
+def rotated(o):
+    o.rotate(1)
+    o.append(o[0] + 1)
+    return o.popleft() * 1
+
+
+def joined(o):
+    o.add(next(iter(o)) * 2)
+    return len(o)
+
+
+def stored(o):
+    o.y = o.x * 2
+    return o.y + 1
+
+
+def extended(o):
+    o[1:] = [o[0] * 2, "text"]
+    o.insert(0, None)
+    return o
+
+
+KINDS: dict[str, tuple[Any, Any, Any]] = {
+    "attributes": (Plain, attribute, vars),
+    "namespace": (lambda x: types.SimpleNamespace(x=x, scale=1), attribute, vars),
+    "slots": (Slotted, slot, lambda o: [o.x, o.unset]),
+    "dict with attributes": (Named, item, lambda o: [dict(o), vars(o)]),
+    "deque": (lambda x: collections.deque([x, x + 1, x + 2], maxlen=3), rotated, list),
+    "set": (lambda x: {x}, joined, lambda o: sorted(o, key=lambda t: t.sum().item())),
+    "store": (Data, stored, lambda o: o.store.mapping),
+    "list": (lambda x: [x, x, 3], extended, list),
+    "UserDict": (lambda x: collections.UserDict(given(x)), nested, lambda o: o.data),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_build_does_to_any_object_reaches_the_caller(name):
+    make, change, look = KINDS[name]
+    graph = Function(change)
+    with counters.expect(captures=1, replays=3):
+        for x in batches():
+            one, two = make(x), make(x)
+            got, expected = graph(one), change(two)
+            assert same(look(one), look(two))
+            if expected is two:
+                assert got is one
+            else:
+                assert same(got, expected)
+
+
+def test_a_key_value_cache_grows_as_in_eager():
+    class Cache:
+        def __init__(self) -> None:
+            self.keys: list[torch.Tensor] = []
+
+    def step(cache, x):
+        seen = torch.cat([*cache.keys[-2:], x])
+        cache.keys.append(x * 2)
+        del cache.keys[:-2]
+        return seen.sum(0)
+
+    graph = Function(step)
+    cache, twin = Cache(), Cache()
+    for x in torch.randn(9, 1, 3):
+        assert torch.equal(graph(cache, x), step(twin, x))
+        assert same(cache.keys, twin.keys)
+    with counters.expect(captures=0, replays=1):
+        graph(cache, x)
+
+
+def test_a_step_that_raises_leaves_its_arguments_as_they_were():
+    model, optimizer = made()
+    fails = True
+
+    class Step(Train):
+        def build(self, batch, rest):
+            batch["hidden"] = batch.pop("x").mul_(2)
+            batch["inner"]["list"].append(self.model(batch["hidden"]))
+            rest.x, rest.more = batch["hidden"], 1
+            if fails:
+                raise KeyError("half-way")
+            loss = batch["inner"]["list"][-1].square().mean()
+            loss.backward()
+            return loss
+
+    graph = Step(model, optimizer)
+    x = data()[0]
+    batch, rest = given(x), Plain(x)
+    with pytest.raises(KeyError):
+        graph(batch, rest)
+    assert same(batch, given(data()[0]))
+    assert list(batch) == ["x", "inner"]
+    assert set(vars(rest)) == {"x", "scale"}
+    fails = False
+    for x in data(5):
+        batch = given(x)
+        loss = graph(batch, Plain(x.clone()))
+        assert loss == batch["inner"]["list"][-1].square().mean()
+        assert not batch["inner"]["list"][-1].requires_grad
+
+
+def test_what_is_put_into_an_argument_moves_with_no_later_call():
+    graph = Function(added)
+    found = []
+    for x in batches():
+        one = {"x": x}
+        graph(one)
+        found.append(one["y"])
+    assert all(map(torch.equal, found, [x * 2 for x in batches()]))
+
+
+def test_a_number_that_moves_in_an_argument_stays_in_eager():
+    numbers = iter(range(100))
+
+    def count(d):
+        d["n"] = next(numbers)
+        return d["x"] * 2
+
+    graph = Function(count)
+    batches = [{"x": torch.ones(3)} for _ in range(6)]
+    with pytest.warns(MovingConstant, match=r"args\[0\]\['n'\]"):
+        list(map(graph, batches))
+    assert [batch["n"] for batch in batches] == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_loss_may_lie_in_the_batch():
+    def run(model, optimizer, step):
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        torch.manual_seed(3)
+        return [step(schedule, {"x": x}) for x in data(8)]
+
+    model, optimizer = made()
+    graphs: list[Any] = []
+
+    def build(batch):
+        batch["loss"] = model(batch["x"]).square().mean()
+        batch["loss"].backward()
+
+    def ours(schedule, batch):
+        if not graphs:
+            graphs.append(Function(build, model=model))
+            graphs[0].add_optimizer(optimizer, lr_sch=schedule)
+        assert graphs[0](batch) is None
+        return batch["loss"], optimizer.param_groups[0]["lr"]
+
+    twin, _ = made()
+    other = adam(twin)
+
+    def eager(schedule, batch):
+        loss = twin(batch["x"]).square().mean()
+        loss.backward()
+        other.step()
+        other.zero_grad()
+        schedule.step(loss.detach())
+        return loss.detach(), other.param_groups[0]["lr"]
+
+    assert same(run(model, optimizer, ours), run(twin, other, eager))
+
+
+def test_padded_calls_that_change_their_arguments_run_as_they_are():
+    graph = Function(lambda d: added(d) * 0 + d["y"])
+    graph.config.set_shape_buckets(0, [4, 8])
+    given = [{"x": torch.randn(rows)} for rows in (3, 5, 3, 3, 3, 5, 4)]
+    with pytest.warns(tg.errors.PaddingWarning, match="among its arguments"):
+        got = list(map(graph, given))
+    for one, found in zip(given, got, strict=True):
+        assert torch.equal(one["y"], one["x"] * 2)
+        assert torch.equal(found, one["x"] * 2)
+
+
+def test_micro_batches_are_objects_of_their_own():
+    model, optimizer = made()
+
+    class Step(Train):
+        def build(self, batch):
+            batch["hidden"] = self.model(batch.pop("x"))
+            loss = batch["hidden"].square().mean()
+            loss.backward()
+            return {"loss": loss, "batch": batch}
+
+    graph = Step(model, optimizer)
+    graph.config.set_gradient_accumulation_steps(2)
+    for x in data(5, rows=4):
+        batch = {"x": x}
+        got = graph(batch)
+        assert list(batch) == ["x"]
+        assert got["batch"]["hidden"].shape == (4, 2)
+
+
+def test_a_check_and_a_report_leave_the_arguments_alone():
+    graph = Function(nested)
+    for x in batches(4):
+        graph(given(x))
+    one = given(x)
+    graph.check(one)
+    assert same(one, given(x))
+    assert "args[0]" in str(graph.report())

@@ -1,0 +1,109 @@
+"""`config.set_fallback`: what cannot be a program is an error early, and eager's on request."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.contract import fallback_states as fallback_states, fallback_tensors as fallback_tensors
+from tests.contract.fallback_cases import CASES, Case
+from tests.contract.models import Function, same, snapshot
+from torchgraph.errors import NoProgram
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::torchgraph.errors.GraphWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),  # what it says of its own prototypes
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+]
+
+
+def seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def owners(case: Case) -> list[Any]:
+    return [one for one in (case.model, case.optimizer) if one is not None]
+
+
+def bare(value: Any) -> Any:
+    """Results without a history."""
+    if isinstance(value, torch.Tensor):
+        dense = value.to_dense() if value.is_sparse else value
+        dense = list(dense.unbind()) if dense.is_nested else dense
+        return bare(dense) if dense is not value else value.detach().clone()
+    if isinstance(value, dict):
+        return {key: bare(item) for key, item in value.items()}
+    return [bare(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def eager(name: str) -> list[Any]:
+    """What each call returns and leaves."""
+    seed()
+    case = CASES[name]()
+    optimizer, found = case.optimizer, []
+    for batch in case.batches():
+        if optimizer is None:
+            returned = case.build(batch)
+        elif case.closure:
+
+            def closure(batch=batch):
+                optimizer.zero_grad()
+                return case.build(batch)
+
+            returned = optimizer.step(closure)
+        else:
+            returned = case.build(batch)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append((bare(returned), bare(batch), snapshot(*owners(case))))
+    return found
+
+
+def graphed(name: str, mode: str) -> tuple[list[Any], NoProgram | None]:
+    """The same by a Graph, as far as it goes, and the error that it ends with."""
+    seed()
+    case = CASES[name]()
+    optimizers = [] if case.optimizer is None else [case.optimizer]
+    modules = {} if case.model is None else {"model": case.model}
+    graph = Function(case.build, *optimizers, **modules)
+    graph.config.set_fallback(mode)
+    found = []
+    for batch in case.batches():
+        try:
+            returned = graph(batch)
+        except NoProgram as error:
+            return found, error
+        found.append((bare(returned), bare(batch), snapshot(*owners(case))))
+    assert "Calls" in str(graph.report())
+    return found, None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_run_with_fallback_eager(name):
+    found, error = graphed(name, "eager")
+    assert error is None
+    expected = eager(name)
+    assert same(found, expected)
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_by_default_each_is_eagers_or_an_early_error_that_names_the_way_out(name):
+    found, error = graphed(name, "error")
+    expected = eager(name)
+    if error is None:
+        assert len(found) == 6
+    else:
+        assert len(found) < 2
+        assert 'config.set_fallback("eager")' in str(error)
+    assert same(found, expected[: len(found)])
+
+
+def test_there_are_enough_of_them():
+    assert len(CASES) >= 48

@@ -1,0 +1,215 @@
+"""Counters and pointers in Python, and optimizers that ask for closures."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.contract.models import Eval, Function, adam, data, same, snapshot
+from torchgraph import errors
+from torchgraph.errors import EagerWarning, UnsupportedOptimizer
+from torchgraph.testing import counters
+
+
+def loss_of(model, x):
+    return model(x).square().mean()
+
+
+def backwards(model, x):
+    loss = loss_of(model, x)
+    loss.backward()
+    return loss.detach()
+
+
+class Queue(nn.Module):
+    """The keys of the last batches, as MoCo keeps them."""
+
+    def __init__(self, size: int, *, in_place: bool = False) -> None:
+        super().__init__()
+        self.linear, self.size, self.in_place = nn.Linear(4, 2), size, in_place
+        self.register_buffer("queue", torch.zeros(2, size))
+        self.register_buffer("ptr", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x):
+        keys, n = self.linear(x), len(x)
+        if self.in_place:
+            at = (self.ptr + torch.arange(n)) % self.size
+            self.queue.index_copy_(1, at, keys.detach().T)
+            self.ptr.add_(n).remainder_(self.size)
+        else:
+            ptr = int(self.ptr)  # HERE
+            self.queue[:, ptr : ptr + n] = keys.detach().T
+            self.ptr[0] = (ptr + n) % self.size
+        return keys @ self.queue.clone()
+
+
+def trained(model, step):
+    return [(step(x), snapshot(model)[1:]) for x in data(30)]
+
+
+def queues(size: int, **options: Any) -> Any:
+    """A queue, its Graph, and what eager makes of its twin."""
+    torch.manual_seed(0)
+    twin = Queue(size)
+    torch.manual_seed(0)
+    model = Queue(size, **options)
+    optimizer, other = adam(model), adam(twin)
+    graph = Function(lambda x: backwards(model, x), optimizer, model=model)
+
+    def step(x):
+        loss = backwards(twin, x)
+        other.step()
+        other.zero_grad()
+        return loss
+
+    return model, graph, trained(twin, step)
+
+
+def test_a_pointer_that_python_reads_is_told_at_the_third_capture():
+    model, graph, expected = queues(60)
+    with pytest.warns(errors.GraphWarning) as told:
+        assert same(trained(model, graph), expected)
+    assert [one.category for one in told] == [errors.MovingValue, EagerWarning]
+    text = str(told[0].message)
+    assert "model.ptr moves" in text
+    assert "# HERE" in text
+    assert "index_copy_" in text
+
+
+def test_a_short_queue_has_a_program_for_each_place():
+    model, graph, expected = queues(15)
+    with pytest.warns(errors.MovingValue), counters.expect(captures=3):
+        assert same(trained(model, graph), expected)
+
+
+def test_what_is_told_to_be_written_is_eagers_in_one_program():
+    model, graph, expected = queues(60, in_place=True)
+    with counters.expect(captures=1, replays=27):
+        assert same(trained(model, graph), expected)
+
+
+class Counts(nn.Linear):
+    """Divides by the number of its calls."""
+
+    def __init__(self, *, buffer: bool = False, last: int = 99) -> None:
+        super().__init__(4, 2)
+        self.last = last
+        if buffer:
+            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        else:
+            self.calls = 0
+
+    def forward(self, x):
+        if isinstance(self.calls, int):
+            self.calls = min(self.calls + 1, self.last)
+        else:
+            self.calls += 1
+        return super().forward(x) / self.calls
+
+
+def counted(**options: Any) -> tuple[nn.Module, tg.Graph]:
+    torch.manual_seed(0)
+    model = Counts(**options)
+    return model, Eval(model)
+
+
+def test_a_counter_is_told_at_the_third_capture_and_what_to_write_is_eagers():
+    (twin, _), (_, graph), (_, other) = counted(), counted(), counted(buffer=True)
+    batches = data(8)
+    expected = [twin(x).detach() for x in batches]
+    words = r"model\.calls was 1 and is 2(?s:.*)keep the state in a buffer"
+    found = [graph(x) for x in batches[:2]]
+    with pytest.warns(errors.AttributeReadAndWritten, match=words):
+        found.append(graph(batches[2]))
+    found += [graph(x) for x in batches[3:]]
+    assert same(found, expected)
+    with counters.expect(captures=1, replays=6):
+        assert same([other(x) for x in batches], expected)
+
+
+def test_a_counter_that_stops_has_a_program_then():
+    (twin, _), (_, graph) = counted(last=5), counted(last=5)
+    batches = data(12)
+    with pytest.warns(errors.AttributeReadAndWritten), counters.expect(replays=4):
+        assert same([graph(x) for x in batches], [twin(x).detach() for x in batches])
+
+
+def test_a_step_in_a_param_group_is_one_program():
+    class Decays(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.1, "step": 0})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            group = self.param_groups[0]
+            group["step"] += 1
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"] / group["step"])
+
+    model = nn.Linear(4, 1)
+    optimizer = Decays(model.parameters())
+    graph = Function(lambda x: loss_of(model, x).backward(), optimizer, model=model)
+    with counters.expect(captures=1, replays=6):
+        for x in data(8):
+            graph(x)
+    assert optimizer.param_groups[0]["step"] == 8
+
+
+# --- closures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_lbfgs_runs_whenever_the_fallback_is_set(early):
+    model = nn.Linear(4, 1)
+    graph = Function(lambda x: loss_of(model, x).backward(), model=model)
+    if early:
+        graph.config.set_fallback("eager")
+    graph.add_optimizer(torch.optim.LBFGS(model.parameters()))
+    graph.config.set_fallback("eager")
+    before = loss_of(model, *data())
+    with pytest.warns(EagerWarning, match="LBFGS"):
+        graph(*data())
+    assert loss_of(model, *data()) < before
+
+
+def test_lbfgs_with_accumulation_and_clipping():
+    mine, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    other.load_state_dict(mine.state_dict())
+    optimizers = [torch.optim.LBFGS(m.parameters(), max_iter=4) for m in (mine, other)]
+    graph = Function(lambda x: backwards(mine, x), optimizers[0], model=mine)
+    graph.config.set_fallback("eager")
+    graph.config.set_gradient_accumulation_steps(2)
+    graph.config.set_clip_grad_norm(0.5)
+
+    def closure(x, seen):
+        optimizers[1].zero_grad()
+        losses = [loss_of(other, part) for part in x.chunk(2)]
+        for loss in losses:
+            (loss / 2).backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+        seen.append(torch.stack(losses).detach())
+        return (losses[0] + losses[1]) / 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EagerWarning)
+        for x in data(4, rows=6):
+            got = graph(x)
+            seen: list[torch.Tensor] = []
+            optimizers[1].step(lambda x=x, seen=seen: closure(x, seen))
+            assert len(seen) > 1
+            assert torch.equal(got, seen[0])
+            assert same(mine.state_dict(), other.state_dict())
+
+
+def test_lbfgs_beside_another_optimizer_is_refused_in_any_case():
+    model = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1))
+    both = torch.optim.LBFGS(model[0].parameters()), adam(model[1])
+    graph = Function(lambda x: loss_of(model, x).backward(), *both, model=model)
+    graph.config.set_fallback("eager")
+    with pytest.raises(UnsupportedOptimizer, match="alone"):
+        graph(*data())

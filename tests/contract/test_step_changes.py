@@ -1,0 +1,263 @@
+"""``tg.step``: what a user changes in the middle of a training is in the next call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import torchgraph as tg
+from tests.contract.loops import Loop, assert_as_eager, mlp, pairs, snapshot
+from torchgraph.counters import counters
+
+Change = Callable[[nn.Module, torch.optim.Optimizer], Any]
+
+
+def changed(changes: dict[int, Change], model: Callable[[], nn.Module] = mlp) -> Loop:
+    """A supervised loop in which ``changes`` happen before the calls of these numbers."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    between = {number: partial(change, net, optimizer) for number, change in changes.items()}
+    return Loop(step, [net, optimizer], between)
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+def freeze(net: nn.Module, _: Any) -> None:
+    net[0].requires_grad_(False)
+
+
+def thaw(net: nn.Module, _: Any) -> None:
+    net[0].requires_grad_(True)
+
+
+def set_rate(rate: float) -> Change:
+    return lambda _, optimizer: optimizer.param_groups[0].update(lr=rate)
+
+
+def forget_momentum(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+def new_weights(net: nn.Module, _: Any) -> None:
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.ones_like(parameter))
+
+
+def new_data(net: nn.Module, _: Any) -> None:
+    net[0].weight.data = torch.ones(8, 4)
+
+
+def drop_gradients(net: nn.Module, _: Any) -> None:
+    net.zero_grad()
+
+
+def evaluate(net: nn.Module, _: Any) -> None:
+    net.eval()
+
+
+def train(net: nn.Module, _: Any) -> None:
+    net.train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "replayed"),
+    [
+        ({4: freeze}, mlp, 7),
+        ({4: freeze, 8: thaw}, mlp, 7),
+        ({4: set_rate(0.01), 6: set_rate(0.5)}, mlp, 9),
+        ({5: forget_momentum}, mlp, 8),
+        ({5: new_weights}, mlp, 9),
+        ({5: new_data}, mlp, 9),
+        ({5: drop_gradients}, mlp, 9),
+        ({4: evaluate, 8: train}, with_dropout, 7),
+    ],
+    ids=["freeze", "thaw", "rate", "state", "weights", "data", "gradients", "modes"],
+)
+def test_changes_from_outside(changes, model, replayed):
+    assert_as_eager(partial(changed, changes, model), pairs(12), replayed=replayed)
+
+
+def test_layers_are_thawed_one_after_the_other():
+    def make():
+        loop = changed({}, lambda: nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]))
+        net = loop.owners[0].requires_grad_(False)
+        thawing = {4 * n: partial(net[2 - n].requires_grad_, True) for n in range(3)}
+        return Loop(loop.step, loop.owners, thawing)
+
+    assert_as_eager(make, lambda: [(x, x) for x, _ in pairs(12)()], replayed=3)
+
+
+def test_a_new_optimizer():
+    def make():
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def replace():
+            nonlocal optimizer
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+        return Loop(step, [model, lambda: optimizer.state_dict()], {5: replace})
+
+    assert_as_eager(make, pairs(12), replayed=7)
+
+
+def test_a_new_optimizer_of_the_same_kind():
+    def make():
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def replace():
+            nonlocal optimizer
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        return Loop(step, [model, lambda: optimizer.state_dict()], {5: replace})
+
+    assert_as_eager(make, pairs(12), replayed=8)
+
+
+def test_a_new_model():
+    def make():
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def replace():
+            nonlocal model, optimizer
+            model = mlp()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        return Loop(step, [model, lambda: snapshot(model)], {5: replace})
+
+    assert_as_eager(make, pairs(12), replayed=8)
+
+
+def test_a_param_group_is_added():
+    def make():
+        model, more = mlp(), nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(more(model(x)), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def add():
+            optimizer.add_param_group({"params": more.parameters(), "lr": 0.01})
+
+        return Loop(step, [model, more, optimizer], {6: add})
+
+    assert_as_eager(make, pairs(12), replayed=6)
+
+
+def test_another_size_of_batch_has_its_own_program():
+    def batches():
+        return [
+            (torch.randn(rows, 4), torch.randn(rows, 1)) for rows in (3, 3, 3, 3, 5, 5, 5, 3, 5)
+        ]
+
+    graph = assert_as_eager(partial(changed, {}), batches, replayed=4)
+
+    assert len(graph._cache) == 2
+
+
+class Stop(Exception):
+    """Raised by the loops below."""
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "step"])
+@pytest.mark.parametrize("when", [0, 1, 4])
+def test_an_exception_leaves_what_it_leaves_in_eager(when, place):
+    def run(wrap):
+        torch.manual_seed(0)
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+        def step(x, y, stop):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            for name, act in (("forward", loss.backward), ("backward", optimizer.step)):
+                if stop == name:
+                    raise Stop(name)
+                act()
+            if stop == "step":
+                raise Stop("step")
+            return loss
+
+        function, found = wrap(step), []
+        for number, batch in enumerate(pairs(8)()):
+            if number == when:
+                with pytest.raises(Stop):
+                    function(*batch, place)
+            else:
+                found.append(snapshot(function(*batch, "")))
+            found.append(snapshot([model, optimizer]))
+        return found
+
+    before = counters.replays
+    expected, found = run(lambda step: step), run(tg.step)
+
+    assert str(found) == str(expected)
+    assert counters.replays - before >= 3
+
+
+def test_a_check_of_the_user_raises_where_programs_serve_too():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @tg.step
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(x), y)
+        if not loss.isfinite():
+            raise Stop
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for batch in pairs(5)():
+        step(*batch)
+    before = snapshot(list(model.parameters()))
+    with pytest.raises(Stop):
+        step(torch.full((3, 4), float("nan")), torch.randn(3, 1))
+
+    assert str(snapshot(list(model.parameters()))) == str(before)
+    assert model[0].weight.grad is None  # as zero_grad left it

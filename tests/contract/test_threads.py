@@ -1,0 +1,196 @@
+"""Other threads that train, draw or seed while a Graph records, confirms and replays."""
+
+import random
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot, twins
+from torchgraph.errors import EagerWarning
+from torchgraph.testing import counters
+
+
+class Meanwhile:
+    """Runs a function in another thread: each time that the step asks, and until it is done."""
+
+    def __init__(self, function):
+        self.failed = []
+        self._function = function
+        self._asked, self._done = threading.Semaphore(0), threading.Semaphore(0)
+        self._over = False
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object):
+        self._over = True
+        self._asked.release()
+        self._thread.join()
+
+    def now(self):
+        self._asked.release()
+        self._done.acquire()
+
+    def _run(self):
+        while self._asked.acquire() and not self._over:
+            try:
+                self._function()
+            except Exception as error:
+                self.failed.append(error)
+            finally:
+                self._done.release()
+
+
+def trained(make, meanwhile, count=8):
+    """What a Graph and eager come to, with another thread in the middle of each step."""
+    (model, optimizer), (twin, other) = twins(make)
+
+    def build(module, batch):
+        hidden = module(batch)
+        meanwhile.now()
+        loss = hidden.square().mean()
+        loss.backward()
+        return loss
+
+    graph = Function(lambda batch: build(model, batch), optimizer, model=model)
+    torch.manual_seed(1)
+    got = [graph(batch) for batch in data(count)], snapshot(model, optimizer)
+    torch.manual_seed(1)
+    expected = []
+    for batch in data(count):
+        expected.append(build(twin, batch).detach())
+        other.step()
+        other.zero_grad(set_to_none=True)
+    return got, (expected, snapshot(twin, other))
+
+
+def linear():
+    return nn.Linear(4, 2)
+
+
+def dropout():
+    return nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.3))
+
+
+def test_another_thread_trains():
+    """Its backward passes, scaler and optimizer steps are none of the Graph's."""
+    (model, optimizer), (twin, other) = twins(linear)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def step(module, optimizer, scaler):
+        loss = scaler.scale(module(torch.ones(3, 4)).square().mean())
+        loss.backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    steps = []
+    with Meanwhile(lambda: steps.append(step(model, optimizer, scaler))) as meanwhile:
+        replays = counters.replays
+        got, expected = trained(linear, meanwhile)
+        assert counters.replays > replays
+    assert not meanwhile.failed
+    assert same(got, expected)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for _ in steps:
+        step(twin, other, scaler)
+    assert same(snapshot(model, optimizer), snapshot(twin, other))
+
+
+def test_a_fused_optimizer_of_another_thread():
+    def make():
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        return model, adam(model, fused=True)
+
+    (model, optimizer), (twin, other) = make(), make()
+    with Meanwhile(lambda: eager(model, optimizer, torch.ones(3, 4))) as meanwhile:
+        mine, mine_too = make()
+        hook = mine_too.register_step_pre_hook(lambda *_: meanwhile.now())
+        graph = Train(mine, mine_too)
+        graph(data()[0])
+        hook.remove()
+    assert not meanwhile.failed
+    eager(twin, other, torch.ones(3, 4))
+    assert same(snapshot(model, optimizer), snapshot(twin, other))
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(3), random.random])
+def test_another_thread_draws_in_every_recorded_step(draw):
+    with (
+        Meanwhile(draw) as meanwhile,
+        pytest.warns(EagerWarning, match="other threads that draw"),
+    ):
+        got, expected = trained(dropout, meanwhile, count=12)
+    assert not meanwhile.failed
+    assert same(got, expected)
+
+
+def test_another_thread_that_draws_once_costs_one_call():
+    draws = iter([False, True, False, False, False, False, False, False])
+    with Meanwhile(lambda: next(draws, False) and torch.rand(3)) as meanwhile:
+        (model, optimizer), _ = twins(dropout)
+
+        def build(batch):
+            hidden = model(batch)
+            meanwhile.now()
+            loss = model(hidden @ torch.ones(2, 4)).square().mean()
+            loss.backward()
+            return loss
+
+        graph = Function(build, optimizer, model=model)
+        replays = counters.replays
+        for batch in data(8):
+            graph(batch)
+    assert counters.replays - replays == 4
+
+
+def test_threads_that_draw_all_the_time():
+    """Whatever they hit, nothing fails, and dropout keeps its rate."""
+    over = threading.Event()
+
+    def draw():
+        while not over.is_set():
+            torch.rand(10)
+
+    threads = [threading.Thread(target=draw) for _ in range(2)]
+    graph = Eval(nn.Dropout(0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EagerWarning)
+        for thread in threads:
+            thread.start()
+        try:
+            kept = [graph(torch.ones(1000)).ne(0).float().mean() for _ in range(30)]
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert 0.45 < torch.stack(kept).mean() < 0.55
+
+
+def test_two_graphs_in_two_threads():
+    pairs = [twins(dropout) for _ in range(2)]
+    batches = data(12)
+    results = [[], []]
+
+    def run(number):
+        (model, optimizer), _ = pairs[number]
+        model.eval()
+        graph = Train(model, optimizer)
+        results[number] += [graph(batch) for batch in batches]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, got in enumerate(results):
+        model, optimizer = pairs[number][1]
+        model.eval()
+        assert same(got, [eager(model, optimizer, batch) for batch in batches])

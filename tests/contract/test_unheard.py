@@ -1,0 +1,122 @@
+"""What torch's C++ does without an op: kernels on bare memory, lists of tensors, empty memory."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.contract.models import Function
+from torchgraph.errors import EagerWarning, NoProgram
+from torchgraph.testing import counters
+
+
+def pooled(x, mask):
+    return x * F.max_pool1d(mask, 3, 1, 1)
+
+
+def pooled_with_gradient(x, mask):
+    weight = torch.ones(8, requires_grad=True)
+    return x * F.max_pool1d(mask * weight, 3, 1, 1).detach()
+
+
+def listed(x, mask):
+    return x * torch.tensor([mask.sum(), 2.0, mask[0, 0, 0]]).sum()
+
+
+def nested(x, mask):
+    return x * torch.as_tensor([[mask[0, 0, 0]], (mask.sum(),)]).prod()
+
+
+def of_a_tensor(x, mask):
+    return x * x.new_tensor((mask.sum(), 1.0)).sum()
+
+
+def array(x, mask):
+    return x * torch.asarray([mask.mean()])
+
+
+@pytest.mark.parametrize(
+    ("function", "replays"),
+    [
+        (pooled, 8),
+        (pooled_with_gradient, 8),
+        (listed, 6),
+        (nested, 6),
+        (of_a_tensor, 6),
+        (array, 6),
+    ],
+)
+def test_values_that_change_late_are_noticed(function, replays):
+    graph = Function(function)
+    mask = torch.ones(2, 3, 8)
+    with counters.expect(replays=replays):
+        for number in range(10):
+            if number == 5:
+                mask = mask.clone()
+                mask[..., :5] = 0
+            x = torch.randn(2, 3, 8)
+            assert torch.equal(graph(x, mask.clone()), function(x, mask))
+
+
+def test_pooling_in_one_dimension_is_in_the_program():
+    model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.MaxPool1d(2)).eval()
+    graph = Function(lambda x: model(x), model=model)
+    with counters.expect(replays=4), torch.no_grad():
+        for _ in range(6):
+            x = torch.randn(2, 3, 8)
+            assert torch.equal(graph(x), model(x))
+
+
+def test_empty_memory_whose_content_does_not_matter():
+    def chosen(x):
+        made = torch.where(x > 0, x, torch.empty(2, 3))
+        return torch.where(x <= 0, -x, made)
+
+    graph = Function(chosen)
+    with pytest.raises(NoProgram, match=r"(?s)no op has filled.*test_unheard.*zeros"):
+        graph(torch.randn(2, 3))
+    graph.config.set_fallback("eager")
+    with pytest.warns(EagerWarning, match=r"no op has filled.*test_unheard.*zeros"):
+        graph(torch.randn(2, 3))
+    for _ in range(5):
+        x = torch.randn(2, 3)
+        assert torch.equal(graph(x), x.abs())
+
+
+def windows(held, x):
+    return x.unfold(1, 2, 2).mul_(2.0).sum()
+
+
+def twice(held, x):
+    torch._foreach_add_([held, held], [x[0], x[1]])
+
+
+def summed(held, x):
+    torch.sum(x.round(), 0, out=held)
+
+
+def set_to(held, x):
+    x.set_(x * 2 + 1)
+
+
+def pointed_to(held, x):
+    x.data = x * 2 + 1
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+@pytest.mark.parametrize("function", [windows, twice, summed, set_to, pointed_to])
+def test_what_no_program_does_is_eagers(function):
+    """The first batches hide it: a program would be confirmed."""
+    model = nn.Identity()
+    kind = torch.int64 if function is summed else torch.float32
+    model.register_buffer("held", torch.zeros(5, dtype=kind))
+    twin = torch.zeros(5, dtype=kind)
+    graph = Function(lambda x: function(model.held, x), model=model)
+    with torch.no_grad(), counters.expect(replays=0):
+        for number in range(6):
+            x = torch.zeros(3, 5) if number < 3 else torch.randn(3, 5)
+            mine = x.clone()
+            graph(x)
+            function(twin, mine)
+            assert torch.equal(x, mine)
+            assert torch.equal(model.held, twin)

@@ -1,0 +1,56 @@
+"""What the user's code reads by name: another value is another program, never the old number."""
+
+import pytest
+import torch
+
+from tests.contract.models import Function
+from tests.record import more_worlds, worlds
+from torchgraph.testing import counters
+
+ALL = [
+    make
+    for module in (worlds, more_worlds)
+    for make in list(vars(module).values())
+    if getattr(make, "__annotations__", {}).get("return") == "World"
+]
+
+
+@pytest.fixture(params=ALL, ids=lambda make: make.__name__)
+def world(request):
+    world = request.param()
+    world.changes[0]()
+    yield world
+    world.changes[0]()
+
+
+def same_as_eager(graph, world, calls):
+    for _ in range(calls):
+        x = torch.randn(4)
+        assert torch.equal(graph(x), world.build(x))
+
+
+def test_another_value_is_another_program(world):
+    graph = Function(world.build)
+    same_as_eager(graph, world, 4)
+    for change in world.changes[1:]:
+        change()
+        same_as_eager(graph, world, 4)
+
+
+def test_the_old_program_serves_when_the_value_is_back(world):
+    graph = Function(world.build)
+    same_as_eager(graph, world, 3)
+    world.changes[1]()
+    same_as_eager(graph, world, 3)
+    world.changes[0]()
+    with counters.expect(captures=0, replays=2):
+        same_as_eager(graph, world, 2)
+
+
+def test_nothing_that_stays_makes_a_program(world):
+    graph = Function(world.build)
+    same_as_eager(graph, world, 3)
+    with counters.expect(captures=0, replays=3):
+        for _ in range(3):
+            world.changes[0]()
+            same_as_eager(graph, world, 1)

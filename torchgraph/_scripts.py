@@ -1,0 +1,63 @@
+"""What TorchScript says about its modules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+optimizes: Callable[[], bool] = torch._C._get_graph_executor_optimize
+set_optimize: Callable[[bool], None] = torch._C._set_graph_executor_optimize
+"""False in ``torch.jit.optimized_execution(False)``: other formulas then."""
+
+
+def names_of(module: Any) -> tuple[str, ...] | None:
+    """Its attributes, parameters and buffers among them; None where it does not tell."""
+    concrete: Any = getattr(module, "_concrete_type", None)
+    if concrete is None:
+        concrete = torch._C.ConcreteModuleType.from_jit_type(module._c._type())
+    if not hasattr(concrete, "get_attributes"):
+        return None
+    names = dict.fromkeys((*concrete.get_attributes(), "training"))
+    kinds: tuple[Any, ...] = (torch._C.ParameterDict, torch._C.BufferDict)
+    names.update(dict.fromkeys(name for kind in kinds for name, _ in kind(module._c).items()))
+    return tuple(name for name in names if module._c.hasattr(name))
+
+
+def ops_of(module: Any) -> set[str]:
+    """The kinds of nodes in its methods, with all that they call."""
+    found: set[str] = set()
+    for name in module._c._method_names():
+        graph = module._c._get_method(name).inlined_graph  # held: it owns its nodes
+        pending: list[Any] = [graph]
+        while pending:
+            for node in pending.pop().nodes():
+                found.add(node.kind())
+                pending.extend(node.blocks())
+    return found
+
+
+def can_fuse(device: str) -> bool:
+    """True where TorchScript makes kernels of its own of several ops."""
+    if device == "cpu":
+        return bool(torch._C._jit_can_fuse_on_cpu() or torch._C._jit_can_fuse_on_cpu_legacy())
+    return True
+
+
+@contextmanager
+def hearing_scripts(heard: Callable[[Any, str], None]) -> Iterator[None]:
+    """Tell ``heard`` of which TorchScript modules this thread calls methods: ``Net.forward``."""
+    scripted: Any = torch._C.ScriptMethod
+    run, here = scripted.__call__, threading.get_ident()
+
+    def __call__(method: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == here:
+            heard(method.owner, f"{method.owner._type().name()}.{method.name}")
+        return run(method, *args, **kwargs)
+
+    with mock.patch.object(scripted, "__call__", __call__):
+        yield

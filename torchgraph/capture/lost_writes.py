@@ -1,0 +1,71 @@
+"""Writes of which `torch.func.functionalize` makes something else: no program is made of them.
+
+Elements outside of all windows of ``unfold`` become zero. Of a tensor that is twice in one list,
+the second write is lost. ``sum(x, out=y)`` adds in the dtype of ``x`` and not in that of ``y``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import effects
+from .._torch import OpOverload, storage_id
+from ..aliasing import alias_sources
+
+aten = torch.ops.aten
+
+
+class LostWrite(Exception):
+    """Names the op. The step runs in eager."""
+
+
+def refuse(graph: fx.Graph) -> None:
+    """Look through a recording.
+
+    Raises:
+        LostWrite: it writes in a way that would not be followed.
+    """
+    for node in graph.nodes:
+        op = node.target
+        if node.op != "call_function" or not isinstance(op, OpOverload):
+            continue
+        if not op._schema.is_mutable or op.namespace != "aten":
+            continue
+        written = [one for one in effects.written_values(op, node.args) if _is_tensor(one)]
+        sources = (source for one in written for source in _sources(one))
+        if any(source.target is aten.unfold.default for source in sources):
+            raise LostWrite(f"{op} writes a view that unfold() gave")
+        places = [(storage_id(v), v.storage_offset()) for v in map(_value, written)]
+        if len(set(places)) < len(places):
+            raise LostWrite(f"{op} writes one tensor twice")
+        if _computes_as_out(node, op):
+            raise LostWrite(f"{op} computes in the dtype of out=")
+
+
+def _computes_as_out(node: fx.Node, op: OpOverload) -> bool:
+    arguments = op._schema.arguments
+    outs = [node.kwargs.get(argument.name) for argument in arguments if argument.is_out]
+    chooses = any(argument.name == "dtype" for argument in arguments)
+    if not outs or not chooses or not _is_tensor(node.args[0]):
+        return False
+    return any(_is_tensor(out) and _value(out).dtype != _value(node.args[0]).dtype for out in outs)
+
+
+def _sources(node: fx.Node) -> Iterator[fx.Node]:
+    """The views that a tensor is a view of, and the tensor itself."""
+    yield node
+    for source in alias_sources(node):
+        yield from _sources(source)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
+
+
+def _value(node: Any) -> torch.Tensor:
+    value: torch.Tensor = node.meta["val"]
+    return value

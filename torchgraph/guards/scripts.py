@@ -1,0 +1,115 @@
+"""The check of TorchScript modules, whose attributes and flags are in C++: read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from .._scripts import can_fuse, names_of, ops_of, optimizes
+from .checks import same_value
+
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor)
+_UNHEARD = {
+    "prim::fork": "runs parts of it in other threads (torch.jit.fork)",
+    "prim::tolist": "reads a tensor by tolist()",
+}
+"""Ops of TorchScript's own that no listener hears."""
+
+_known: WeakKeyDictionary[Any, tuple[tuple[str, ...], str]] = WeakKeyDictionary()
+"""Of each module: the names of its attributes, and what of its code cannot be followed."""
+
+
+def is_script(module: Any) -> bool:
+    """True for what torch.jit.script, trace, load and freeze make."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+class Scripts:
+    """What TorchScript modules hold: flags, attributes, parameters, buffers."""
+
+    def __init__(self, modules: Iterable[Any]) -> None:
+        self._modules = [module for module in modules if is_script(module)]
+        self._held = [(m, m._c.getattr, name) for m in self._modules for name in _about(m)[0]]
+        self._expected = [get(name) for _, get, name in self._held]
+        self._optimizes = bool(self._modules) and optimizes()
+
+    def __bool__(self) -> bool:
+        return bool(self._modules)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Those among what they hold."""
+        return [value for value in self._expected if isinstance(value, torch.Tensor)]
+
+    @property
+    def impossible(self) -> tuple[Any, str]:
+        """A module that no program can follow, and why; an empty reason: there is none."""
+        for module in self._modules:
+            why = _about(module)[1]
+            if why:
+                return module, why
+        for (module, _, name), value in zip(self._held, self._expected, strict=True):
+            if not _is_readable(value):
+                return module, f"its attribute {name} is a {type(value).__name__}"
+            if isinstance(value, torch.Tensor) and can_fuse(value.device.type):
+                return module, "its ops are fused to kernels that no program hears"
+        return None, ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for modules that are in the same state, as long as they live."""
+        return (self._optimizes, *map(_key, self._expected))
+
+    def hold(self) -> bool:
+        """True when nothing moved."""
+        for (_, get, name), expected in zip(self._held, self._expected, strict=True):
+            value = get(name)
+            if value is not expected and not same_value(expected, value):
+                return False
+        return not self._modules or optimizes() == self._optimizes
+
+    def changed(self) -> Iterator[tuple[Any, str]]:
+        """The attributes that are others now."""
+        for (module, get, name), expected in zip(self._held, self._expected, strict=True):
+            value = get(name)
+            if value is not expected and not same_value(expected, value):
+                yield module, name
+
+    def put_back(self) -> None:
+        """Everything is as it was."""
+        for (module, get, name), expected in zip(self._held, self._expected, strict=True):
+            value = get(name)
+            if value is not expected and not same_value(expected, value):
+                module._c.setattr(name, expected)
+
+
+def _about(module: Any) -> tuple[tuple[str, ...], str]:
+    found = _known.get(module)
+    if found is None:
+        names = names_of(module)
+        unheard = next((_UNHEARD[op] for op in ops_of(module) if op in _UNHEARD), "")
+        if names is None:
+            names, unheard = (), "its attributes cannot be listed"
+        found = _known[module] = names, unheard
+    return found
+
+
+def _is_readable(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_readable, value))
+    if isinstance(value, dict):
+        return all(map(_is_readable, (*value, *value.values())))
+    return isinstance(value, _PLAIN)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return id(value)
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_key, value))
+    if isinstance(value, dict):
+        return (dict, *((_key(key), _key(item)) for key, item in value.items()))
+    return (type(value), repr(value))

@@ -1,0 +1,154 @@
+"""A step that takes its own update: what it finds, what it steps and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .._torch import storage_id
+from ..capture.step import Leaf, Step
+from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
+from ..options import Options
+from ..program import OutputKind, OutputSpec, Role
+from .amp import Autocast
+from .carried import Carried
+from .host import Action, Host, OutputSlot, meta_of
+from .leftovers import Leftovers
+from .nested import map_nested
+from .numbers import Numbers
+from .own_steps import OwnSteps
+from .recorder import Recorder
+from .refusals import own_step_refused, scaler_calls
+from .tape import Ref
+from .trail import Trail
+from .watch import Change
+
+
+class Driven:
+    """Of one call; also of one whose update is the Graph's, until `build` steps an optimizer."""
+
+    def __init__(
+        self,
+        step: Step,
+        recorder: Recorder,
+        trail: Trail,
+        numbers: Numbers,
+        autocast: Autocast,
+        options: Options,
+    ) -> None:
+        self._step, self._recorder, self._trail, self._options = step, recorder, trail, options
+        self.late = False
+        """True when earlier calls left the update to the Graph."""
+        self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
+        self._carried = Carried(step.containers)
+        self._leftovers = Leftovers(recorder.memory)
+        for _, leaf in step.tensors():
+            self._leftovers.add(leaf)
+
+    def __bool__(self) -> bool:
+        """True when `build` takes the steps of its optimizers itself, or may."""
+        return self._step.driven or self.own.began
+
+    def add(self, leaf: Leaf) -> None:
+        """One more tensor of the step: an argument, or one from outside."""
+        self._leftovers.add(leaf)
+
+    def input(self, tensor: torch.Tensor) -> Leaf | None:
+        """A leaf for memory that nobody knew, where it is a gradient that was there."""
+        return self._leftovers.input(tensor) if self else None
+
+    def may_undo(self, error: BaseException) -> bool:
+        """What a function's own code raises leaves what it leaves in eager; so do updates."""
+        return not self.own.began and (isinstance(error, GraphError) or not self._step.driven)
+
+    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
+        refusal = own_step_refused(self._step, optimizer, self._options, self.late)
+        if refusal:
+            raise OptimizerStepInBuild(refusal, where=self._trail.line)
+
+    @contextmanager
+    def watching(self, unscale: Any, *, heard: bool) -> Iterator[None]:
+        """While `build` runs. ``unscale``: what ``scaler.unscale_`` of the Graph's scaler does.
+
+        Raises:
+            OptimizerStepInBuild, ScalerInBuild: what `build` does is the Graph's to do.
+        """
+        self.own.heard = heard
+        scaled: list[ScalerInBuild] = []
+        scalers: AbstractContextManager[None] = nullcontext()
+        if not self._step.driven:
+            scalers = scaler_calls(self._step.scaler, self._trail, unscale, scaled)
+        with ExitStack() as stack:
+            for watch in (self.own.active(), self._leftovers.watched(), scalers):
+                stack.enter_context(watch)
+            try:
+                yield
+            except BaseException as error:
+                if self.may_undo(error):
+                    self.own.put_back()
+                raise
+        if scaled and not self:
+            raise scaled[0]
+
+    @property
+    def counted(self) -> list[Change]:
+        """Plain values in closures and containers that the step has changed."""
+        return self._carried.counted()
+
+    def host(
+        self,
+        free: list[tuple[Leaf, int]],
+        known: Sequence[Leaf],
+        outputs: list[tuple[OutputSpec, Any]],
+        tensors: list[torch.Tensor],
+    ) -> Host:
+        """What comes besides the program; what it returns for that joins outputs and tensors.
+
+        Args:
+            free: tensors from outside; those that the step replaces become arguments.
+            known: all inputs.
+        """
+        left, users = self._leftovers, len(tensors)
+        free[:] = self._carried.inputs(free)
+        values = [leaf.value for leaf in known]
+        before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
+        late: list[tuple[str, torch.Tensor]] = []
+
+        def slot(name: str, tensor: torch.Tensor) -> OutputSlot:
+            late.append((name, tensor))
+            return OutputSlot(users + len(late) - 1)
+
+        carried, why = self._carried.assigned(slot, lambda tensor: storage_id(tensor) in before)
+        shared = left.shared(before - set(map(storage_id, left.entered)))
+        if shared:
+            why = f"{shared} lies in the memory of another tensor after the step"
+        if left.on_argument:
+            why = f"{left.on_argument} comes with a gradient"
+        if why:
+            self._recorder.give_up(why)
+            return Host()
+        assigned = [*carried, *left.left(slot)]
+        actions = tuple(
+            Action(one.step, *map_nested(given, torch.Tensor, lambda t: slot("scheduler", t)))
+            for one, *given in self.own.actions
+        )
+        outputs[users:users] = [
+            (OutputSpec(OutputKind.USER, name), Ref(self._recorder.index(tensor)))
+            for name, tensor in late
+        ]
+        tensors += [tensor.detach() for _, tensor in late]
+        read = [leaf for leaf, _ in free if leaf.role is Role.INPUT]
+        return Host(
+            actions,
+            tuple(assigned),
+            left.entry(present=False),
+            left.entry(present=True),
+            self._carried.empty,
+            tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
+            frozenset(self.own.moved),
+            tuple(self.own.stepped),
+        )

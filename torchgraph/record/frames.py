@@ -1,0 +1,158 @@
+"""The user's own frames while a step is recorded: which lines run, and which functions they are of.
+
+A trace function of the recording's thread hears of each line just before it runs. Where somebody
+else traces already, a debugger or a measurement of coverage, a profile function hears of calls and
+returns instead, and all lines of a function count as run.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, Protocol
+
+from .._listening import is_listening
+from .resolve import is_library, is_library_file
+from .scan import Line, lines_of
+
+_METHODS = (staticmethod, classmethod, MethodType)
+
+
+class Listener(Protocol):
+    """What is told of lines."""
+
+    def before(self, frame: FrameType, number: int, line: Line) -> Any:
+        """A line is about to run."""
+
+    def after(self, frame: FrameType, line: Line, found: Any) -> None:
+        """It ran; ``found`` is what `before` gave."""
+
+
+class Frames:
+    """Of one recording."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._ran: set[CodeType] = set()
+        self._known: dict[CodeType, FunctionType] = {}
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Look at what the block runs, in this thread."""
+        get: Any = sys.gettrace
+        put: Any = sys.settrace
+        ours: Any = self._trace
+        if get() is not None:
+            get, put, ours = sys.getprofile, sys.setprofile, self._profile
+        before = get()
+        put(ours)
+        try:
+            yield
+        finally:
+            if get() == ours:  # else somebody has come in the block: `pdb.set_trace()`
+                put(before)
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if _is_library(frame) or not is_listening():
+            return None  # what runs in an op runs in replays too
+        self._meet(frame)
+        lines, listener = lines_of(frame.f_code), self._listener
+        last: Line | None = None
+        found: Any = None
+
+        def local(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal last, found
+            if last is not None:
+                listener.after(frame, last, found)
+            last = lines.get(frame.f_lineno) if event == "line" else None
+            if last is not None:
+                found = listener.before(frame, frame.f_lineno, last)
+            return local
+
+        return local
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event in ("call", "return") and not _is_library(frame) and is_listening():
+            self._meet(frame)
+            for number, line in lines_of(frame.f_code).items():
+                found = self._listener.before(frame, number, line)
+                self._listener.after(frame, line, found)
+
+    # --- functions --------------------------------------------------------------------------------
+
+    def _meet(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if code not in self._ran:
+            self._ran.add(code)
+            self.see(_lies_under_its_name(frame))
+
+    def see(self, value: Any) -> None:
+        """A function that a name leads to may be one that runs."""
+        if isinstance(value, functools.partial):
+            self.see(value.func)
+            return
+        value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
+        if isinstance(value, FunctionType):
+            self._known[value.__code__] = value
+
+    def is_local(self, frame: FrameType, name: str) -> bool:
+        """True for a variable of a function around that the step runs too: it is of its own."""
+        code: CodeType = frame.f_code
+        around = frame.f_back
+        while around is not None and name in code.co_freevars:
+            if around.f_code in self._ran and code in _inner(around.f_code):
+                code = around.f_code
+            around = around.f_back
+        return name not in code.co_freevars
+
+    def functions(self, *, everywhere: bool) -> list[FunctionType]:
+        """Those that ran. ``everywhere``: also others of the same code, wherever they are held.
+
+        To look for that takes 50 ms. What the step itself makes is not looked for.
+        """
+        found = [function for code, function in self._known.items() if code in self._ran]
+        known = set(self._known).union(*map(_inner, self._ran))
+        wanted = [code for code in self._ran if everywhere or code not in known]
+        wanted = [code for code in wanted if code.co_freevars or _takes_arguments(code)]
+        if wanted:
+            found += [one for one in gc.get_referrers(*wanted) if isinstance(one, FunctionType)]
+        return list({id(one): one for one in found}.values())
+
+
+@functools.cache
+def _inner(code: CodeType) -> frozenset[CodeType]:
+    return frozenset(one for one in code.co_consts if isinstance(one, CodeType))
+
+
+def _takes_arguments(code: CodeType) -> bool:
+    return bool(code.co_argcount or code.co_kwonlyargcount)
+
+
+def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
+    """The function that runs: a global of its module, or of the class of its first argument."""
+    code = frame.f_code
+    places = [frame.f_globals.get(code.co_name)]
+    if code.co_argcount:
+        first = frame.f_locals.get(code.co_varnames[0])
+        kind = first if isinstance(first, type) else type(first)
+        places += [vars(cls).get(code.co_name) for cls in kind.__mro__]
+    for place in places:
+        if isinstance(place, property):
+            place = place.fget
+        elif isinstance(place, _METHODS):
+            place = place.__func__
+        if isinstance(place, FunctionType) and place.__code__ is code:
+            return place
+    return None
+
+
+def _is_library(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    if not file.startswith("<"):
+        return is_library_file(file)
+    module = str(frame.f_globals.get("__name__", ""))  # made by `exec`, as `dataclass` does
+    return is_library_file(file) or is_library(module) or module.startswith("namedtuple_")

@@ -1,0 +1,192 @@
+"""What a step does to Python's objects besides its program, when it takes its own update.
+
+A Graph that updates by itself starts each call without gradients and leaves none. A function that
+calls ``optimizer.step()`` finds in ``.grad``, in closures and attributes what was left there, and
+leaves there what eager leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..capture.inputs import Call
+from ..capture.step import Leaf
+from ..ops.expect import ValueMoved
+from ..program import TensorMeta
+from .nested import map_nested
+
+
+@dataclass(frozen=True)
+class OutputSlot:
+    """The place of the n-th returned tensor in the structure that `build` returned."""
+
+    position: int
+
+
+def filled(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """``tree`` with these for each `OutputSlot` in it."""
+    if type(tree) is OutputSlot:
+        return tensors[tree.position]
+    return map_nested(tree, OutputSlot, lambda slot: tensors[slot.position])
+
+
+class Place(Protocol):
+    """Where a value is kept between calls."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal places."""
+
+    def write(self, value: Any, call: Call) -> None:
+        """Put ``value`` there."""
+
+
+@dataclass(frozen=True)
+class GradientOf:
+    """``.grad`` of a tensor."""
+
+    parameter: torch.Tensor
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("grad", id(self.parameter))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parameter.grad
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.parameter.grad = value
+
+
+@dataclass(frozen=True)
+class GradientOfArgument:
+    """``.grad`` of an argument of the call."""
+
+    position: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("argument", self.position)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        call.tensors[self.position].grad = value
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A place that the step gives another value."""
+
+    place: Place
+    tree: Any
+    """The value, with an `OutputSlot` for each tensor that the program returns for it."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A call that moves nothing but Python's objects, such as ``scheduler.step()``."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    """With an `OutputSlot` for each tensor."""
+
+
+class Condition(Protocol):
+    """What a place must hold when the step begins."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+
+    def fits(self) -> bool:
+        """True when it holds that."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Of one recorded step."""
+
+    actions: tuple[Action, ...] = ()
+    assigned: tuple[Assigned, ...] = ()
+    absent: tuple[torch.Tensor, ...] = ()
+    """Parameters that must have no gradient when the step begins."""
+    present: tuple[torch.Tensor, ...] = ()
+    """Parameters that must have one."""
+    empty: tuple[Condition, ...] = ()
+    """Places that the step gives a tensor, and that held none."""
+    read: tuple[tuple[Leaf, TensorMeta], ...] = ()
+    """What the program takes from its place as an argument, after those of the call."""
+    moved: frozenset[str] = frozenset()
+    """Tensors of optimizers that actions write: a learning rate in a tensor."""
+    stepped: tuple[torch.optim.Optimizer, ...] = ()
+    """Optimizers that the step itself has stepped."""
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two steps that do the same."""
+        actions = [(one.call, one.args, one.kwargs) for one in self.actions]
+        assigned = [(one.place.key, one.tree) for one in self.assigned]
+        entry = [tuple(map(id, each)) for each in (self.absent, self.present)]
+        empty = [one.key for one in self.empty]
+        read = [(leaf.fqn, meta) for leaf, meta in self.read]
+        return actions, assigned, entry, empty, read, self.moved, tuple(map(id, self.stepped))
+
+    def fits(self) -> bool:
+        """True when gradients and tensors are there, and are not, as the step found them."""
+        return (
+            not any(p.grad is not None for p in self.absent)
+            and not any(p.grad is None for p in self.present)
+            and all(one.fits() for one in self.empty)
+        )
+
+    def found(self) -> dict[str, Any]:
+        """What lies now in the places that the program reads, by name."""
+        return {leaf.fqn: _read(leaf) for leaf, _ in self.read}
+
+    def extended(self, call: Call, found: Mapping[str, Any] | None = None) -> Call:
+        """``call`` with what the program takes from places: ``found``, or what is there now.
+
+        Raises:
+            ValueMoved: it is not like what the step met there.
+        """
+        if not self.read:
+            return call
+        found = self.found() if found is None else found
+        tensors = []
+        for leaf, meta in self.read:
+            tensor = found.get(leaf.fqn)
+            if not isinstance(tensor, torch.Tensor) or meta_of(tensor) != meta:
+                raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
+            tensors.append(tensor)
+        starts = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+        memory = [*call.memory, *starts]
+        if len(set(memory)) != len(memory) and len(set(starts) - {0}) != len(starts):
+            raise ValueMoved("", "", other="tensors that were apart share memory")
+        return call._replace(tensors=[*call.tensors, *tensors], memory=memory)
+
+    def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
+        """After a run of the program: ``tensors`` are all that it returned."""
+        for one in self.assigned:
+            one.place.write(filled(one.tree, tensors), call)
+        for action in self.actions:
+            args, kwargs = filled((action.args, action.kwargs), tensors)
+            action.call(*args, **kwargs)
+
+
+def meta_of(tensor: torch.Tensor) -> TensorMeta:
+    """Of what is kept: eager may keep it with its graph, a program has none."""
+    return TensorMeta.of(tensor.detach())
+
+
+def _read(leaf: Leaf) -> Any:
+    try:
+        return leaf.read()
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None

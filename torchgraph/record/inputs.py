@@ -1,0 +1,73 @@
+"""The inputs of a recorded step: its own, the arguments of the call, tensors from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .._listening import not_listening
+from ..capture.inputs import Call, paths
+from ..capture.step import Leaf, Step
+from ..program import Role
+from ..structure import Contents
+from .driven import Driven
+from .recorder import Recorder
+
+
+class Inputs:
+    """With their values on the tape.
+
+    Args:
+        index: by leaf of the step, its value.
+        contents: what the arguments held before the step.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        index: list[int],
+        recorder: Recorder,
+        driven: Driven,
+        contents: Contents,
+    ) -> None:
+        self._step, self._index, self._recorder = step, index, recorder
+        self._driven, self._contents = driven, contents
+        self._arguments: list[tuple[Leaf, int]] = []
+        self.free: list[tuple[Leaf, int]] = []
+        """What is read by reference, and gradients that were there."""
+
+    def take(self, call: Call) -> None:
+        """The arguments."""
+        names = paths(call.args, call.kwargs)
+        for position, (name, tensor) in enumerate(zip(names, call.tensors, strict=True)):
+            self._recorder.undo.foreign(tensor)
+            leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
+            self._arguments.append((leaf, self._recorder.memory.argument(tensor)))
+            self._driven.add(leaf)
+
+    def meet(self, tensor: torch.Tensor, index: int) -> None:
+        """A tensor that nobody knew: an input by reference."""
+        gradient = self._driven.input(tensor)
+        if gradient is not None:
+            self.free.append((gradient, index))
+            self._recorder.undo.foreign(tensor)
+            return
+        with not_listening():
+            held = tensor.detach() if tensor.grad_fn is not None else tensor
+            if self._contents.in_an_array(held):
+                self._recorder.tape.constants[index] = held.clone()
+                return
+        leaf = Leaf(f"free.{len(list(self))}", Role.FREE, [held], (0,), held)
+        self.free.append((leaf, index))
+        self._driven.add(leaf)
+        self._recorder.undo.foreign(held)
+
+    def __iter__(self) -> Iterator[tuple[Leaf, int]]:
+        yield from zip(self._step.leaves, self._index, strict=True)
+        yield from self._arguments
+        yield from self.free
+
+    def tensors(self) -> list[Leaf]:
+        """Those that are no numbers."""
+        return [leaf for leaf, _ in self if isinstance(leaf.value, torch.Tensor)]

@@ -1,0 +1,139 @@
+"""Gradients that a step finds in ``.grad``, and those that it leaves there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from .._torch import storage_id
+from ..aliasing import has_strides
+from ..capture.step import Leaf
+from ..program import Role
+from .host import Assigned, GradientOf, GradientOfArgument, Place
+from .memory import Memory
+
+
+class Leftovers:
+    """Of one step. Parameters are all leaves of autograd that the step knows."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._parameters: dict[int, Leaf] = {}
+        self._found: dict[int, torch.Tensor | None] = {}
+        """By the id of the parameter, the gradient that was there."""
+        self._cleared: set[int] = set()
+        """Parameters whose gradient ``zero_grad`` has dropped before anything read it."""
+        self._read: dict[int, Leaf] = {}
+
+    def add(self, leaf: Leaf) -> None:
+        """A tensor of the step, before the step touches its gradient."""
+        tensor = leaf.value
+        if tensor.is_leaf and id(tensor) not in self._parameters:
+            self._parameters[id(tensor)] = leaf
+            self._found[id(tensor)] = tensor.grad
+
+    def input(self, tensor: torch.Tensor) -> Leaf | None:
+        """A leaf for memory that nobody knew, where it is a gradient that was there."""
+        for key, gradient in self._found.items():
+            if gradient is None or not has_strides(gradient) or key in self._read:
+                continue
+            if storage_id(gradient) == storage_id(tensor):
+                owner = self._parameters[key]
+                root = GradientOf(owner.value)
+                leaf = Leaf(f"{owner.fqn}.grad", Role.INPUT, root, ("grad",), gradient)
+                self._read[key] = leaf
+                return leaf
+        return None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Notice ``zero_grad``: what it drops unread, no step depends on."""
+        here = threading.get_ident()
+
+        def watching(cls: Any) -> Callable[..., None]:
+            original = cls.zero_grad
+
+            def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
+                if threading.get_ident() != here:
+                    original(owner, *args, **kwargs)
+                    return
+                unread = [p for p in _parameters_of(owner) if self._is_unread(p)]
+                original(owner, *args, **kwargs)
+                self._cleared.update(id(p) for p in unread if p.grad is None)
+
+            return zero_grad
+
+        with ExitStack() as stack:
+            for cls in (torch.optim.Optimizer, nn.Module):
+                stack.enter_context(mock.patch.object(cls, "zero_grad", watching(cls)))
+            yield
+
+    def _is_unread(self, parameter: torch.Tensor) -> bool:
+        known = id(parameter) in self._found and id(parameter) not in self._read
+        return known and parameter.grad is self._found[id(parameter)]
+
+    @property
+    def entered(self) -> list[torch.Tensor]:
+        """The gradients that were there."""
+        return [gradient for gradient in self._found.values() if gradient is not None]
+
+    # --- at the end -------------------------------------------------------------------------------
+
+    def left(self, slot: Callable[[str, torch.Tensor], Any]) -> list[Assigned]:
+        """Gradients that the step replaces or clears; ``slot`` makes one a result of the program.
+
+        Those that it adds to are written in place.
+        """
+        left: list[Assigned] = []
+        for key, leaf in self._parameters.items():
+            before, now = self._found[key], leaf.value.grad
+            if now is before and (now is not None or key not in self._cleared):
+                continue
+            place: Place = GradientOf(leaf.value)
+            if leaf.role is Role.INPUT:
+                place = GradientOfArgument(leaf.path[0])
+            tree = None if now is None else slot(f"{leaf.fqn}.grad", now)
+            left.append(Assigned(place, tree))
+        return left
+
+    def shared(self, states: set[int]) -> str:
+        """The first gradient that is left in memory of a state, or of another one."""
+        seen = set(states)
+        for key, leaf in self._parameters.items():
+            now = leaf.value.grad
+            if now is None or now is self._found[key]:
+                continue
+            if storage_id(now) in seen:
+                return f"{leaf.fqn}.grad"
+            seen.add(storage_id(now))
+        return ""
+
+    @property
+    def on_argument(self) -> str:
+        """The first argument that came with a gradient."""
+        found = (leaf for key, leaf in self._parameters.items() if self._found[key] is not None)
+        return next((leaf.fqn for leaf in found if leaf.role is Role.INPUT), "")
+
+    def entry(self, *, present: bool) -> tuple[torch.Tensor, ...]:
+        """Parameters that had a gradient, or had none, where that may count."""
+        return tuple(
+            leaf.value
+            for key, leaf in self._parameters.items()
+            if key not in self._cleared and leaf.role is not Role.INPUT
+            if (self._found[key] is not None) == present
+            if leaf.value.requires_grad or present
+        )
+
+
+def _parameters_of(owner: Any) -> Iterator[torch.Tensor]:
+    if isinstance(owner, nn.Module):
+        yield from owner.parameters()
+        return
+    for group in owner.param_groups:
+        yield from group["params"]

@@ -1,0 +1,21 @@
+"""Values in nested dicts, lists and tuples, as steps keep them and schedulers are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def map_nested(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
+    """The same with each value of one kind replaced; other objects are left as they are."""
+    if isinstance(value, kind):
+        return replace(value)
+    if type(value) is dict:
+        return {key: map_nested(item, kind, replace) for key, item in value.items()}
+    if type(value) is list:
+        return [map_nested(item, kind, replace) for item in value]
+    if isinstance(value, tuple):
+        items = [map_nested(item, kind, replace) for item in value]
+        made: Any = getattr(type(value), "_make", type(value))
+        return made(items)
+    return value

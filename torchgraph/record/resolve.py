@@ -1,0 +1,164 @@
+"""One step of a chain, as Python makes it, but without running any code of the user's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import (
+    FunctionType,
+    MemberDescriptorType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..guards import ABSENT
+from ..guards.names import By, Path, follow, is_container, of_class, own
+
+_HELD = ("_parameters", "_buffers", "_modules")
+_LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
+_LIBRARIES -= {"__main__"}
+
+
+class Source(NamedTuple):
+    """A way to a value."""
+
+    owner: Any
+    path: Path
+
+
+class Step(NamedTuple):
+    """Where one step leads."""
+
+    value: Any
+    owner: Any = None
+    path: Path = ()
+    """Empty: what is there does not change, or is watched by others."""
+    absent: tuple[Source, ...] = ()
+    """Where nothing may be, so that it leads there."""
+    extends: bool = False
+    """The path goes on from the container before."""
+
+    def sources(self, before: list[Source]) -> list[Source]:
+        """The ways to the value."""
+        if self.extends:
+            return [Source(owner, (*path, *self.path)) for owner, path in before]
+        return [Source(self.owner, self.path)] if self.path else []
+
+
+def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool]) -> Step | None:
+    """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
+    if item or is_container(value):
+        return _item(value, key) if item else _field(value, key)
+    if key == "__class__":
+        return Step(type(value))
+    if key == "__dict__":
+        return Step(own(value))
+    if isinstance(value, torch.Tensor):
+        return Step(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
+    if isinstance(value, ModuleType):
+        found = vars(value).get(key, ABSENT)
+        path: Path = () if is_library(value.__name__) else ((By.OWN, key),)
+        return Step(found, value, path) if found is not ABSENT or path else None
+    if isinstance(value, type):
+        found = of_class(value, key)
+        return None if found is ABSENT else Step(found, value, _class_path(value, key))
+    return _attribute(value, key, guarded(value))
+
+
+def _item(value: Any, key: Any) -> Step | None:
+    path: Path = ((By.ITEM, key),)
+    if not is_container(value) or not isinstance(value, (dict, list, tuple)):
+        return None
+    found = follow(value, path)
+    missing = isinstance(value, dict) and type(value) is not dict and found is ABSENT
+    return None if missing else Step(found, path=path, extends=True)
+
+
+def _field(value: Any, key: str) -> Step | None:
+    """Of a named tuple, or of a dict that shows its items as attributes."""
+    fields = getattr(type(value), "_fields", ())
+    if isinstance(value, tuple) and key in fields:
+        return _item(value, fields.index(key))
+    if key in own(value):
+        return Step(own(value)[key], value, ((By.OWN, key),))
+    as_items = isinstance(value, dict) and of_class(type(value), key) is ABSENT
+    return _item(value, key) if as_items and dict.__contains__(value, key) else None
+
+
+def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
+    cls, attributes = type(value), own(value)
+    mine = Source(value, ((By.OWN, key),))
+    found = of_class(cls, key)
+    if isinstance(found, MemberDescriptorType):
+        path: Path = ((By.SLOT, key),)
+        return Step(follow(value, path), value, path)
+    if hasattr(type(found), "__set__"):
+        return None
+    if key in attributes:
+        there = attributes[key]
+        watched = guarded and not is_container(there)
+        return Step(there, *(() if watched else mine))
+    if isinstance(value, nn.Module) or guarded:
+        for held in _HELD:
+            if key in attributes.get(held, ()):
+                path = () if guarded else ((By.OWN, held), (By.ITEM, key))
+                return Step(attributes[held][key], value, path)
+    if looks_up_itself(value) and not guarded:
+        return None
+    absent = () if guarded else (mine,)
+    if found is ABSENT:
+        return Step(ABSENT, cls, _class_path(cls, key), absent)
+    if hasattr(type(found), "__get__") and not isinstance(
+        found, (FunctionType, staticmethod, classmethod)
+    ):
+        return None
+    return Step(found, cls, _class_path(cls, key), absent)
+
+
+def looks_up_itself(value: Any) -> bool:
+    """True when code of its class says what an attribute that is not there is."""
+    if isinstance(value, nn.Module):
+        return False
+    return any(
+        isinstance(of_class(type(value), name), FunctionType)
+        for name in ("__getattr__", "__getattribute__", "__getitem__")
+    )
+
+
+def _class_path(cls: type, key: str) -> Path:
+    """Classes of libraries stay as they are."""
+    holder = next((held for held in cls.__mro__ if key in vars(held)), cls)
+    return () if is_library(holder.__module__) else ((By.CLASS, key),)
+
+
+def is_library(module: str) -> bool:
+    """True for a module of Python's own, of torch, NumPy or torchgraph."""
+    return str(module).partition(".")[0] in _LIBRARIES
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_STDLIB = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+_INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+_TORCH = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or ""))
+_FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
+
+
+@functools.cache
+def is_library_file(filename: str) -> bool:
+    """True for Python's own files, torch's, NumPy's and torchgraph's.
+
+    Other packages count as the user's: models come from there, and with them what they read.
+    """
+    if filename.startswith(("<frozen", "<__array")):
+        return True
+    if any(filename.startswith(place + os.sep) for place in _FOREIGN):
+        return True
+    if any(filename.startswith(place + os.sep) for place in _INSTALLED):
+        return False
+    return any(filename.startswith(place + os.sep) for place in _STDLIB)

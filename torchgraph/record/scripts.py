@@ -1,0 +1,35 @@
+"""TorchScript modules in a recorded step: what they hold is compared around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .._scripts import hearing_scripts
+from ..capture.step import Step, torchscript
+from ..guards import Scripts
+
+
+@contextmanager
+def scripts_followed(step: Step, give_up: Callable[[str], None], line: Any) -> Iterator[None]:
+    """Give up where a TorchScript module in the block writes its attributes, or is a stranger.
+
+    When the block raises, attributes are as before.
+    """
+    before = Scripts(step.modules.values())
+    known = {hash(module._c) for module in step.modules.values() if hasattr(module, "_c")}
+
+    def heard(owner: Any, name: str) -> None:
+        if hash(owner) not in known:
+            give_up(torchscript(f"{name} (at {line()})", "no attribute of the Graph holds it"))
+
+    with hearing_scripts(heard):
+        try:
+            yield
+        except BaseException:
+            before.put_back()
+            raise
+    for module, name in before.changed():
+        path = next(path for path, one in step.modules.items() if one is module)
+        give_up(torchscript(repr(path), f"its code writes its attribute {name}"))

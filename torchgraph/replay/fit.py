@@ -1,0 +1,22 @@
+"""Whether another state may take the place of one that a program was recorded with."""
+
+from __future__ import annotations
+
+import torch
+
+from ..capture.program_of import Captured
+from ..capture.step import Leaf
+from ..program import InputSpec, Role, TensorMeta
+
+
+def fits(spec: InputSpec, leaf: Leaf, found: Leaf, captured: Captured) -> bool:
+    """True where the program can be bound to ``found`` instead of ``leaf``."""
+    if leaf.role is not found.role:
+        return False
+    if not isinstance(found.value, torch.Tensor):
+        return spec.meta is None and type(leaf.value) is type(found.value)
+    # Of a step that takes its own update, gradients are put into the tensors that were recorded.
+    if captured.driven and leaf.role is Role.PARAMETER and found.value is not leaf.value:
+        return False
+    # The meta of the capture: the leaf's own tensor may have changed since.
+    return spec.meta == TensorMeta.of(found.value)

@@ -1,0 +1,10 @@
+"""Structure: how any object is taken apart, compared, and put together with other tensors."""
+
+from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Returned
+from .keys import Unfit as Unfit, key_of as key_of
+from .tree import (
+    fault as fault,
+    leaves_in as leaves_in,
+    map_tensors as map_tensors,
+    tensors_in as tensors_in,
+)

@@ -1,0 +1,205 @@
+"""Contents: what the arguments of a call hold before a step; what it returns and does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from .arrays import span
+from .keys import Unfit, leaf_key
+from .kinds import Part, kind_of
+from .tree import Apart, Given, Made, Node, Together, check, leaves_of, maker, named
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Contents:
+    """What each object among the arguments of a call holds when this is made."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._apart = Apart()
+        self._names = list(kwargs)
+        for path, value in named(args, kwargs):
+            self._apart.root(value, path)
+        tree = self._apart.tree
+        self.tensors, self.places = tree.tensors, tree.places
+        self.objects = [value for value, _ in tree.objects]
+        self._before = [made.kind.parts(value) for value, made in tree.objects]
+        self.known = {id(value): Given(number) for number, value in enumerate(self.objects)}
+        for number, tensor in enumerate(self.tensors):
+            self.known.setdefault(id(tensor), Given(number, is_tensor=True))
+        self.returned_as_they_are = {
+            id(value): self.known[id(value)] for value, made in tree.objects if made.kind.mutable
+        }
+        """Objects that `build` may hand back. Of a tuple, as of a tensor, there is a copy."""
+
+    def copied(self, tensors: Sequence[Any]) -> Arguments:
+        """The arguments as they were, of new objects, with other tensors."""
+        together = Together(tensors)
+        values = [together.root(node) for node in self._apart.tree.roots]
+        count = len(values) - len(self._names)
+        return tuple(values[:count]), dict(zip(self._names, values[count:], strict=True))
+
+    def changed(self) -> list[int]:
+        """The objects that hold something else now."""
+        return [
+            number
+            for number, (value, made) in enumerate(self._apart.tree.objects)
+            if made.kind.mutable and not _alike(self._before[number], made.kind.parts(value))
+        ]
+
+    def parts_now(self, number: int, apart: Apart) -> list[Part]:
+        """The nodes of what an object holds now."""
+        value, made = self._apart.tree.objects[number]
+        return apart.parts_of(value, made.kind, self.path(number))
+
+    def refill(self, number: int, parts: list[Part]) -> None:
+        """Let an object hold these parts."""
+        value, made = self._apart.tree.objects[number]
+        made.kind.refill(value, parts)
+
+    def in_an_array(self, tensor: torch.Tensor) -> bool:
+        """True for memory of a NumPy array among the arguments: its content is a constant."""
+        address = tensor.data_ptr()
+        spans = (span(value) for value, made in self._apart.tree.objects if made.kind.is_array)
+        return any(first <= address < last for first, last in spans)
+
+    def path(self, number: int) -> str:
+        """Where an object was found."""
+        return self._apart.paths[number]
+
+    @contextmanager
+    def kept(self, *, only_raised: bool = False) -> Iterator[None]:
+        """After the block the objects hold what they held; or only where it raises."""
+        try:
+            yield
+        except BaseException:
+            self._put_back()
+            raise
+        if not only_raised:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for number in self.changed():
+            self.refill(number, self._before[number])
+
+
+def _alike(before: list[Part], now: list[Part]) -> bool:
+    if len(before) != len(now):
+        return False
+    return all(
+        step == other and _same(part, new)
+        for (step, part), (other, new) in zip(before, now, strict=True)
+    )
+
+
+def _same(before: Any, now: Any) -> bool:
+    if before is now:
+        return True
+    if type(before) is not type(now) or isinstance(now, torch.Tensor) or kind_of(type(now)):
+        return False
+    try:
+        return bool(leaf_key(before) == leaf_key(now))
+    except Unfit:
+        return False
+
+
+class Returned:
+    """What `build` returned, and what it did to its arguments: all but the tensors themselves."""
+
+    def __init__(self, returned: Any, contents: Contents | None) -> None:
+        """Raises Unfit, with its path: something was returned in which no tensor can be found."""
+        check(returned, "")
+        apart = Apart(None if contents is None else contents.returned_as_they_are, unique=True)
+        self._root = apart.root(returned, "")
+        self.count = len(apart.tree.tensors)
+        """How many tensors were returned. Those after them went into arguments."""
+        self._edits: list[tuple[int, str, list[Part]]] = []
+        if contents is not None:
+            apart.known = contents.known
+            for number in contents.changed():
+                parts = contents.parts_now(number, apart)
+                self._edits.append((number, contents.path(number), parts))
+        self.names = apart.tree.places
+        nodes = (node for _, node in self._nodes())
+        self.meets_arguments = any(isinstance(node, Given) for node in nodes) or bool(self._edits)
+        """True when it gives back an object of the caller's, or writes one."""
+        self._make = None if self.meets_arguments else maker(self._root)
+        self.tensors: list[torch.Tensor] = apart.tree.tensors
+
+    def forget(self) -> list[torch.Tensor]:
+        """The tensors, which nobody else keeps then."""
+        tensors, self.tensors = self.tensors, []
+        return tensors
+
+    def made(self, tensors: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call with these arguments returns; the same is done to the arguments."""
+        if self._make is not None:
+            return self._make(tensors)
+        if not self.meets_arguments:
+            return Together(tensors).root(self._root)
+        return self._done(tensors, Contents(args, kwargs))
+
+    def made_first(self, tensors: Sequence[Any], contents: Contents | None) -> Any:
+        """The same for the call whose own objects these are: new tensors are in them already."""
+        if contents is None:
+            return Together(tensors, originals=True).root(self._root)
+        return self._done(tensors, contents, originals=True)
+
+    def _done(self, tensors: Sequence[Any], contents: Contents, *, originals: bool = False) -> Any:
+        together = Together(tensors, contents.objects, contents.tensors, originals)
+        edits = [(number, together.parts(parts)) for number, _, parts in self._edits]
+        made = together.root(self._root)
+        for number, parts in edits:
+            contents.refill(number, parts)
+        return made
+
+    def shown(self, tensors: Sequence[Any]) -> Any:
+        """What is returned, with names where arguments are."""
+        count = 1 + max((n.number for _, n in self._nodes() if isinstance(n, Given)), default=-1)
+        given: list[Any] = [Argument()] * count
+        return Together(tensors, given, given).root(self._root)
+
+    def differences(self, other: Returned) -> Iterator[tuple[str, Any, Any]]:
+        """(path, ours, theirs) of leaves, in order; NOTHING where the structure is another one."""
+        for mine, theirs in zip_longest(self._nodes(), other._nodes(), fillvalue=("", NOTHING)):
+            (path, one), (place, two) = mine, theirs
+            if path != place or not _of_one_kind(one, two):
+                yield place or path, NOTHING, NOTHING
+            elif not isinstance(one, Node):
+                yield path, one, two
+
+    def settle(self, other: Returned) -> None:
+        """Both calls gave the same: an object that is one in both was made by neither."""
+        for (_, one), (_, two) in zip(self._nodes(), other._nodes(), strict=True):
+            original = one.original if isinstance(one, Made) else None
+            if original is not None and original is two.original:
+                one.held = two.held = True
+        for came in (self, other):
+            came._make = None if came.meets_arguments else maker(came._root)
+
+    def _nodes(self) -> Iterator[tuple[str, Any]]:
+        yield from leaves_of(self._root)
+        for number, path, parts in self._edits:
+            yield path, Given(number)
+            for step, part in parts:
+                yield from leaves_of(part, f"{path}{step}")
+
+
+class Argument:
+    """Stands for an argument where none is at hand."""
+
+
+NOTHING = Argument()
+
+
+def _of_one_kind(one: Any, two: Any) -> bool:
+    if isinstance(one, Made) and isinstance(two, Made):
+        return one.cls is two.cls and one.number == two.number
+    return isinstance(one, Node) == isinstance(two, Node) and (
+        not isinstance(one, Node) or one == two
+    )

@@ -1,0 +1,173 @@
+"""Keys: all of an object but its tensors, to be compared from call to call."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import io
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .._torch import FakeTensor
+from ..aliasing import is_opaque
+from .arrays import ArrayContent
+from .kinds import OPAQUE, Same, kind_of
+
+Key = tuple[Any, ...]
+_Seen = dict[int, tuple[int, Any]]
+
+_VALUES = frozenset(
+    {bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout}
+    | {torch.Size, torch.memory_format, Same}
+)
+"""Types whose objects are leaves, equal when they are."""
+
+
+class Unfit(Exception):
+    """A leaf that can be neither bound nor compared, and what to do about it."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.fix = what, fix
+
+
+def key_of(value: Any, tensors: list[torch.Tensor], seen: _Seen) -> Any:
+    """The key of ``value``; its tensors are added to ``tensors``.
+
+    ``seen``: the objects met so far. One that is met again is told from another one like it.
+
+    Raises:
+        Unfit: a leaf has no key.
+    """
+    cls = type(value)
+    if cls is torch.Tensor:
+        tensors.append(value)
+        return torch.Tensor
+    if cls in _VALUES:
+        return (cls, value)
+    if cls is float or cls is complex:
+        # 0.0 and -0.0 are equal, and so are 1, 1.0 and True: they are not the same program.
+        return (cls, repr(value))
+    known = seen.get(id(value))
+    if known is not None:
+        return (known[0],)
+    if cls is dict:
+        seen[id(value)] = (len(seen), value)
+        return (
+            cls,
+            tuple([(_name(name), key_of(part, tensors, seen)) for name, part in value.items()]),
+        )
+    if cls is list or cls is tuple:
+        seen[id(value)] = (len(seen), value)
+        return (cls, tuple([key_of(part, tensors, seen) for part in value]))
+    kind = kind_of(cls)
+    if kind is None:
+        if not isinstance(value, torch.Tensor):  # asking a class of tensors takes a while
+            return leaf_key(value)
+        _check_class(value)
+        tensors.append(value)
+        return torch.Tensor
+    seen[id(value)] = (len(seen), value)
+    parts = kind.parts(value)
+    return (
+        cls,
+        tuple([(how, _name(n), key_of(part, tensors, seen)) for (how, n), part in parts]),
+    )
+
+
+def _check_class(tensor: torch.Tensor) -> None:
+    """Raise Unfit for a subclass that is not the memory that it shows."""
+    if isinstance(tensor, FakeTensor):
+        raise Unfit("is a fake tensor: it holds no data")
+    if is_opaque(tensor):
+        what = f"is a {type(tensor).__name__}, a tensor with a dispatch of its own"
+        raise Unfit(what, fix="pass the tensors that it holds.")
+
+
+def _name(name: Any) -> Any:
+    """A key of a dict, which is no other one that it equals."""
+    if isinstance(name, torch.Tensor):
+        raise Unfit("has a tensor as a key", "key it by a string or a number.")
+    return name if type(name) is str else (type(name), name, *_sign(name))
+
+
+def _sign(name: Any) -> tuple[str, ...]:
+    return (repr(name),) if isinstance(name, (float, complex)) else ()
+
+
+def leaf_key(value: Any) -> Key:
+    """The key of an object that is not taken apart.
+
+    Raises:
+        Unfit: it has none.
+    """
+    cls = type(value)
+    if cls is ArrayContent and value.data is None:
+        what = f"is a ndarray of {value.shape}, dtype {value.dtype}, which is no small constant"
+        raise Unfit(what, "pass torch.from_numpy(...).")
+    if cls in _VALUES or cls is ArrayContent:
+        return (cls, value)
+    if isinstance(value, (float, complex)) or cls.__module__ == "numpy":
+        return (cls, repr(value))
+    if isinstance(value, OPAQUE):
+        raise Unfit(f"is a {cls.__name__}, in which no tensor can be found", _advice(value))
+    try:
+        hash(value)
+    except Exception:  # a memoryview raises ValueError
+        what = f"is a {cls.__name__}, which can neither be bound like a tensor nor compared"
+        raise Unfit(f"{what} from call to call") from None
+    own_hash: Any = cls.__hash__
+    if own_hash is object.__hash__ or isinstance(value, _CALLABLE):
+        hidden = next(_hidden(value, 4), None)
+        if hidden is not None:
+            name = getattr(value, "__qualname__", cls.__name__)
+            raise Unfit(
+                f"is a {cls.__name__} ({name}) that holds a tensor of shape {tuple(hidden.shape)}, "
+                "where no program can follow it",
+                "give build the tensor itself, as an argument beside it.",
+            )
+    return (cls, value)
+
+
+_CALLABLE = (types.FunctionType, types.BuiltinFunctionType)
+_NATIVE = (list, tuple, dict, set, frozenset, types.CellType, functools.partial)
+
+
+def _advice(value: Any) -> str:
+    if isinstance(value, io.IOBase):
+        return "read it before, and pass what it holds."
+    return "take from it before the call (next(...), list(...)), and pass that."
+
+
+def _hidden(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    """The tensors that an opaque object holds in plain sight of the garbage collector."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        for part in _held(value):
+            if isinstance(part, (torch.Tensor, *_NATIVE, *_CALLABLE)):
+                yield from _hidden(part, depth - 1)
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if isinstance(value, _NATIVE) or not hasattr(value, "__dict__"):  # an object of C
+        return gc.get_referents(value)[:_LOOK]
+    return []
+
+
+_LOOK = 1000
+"""How many parts of an opaque object are looked at, at each call."""
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,374 @@
+"""Kinds of objects: how each is taken apart, and put together again without its constructor.
+
+A part is reached by a step: an item (``[0]``, ``['x']``) or an attribute (``.x``). All of this goes
+by the methods of the builtin class below a user's: nobody's ``__getitem__`` or ``__init__`` runs.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import io
+import logging
+import sys
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from .._torch import pytree
+from .arrays import ArrayContent
+
+
+class Step(NamedTuple):
+    """From an object to one of its parts."""
+
+    how: str
+    name: Any
+
+    def __str__(self) -> str:
+        if self.how == ITEM:
+            return f"[{self.name!r}]"
+        return f".{self.name}" if self.name else ""
+
+
+ITEM, ATTRIBUTE = "[", "."
+Part = tuple[Step, Any]
+
+
+class Same(NamedTuple):
+    """An attribute that is the tensor which the same object has as an item."""
+
+    step: Step
+
+
+class Kind:
+    """Of objects that have neither parts nor attributes of their own: the base of the others."""
+
+    mutable = True
+    is_array = False
+    late = False
+    """True when its parts are hashed: they have to be whole before they go in."""
+    whole = False
+    """The same of an object that is made of its parts at once."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        base: Any = _solid(cls)
+        self.new = base.__new__
+        self._slots = _slots(cls)
+        self._has_dict = cls.__dictoffset__ != 0
+
+    def parts(self, value: Any) -> list[Part]:
+        """The parts of an object, in the order in which its class has them."""
+        found = [(Step(ITEM, key), part) for key, part in self.items(value)]
+        own = [(Step(ATTRIBUTE, name), part) for name, part in self._attributes(value)]
+        if found and own:
+            tensors = {id(part): step for step, part in found if isinstance(part, torch.Tensor)}
+            own = [(s, Same(tensors[id(p)]) if id(p) in tensors else p) for s, p in own]
+        return found + own
+
+    def blank(self, parts: Iterable[Part]) -> Any:
+        """An object without parts; those to come say how it is made."""
+        return self.new(self.cls)
+
+    def refill(self, value: Any, parts: list[Part]) -> None:
+        """Give an object these parts, and no others."""
+        parts = _resolved(parts)
+        self.put([(step.name, part) for step, part in parts if step.how == ITEM], value)
+        self.put_attributes(value, parts)
+
+    def make(self, parts: list[Part]) -> Any:
+        """A whole object, where none can be filled later."""
+        raise NotImplementedError
+
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return ()
+
+    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+        """The items of ``value`` are these now."""
+
+    def _attributes(self, value: Any) -> Iterator[tuple[str, Any]]:
+        for name, slot in self._slots.items():
+            try:
+                yield name, slot.__get__(value)
+            except AttributeError:  # not set
+                continue
+        if self._has_dict:
+            yield from dict(own(value)).items()
+
+    def put_attributes(self, value: Any, parts: list[Part]) -> None:
+        """The attributes of ``value`` are these now."""
+        named = {step.name: part for step, part in parts if step.how == ATTRIBUTE}
+        for name, slot in self._slots.items():
+            if name in named:
+                slot.__set__(value, named.pop(name))
+            else:
+                try:
+                    slot.__delete__(value)
+                except AttributeError:  # it was not set, either
+                    continue
+        if self._has_dict:
+            held = own(value)
+            held.clear()
+            held.update(named)
+
+
+def own(value: Any) -> dict[str, Any]:
+    """The attributes of an object, whatever its class makes of ``__dict__``."""
+    held: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    return held
+
+
+def _resolved(parts: list[Part]) -> list[Part]:
+    if not any(type(part) is Same for _, part in parts):
+        return parts
+    known = dict(parts)
+    return [(step, known[part.step] if type(part) is Same else part) for step, part in parts]
+
+
+class _Dict(Kind):
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self._base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return list(self._base.items(value))
+
+    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+        self._base.clear(value)
+        for key, part in items:
+            self._base.__setitem__(value, key, part)
+
+
+class _DefaultDict(_Dict):
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self._slots = {"default_factory": vars(defaultdict)["default_factory"], **self._slots}
+
+
+class _List(Kind):
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return list(enumerate(list.__iter__(value)))
+
+    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+        list.__setitem__(value, slice(None), [part for _, part in items])
+
+
+class _Deque(Kind):
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return list(enumerate(deque.__iter__(value)))
+
+    def _attributes(self, value: Any) -> Iterator[tuple[str, Any]]:
+        yield "maxlen", value.maxlen
+        yield from super()._attributes(value)
+
+    def blank(self, parts: Iterable[Part]) -> Any:
+        made = self.new(self.cls)
+        lengths = (part for step, part in parts if step == Step(ATTRIBUTE, "maxlen"))
+        deque.__init__(made, (), next(lengths))
+        return made
+
+    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+        deque.clear(value)
+        deque.extend(value, [part for _, part in items])
+
+    def put_attributes(self, value: Any, parts: list[Part]) -> None:
+        super().put_attributes(value, [(s, p) for s, p in parts if s.name != "maxlen"])
+
+
+class _Set(Kind):
+    late = True
+
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return list(enumerate(set.__iter__(value)))
+
+    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+        set.clear(value)
+        set.update(value, [part for _, part in items])
+
+
+class _Fixed(Kind):
+    """An object that is made of its items at once, and given its attributes after."""
+
+    mutable = False
+
+    def make(self, parts: list[Part]) -> Any:
+        parts = _resolved(parts)
+        made = self.of([part for step, part in parts if step.how == ITEM])
+        if self._slots or self._has_dict:
+            self.put_attributes(made, parts)
+        return made
+
+    def of(self, items: list[Any]) -> Any:
+        return self.new(self.cls, items)
+
+
+class _Tuple(_Fixed):
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return list(enumerate(tuple.__iter__(value)))
+
+
+class _FrozenSet(_Fixed):
+    whole = True
+
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return list(enumerate(frozenset.__iter__(value)))
+
+
+class _Slice(_Fixed):
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return (("start", value.start), ("stop", value.stop), ("step", value.step))
+
+    def of(self, items: list[Any]) -> Any:
+        return slice(*items)
+
+
+class _Partial(Kind):
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+
+    def blank(self, parts: Iterable[Part]) -> Any:
+        return self.new(self.cls, print)
+
+    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+        base: Any = functools.partial
+        base.__setstate__(value, (*(part for _, part in items), {}))
+
+
+class _Method(_Fixed):
+    """A method of an object, which may hold tensors."""
+
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return (("__func__", value.__func__), ("__self__", value.__self__))
+
+    def of(self, items: list[Any]) -> Any:
+        return types.MethodType(*items)
+
+
+class _Weak(_Fixed):
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return (("()", value()),)
+
+    def of(self, items: list[Any]) -> Any:
+        return weakref.ref(items[0]) if items[0] is not None else _DEAD
+
+
+class _Array(Kind):
+    """A NumPy array: small ones are compared by what they hold."""
+
+    is_array = True
+
+    def parts(self, value: Any) -> list[Part]:
+        return [(Step(ATTRIBUTE, ""), ArrayContent.of(value))]
+
+    def blank(self, parts: Iterable[Part]) -> Any:
+        content = next(iter(parts))[1]
+        return sys.modules["numpy"].empty(content.shape, content.dtype)
+
+    def refill(self, value: Any, parts: list[Part]) -> None:
+        value[...] = parts[0][1].array()
+
+
+class _Registered(_Fixed):
+    """A class that says by ``torch.utils._pytree`` what its parts are, and has no attributes."""
+
+    whole = True
+
+    def parts(self, value: Any) -> list[Part]:
+        children, context = pytree.SUPPORTED_NODES[self.cls].flatten_fn(value)
+        found = [(Step(ITEM, number), child) for number, child in enumerate(children)]
+        return [*found, (Step(ATTRIBUTE, "context"), context)]
+
+    def make(self, parts: list[Part]) -> Any:
+        *children, (_, context) = parts
+        unflatten = pytree.SUPPORTED_NODES[self.cls].unflatten_fn
+        return unflatten([part for _, part in children], context)
+
+
+class Nothing:
+    """What a weak reference to nothing once pointed to."""
+
+
+_DEAD = weakref.ref(Nothing())
+
+_BASES: dict[type, type[Kind]] = {
+    dict: _Dict,
+    OrderedDict: _Dict,
+    list: _List,
+    tuple: _Tuple,
+    set: _Set,
+    frozenset: _FrozenSet,
+    deque: _Deque,
+    slice: _Slice,
+    functools.partial: _Partial,
+    types.MethodType: _Method,
+    weakref.ref: _Weak,
+    types.SimpleNamespace: Kind,
+    object: Kind,
+}
+_BY_IDENTITY = (
+    *(type, types.ModuleType, types.FunctionType, enum.Enum, logging.Logger),
+    *(nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
+)
+"""One of these is the same or another one; what it holds is watched elsewhere, if at all."""
+OPAQUE = (Iterator, Coroutine, io.IOBase)
+"""What these will give is nowhere to be found."""
+
+
+def kind_of(cls: Any) -> Kind | None:
+    """How objects of a class are taken apart; None for those that are leaves."""
+    return _kind_of(cls)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of(cls: type) -> Kind | None:
+    if cls in (Same, Step, ArrayContent):
+        return None
+    if issubclass(cls, (torch.Tensor, torch.Size, *_BY_IDENTITY, *OPAQUE)):
+        return None
+    if cls.__name__ == "ndarray" and cls.__module__ == "numpy":
+        return _Array(cls)
+    base = _solid(cls)
+    made = _Tuple if issubclass(cls, tuple) else _BASES.get(base)  # torch.return_types too
+    if issubclass(cls, defaultdict):
+        made = _DefaultDict
+    opaque = made is Kind and (_is_value(cls) or not _has_attributes(cls))
+    if made is None or opaque or (made is _Weak and cls is not base):
+        return _Registered(cls) if cls in pytree.SUPPORTED_NODES else None
+    return made(cls)
+
+
+def _has_attributes(cls: type) -> bool:
+    return bool(_slots(cls)) or cls.__dictoffset__ != 0
+
+
+def _is_value(cls: type) -> bool:
+    """True for what Python itself compares by its value: paths, fractions, dates."""
+    own_hash: Any = cls.__hash__
+    by_value = own_hash is not None and own_hash is not object.__hash__
+    return by_value and cls.__module__.partition(".")[0] in sys.stdlib_module_names
+
+
+def _solid(cls: type) -> type:
+    """The class that lays out the memory of objects: the first whose ``__new__`` is not Python."""
+    for one in cls.__mro__:
+        new = vars(one).get("__new__")
+        if new is not None and not isinstance(new, (staticmethod, classmethod)):
+            return one
+    return object
+
+
+def _slots(cls: type) -> dict[str, Any]:
+    """The descriptors of all ``__slots__``, by the names that attributes have."""
+    found: dict[str, Any] = {}
+    for one in reversed(cls.__mro__):
+        for name, member in vars(one).items():
+            if isinstance(member, types.MemberDescriptorType) and "__slots__" in vars(one):
+                found[name] = member
+    return found

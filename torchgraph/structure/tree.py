@@ -1,0 +1,333 @@
+"""Trees: any object as nodes, from which it is put together again with other tensors in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, cast
+
+import torch
+
+from .keys import Unfit, key_of, leaf_key
+from .kinds import Kind, Part, kind_of
+
+
+class Node:
+    """In a tree, what is no leaf. A leaf stands for itself."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot(Node):
+    """The place of the n-th tensor."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given(Node):
+    """The n-th object that was there before, or its n-th tensor."""
+
+    number: int
+    is_tensor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Again(Node):
+    """The object that another node of the tree makes."""
+
+    number: int
+
+
+@dataclass(eq=False, slots=True)
+class Made(Node):
+    """An object that is put together of its parts."""
+
+    number: int
+    kind: Kind
+    parts: list[Part]
+    original: Any = None
+    """The object itself, where there is no tensor in it."""
+    held: bool = False
+    """True for an object that no call makes: each one gives the same."""
+
+    @property
+    def cls(self) -> type:
+        return self.kind.cls
+
+
+@dataclass
+class Tree:
+    """Several objects, taken apart in one go."""
+
+    roots: list[Any] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    """The path of each tensor."""
+    objects: list[tuple[Any, Made]] = field(default_factory=list)
+    """Each object that is no leaf, before what is in it."""
+
+
+class Apart:
+    """Takes objects apart.
+
+    Args:
+        known: objects and tensors, by identity, that stand for themselves.
+        unique: a tensor at two places is one tensor of the tree.
+    """
+
+    def __init__(self, known: Mapping[int, Given] | None = None, *, unique: bool = False) -> None:
+        self.tree = Tree()
+        self.paths: list[str] = []
+        """Of each object that is no leaf."""
+        self.known = known or {}
+        self._unique = unique
+        self._slots: dict[int, Slot] = {}
+        self._numbers: dict[int, int] = {}
+
+    def root(self, value: Any, path: str) -> Any:
+        """Take one more object apart; gives its node."""
+        node = self._node(value, path)
+        self.tree.roots.append(node)
+        return node
+
+    def parts_of(self, value: Any, kind: Kind, path: str) -> list[Part]:
+        """The nodes of an object's parts, be it known itself or not."""
+        return [(step, self._node(part, f"{path}{step}")) for step, part in kind.parts(value)]
+
+    def _node(self, value: Any, path: str) -> Any:
+        known = self.known.get(id(value))
+        if known is not None:
+            return known
+        if isinstance(value, torch.Tensor):
+            return self._slot(value, path)
+        kind = kind_of(type(value))
+        if kind is None:
+            return value
+        if id(value) in self._numbers:
+            return Again(self._numbers[id(value)])
+        tree = self.tree
+        number = self._numbers[id(value)] = len(tree.objects)
+        made = Made(number, kind, [])
+        self.paths.append(path)
+        self.paths.append(path)
+        tree.objects.append((value, made))  # which keeps it, and its id, for as long as this takes
+        before, slots = len(tree.tensors), len(self._slots)
+        made.parts = self.parts_of(value, kind, path)
+        if len(tree.tensors) == before and not _has_slots(made, slots):
+            made.original = value
+        return made
+
+    def _slot(self, tensor: torch.Tensor, path: str) -> Slot:
+        if self._unique and id(tensor) in self._slots:
+            return self._slots[id(tensor)]
+        slot = self._slots[id(tensor)] = Slot(len(self.tree.tensors))
+        self.tree.tensors.append(tensor)
+        self.tree.places.append(path)
+        return slot
+
+
+def _has_slots(made: Made, slots: int) -> bool:
+    return any(
+        isinstance(part, (Slot, Given, Again)) or (isinstance(part, Made) and part.original is None)
+        for _, part in made.parts
+    )
+
+
+class Together:
+    """Puts the objects of one tree together, each once.
+
+    Args:
+        tensors: for its slots.
+        objects, given: for what was there before.
+        originals: objects without a tensor are themselves, not copies.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Any],
+        objects: Sequence[Any] = (),
+        given: Sequence[torch.Tensor] = (),
+        originals: bool = False,
+    ) -> None:
+        self._tensors, self._objects, self._given = tensors, objects, given
+        self._originals = originals
+        self._made: dict[int, Any] = {}
+        self._waiting: list[tuple[Made, Any]] = []
+
+    def root(self, node: Any) -> Any:
+        """The object of a node, whole."""
+        made = self._of(node)
+        self._fill()
+        return made
+
+    def parts(self, parts: list[Part]) -> list[Part]:
+        """The parts of an object, whole."""
+        found = [(step, self._of(part)) for step, part in parts]
+        self._fill()
+        return found
+
+    def _of(self, node: Any) -> Any:
+        if not isinstance(node, Node):
+            return node
+        if type(node) is Slot:
+            return self._tensors[node.position]
+        if type(node) is Given:
+            return (self._given if node.is_tensor else self._objects)[node.number]
+        assert isinstance(node, (Again, Made))
+        if node.number in self._made:
+            return self._made[node.number]
+        assert isinstance(node, Made)
+        if node.held or (self._originals and node.original is not None):
+            return self._as_it_is(node)
+        if node.kind.mutable:
+            made = node.kind.blank(node.parts)
+            self._waiting.append((node, made))
+        else:
+            parts = [(step, self._of(part)) for step, part in node.parts]
+            if node.kind.whole:
+                self._fill()
+            made = node.kind.make(parts)
+        self._made[node.number] = made
+        return made
+
+    def _as_it_is(self, node: Made) -> Any:
+        """The original object; what is in it may be at other places too."""
+        self._made[node.number] = node.original
+        for _, part in node.parts:
+            if isinstance(part, Made):
+                self._as_it_is(part)
+        return node.original
+
+    def _fill(self) -> None:
+        """Fill what is still empty; last are those that hash their parts."""
+        late: list[tuple[Made, Any, list[Part]]] = []
+        while self._waiting or late:
+            if not self._waiting:
+                node, made, parts = late.pop()
+                node.kind.refill(made, parts)
+                continue
+            node, made = self._waiting.pop(0)
+            parts = [(step, self._of(part)) for step, part in node.parts]
+            if node.kind.late:
+                late.append((node, made, parts))
+            else:
+                node.kind.refill(made, parts)
+
+
+Maker = Callable[[Sequence[Any]], Any]
+"""Of tensors, the object of a node."""
+
+
+def maker(node: Any) -> Maker | None:
+    """`Together` for a node, faster; None where an object is at two places, or was there before."""
+    if not isinstance(node, Node):
+        return lambda tensors: node
+    if type(node) is Slot:
+        return itemgetter(node.position)
+    if not isinstance(node, Made):
+        return None
+    if node.held:
+        original = node.original
+        return lambda tensors: original
+    makers = [maker(part) for _, part in node.parts]
+    if None in makers:
+        return None
+    return _assembled(node.kind, node.parts, cast("list[Maker]", makers))
+
+
+def _assembled(kind: Kind, parts: list[Part], makers: list[Maker]) -> Maker:
+    names = [step.name for step, _ in parts]
+    if kind.cls is dict:
+        pairs = list(zip(names, makers, strict=True))
+        return lambda tensors: {name: make(tensors) for name, make in pairs}
+    if kind.cls is list:
+        return lambda tensors: [make(tensors) for make in makers]
+    if kind.cls is tuple:
+        return lambda tensors: tuple([make(tensors) for make in makers])
+    steps = [step for step, _ in parts]
+
+    def make_object(tensors: Sequence[Any]) -> Any:
+        made = [(step, make(tensors)) for step, make in zip(steps, makers, strict=True)]
+        if not kind.mutable:
+            return kind.make(made)
+        empty = kind.blank(made)
+        kind.refill(empty, made)
+        return empty
+
+    return make_object
+
+
+def map_tensors(value: Any, replace: Callable[[torch.Tensor], Any], *, unique: bool = False) -> Any:
+    """The same structure, of new objects, with each tensor replaced; one at two places once."""
+    apart = Apart(unique=unique)
+    root = apart.root(value, "")
+    return Together([replace(tensor) for tensor in apart.tree.tensors]).root(root)
+
+
+def tensors_in(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
+    """(path, tensor) of each tensor in an object."""
+    apart = Apart()
+    apart.root(value, path)
+    return list(zip(apart.tree.places, apart.tree.tensors, strict=True))
+
+
+def leaves_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of all leaves of an object: tensors, and what is not taken apart."""
+    return _leaves(value, path, {})
+
+
+def _leaves(value: Any, path: str, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    kind = None if isinstance(value, torch.Tensor) else kind_of(type(value))
+    if kind is None:
+        yield path, value
+    elif id(value) not in seen:
+        seen[id(value)] = value
+        for step, part in kind.parts(value):
+            yield from _leaves(part, f"{path}{step}", seen)
+
+
+def leaves_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf or node without parts) of a tree; each object that is made is named, too."""
+    if type(node) is Made:
+        yield path, node
+        for step, part in node.parts:
+            yield from leaves_of(part, f"{path}{step}")
+    else:
+        yield path, node
+
+
+def check(value: Any, path: str) -> None:
+    """Raise Unfit, with the path first, where no tensor could be found."""
+    for place, leaf in leaves_in(value, path):
+        if not isinstance(leaf, torch.Tensor):
+            try:
+                leaf_key(leaf)
+            except Unfit as unfit:
+                raise Unfit(f"{place} {unfit.what}", unfit.fix) from None
+
+
+def fault(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Unfit]:
+    """The path of the first part of a call that has no key, and why.
+
+    Raises StopIteration where each has one.
+    """
+    return next(_faults(args, kwargs))
+
+
+def _faults(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Unfit]]:
+    for path, value in named(args, kwargs):
+        leaves = [*leaves_in(value, path), (path, value)]  # a key of a dict is part of no leaf
+        for place, leaf in leaves:
+            try:
+                key_of(leaf, [], {})
+            except Unfit as unfit:
+                yield place, unfit
+
+
+def named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(path, value) of each argument."""
+    yield from ((f"args[{number}]", value) for number, value in enumerate(args))
+    yield from ((f"kwargs[{name!r}]", value) for name, value in kwargs.items())
