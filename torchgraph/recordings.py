@@ -31,7 +31,6 @@ from .ops.expect import ValueMoved
 from .options import Options
 from .record.batch import Batch, Doubt
 from .record.compare import Difference, Kind, difference
-from .record.generators import others_run
 from .record.outcome import Outcome
 from .record.pointers import moving_buffer
 from .record.watch import warn_written
@@ -230,7 +229,8 @@ class Recordings:
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             wrong = f"it fails with {type(error).__name__}: {error}"
-        if wrong == OTHER_DRAWS and others_run() and known.disturbed < _PATIENCE:
+        disturbed = wrong == OTHER_DRAWS and lesson.start.others.ran()
+        if disturbed and known.disturbed < _PATIENCE:
             known.disturbed += 1  # they may have drawn in between
             known.drafts.insert(0, draft)
             return
