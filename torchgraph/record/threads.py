@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from pathlib import Path
+import time
 
 
 class OtherThreads:
@@ -26,7 +27,10 @@ def _times() -> dict[int | None, int | None]:
 
 def _nanoseconds(native_id: int | None) -> int | None:
     """The time on a core of one thread; None where the system does not say."""
+    if native_id is None or sys.platform != "linux":
+        return None
+    clock = ~native_id << 3 | 6  # what Linux's pthread_getcpuclockid() makes of a thread's number
     try:
-        return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
+        return time.clock_gettime_ns(clock)
+    except OSError:  # it has ended
         return None
