@@ -32,8 +32,8 @@ _ITEMS = 64
 
 
 @dataclass(frozen=True)
-class Globals:
-    """Those of a module that a function assigns, as a container."""
+class Entries:
+    """Some of a dict, as a container: the globals of a module that a function assigns."""
 
     values: dict[str, Any]
     names: tuple[str, ...]
@@ -58,6 +58,15 @@ def discover(function: Callable[..., Any]) -> Found:
     search = _Search()
     search.visit("", function, _DEPTH)
     return search.found
+
+
+def bound_to(function: Any) -> list[Any]:
+    """What a method or a `functools.partial` brings with it."""
+    if isinstance(function, functools.partial):
+        given = [*function.args, *function.keywords.values()]
+        return [*given, *bound_to(function.func)]
+    owner = getattr(function, "__self__", None)
+    return [] if owner is None else [owner]
 
 
 class _Search:
@@ -106,7 +115,7 @@ class _Search:
         found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
         names = tuple(dict.fromkeys(found))
         if names:
-            self.found.containers.append(("", Globals(function.__globals__, names)))
+            self.found.containers.append(("", Entries(function.__globals__, names)))
 
     def _look_inside(self, name: str, value: Any, depth: int) -> None:
         if isinstance(value, LRScheduler):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,7 +32,8 @@ from .options import Options
 from .record.batch import Batch, Doubt
 from .record.compare import Difference, Kind, difference
 from .record.generators import ELSEWHERE
-from .record.outcome import Outcome
+from .record.host import Assigned
+from .record.outcome import Outcome, repeated_in
 from .record.pointers import moving_buffer
 from .record.watch import warn_written
 from .replay.replay import Replay
@@ -220,7 +221,8 @@ class Recordings:
         known, outcome = lesson.known, lesson.outcome
         if draft in known.drafts:
             known.drafts.remove(draft)
-        self._warn_of_writes(outcome)
+        repeated = repeated_in(draft.outcome, outcome)
+        self._warn_of_writes(outcome, repeated)
         draft.outcome.out_tree.settle(outcome.out_tree)
         bound = self._bound(lesson, replay)
         if bound is None:
@@ -246,6 +248,7 @@ class Recordings:
                 ConfirmWarning,
             )
             return
+        replay.captured.host = outcome.host.plus(list(repeated.values()))
         known.restless = known.restless_constants = known.others = 0
         self.fallback.began()
         if replay not in self._cache:
@@ -261,8 +264,8 @@ class Recordings:
 
     def _bound(self, lesson: Lesson, replay: Replay) -> Replay | None:
         """The program over the tensors that are there now; None when it has to wait for others."""
-        after = lesson.outcome.after
-        if replay.refit(after):
+        after, found = lesson.outcome.after, lesson.outcome.found
+        if replay.refit(after, found):
             return replay
         self._drop(replay)
         try:
@@ -270,7 +273,7 @@ class Recordings:
         except Exception as error:  # eager has made the step
             self._stay_eager(lesson.known, f"no program can be made of it: {_words(error)}")
             return None
-        if replay.refit(after):
+        if replay.refit(after, found):
             return replay
         lesson.known.drafts.insert(0, lesson.draft(replay))
         return None
@@ -357,8 +360,9 @@ class Recordings:
                 MovingValue,
             )
 
-    def _warn_of_writes(self, outcome: Outcome) -> None:
+    def _warn_of_writes(self, outcome: Outcome, repeated: Mapping[Any, Assigned]) -> None:
         written = [change for change in outcome.changes if not change.read]
+        written += [one for key, (_, one) in outcome.repeated.items() if key not in repeated]
         if written:
             warn_written(written)
 

@@ -33,6 +33,7 @@ from .inspect.snapshot import Snapshot
 from .lower import lower
 from .ops.expect import ValueMoved
 from .passes import pipeline, run
+from .record.exits import Stray
 from .record.outcome import Outcome
 from .record.take import take
 from .recordings import Recordings
@@ -69,6 +70,8 @@ class Running(ModuleHolder):
         self._name = name
         self._optimizers: list[Optimizer] = []
         self._scaler: Scaler | None = None
+        self._strays: dict[Any, Stray] = {}
+        """Places where a step keeps tensors, besides those that a scan finds."""
         self._driven = False
         """True when `build` takes the optimizers' steps itself."""
         self._schedulers = Schedulers()
@@ -299,7 +302,18 @@ class Running(ModuleHolder):
     def _scan(self) -> Step:
         """What a step consists of now."""
         scaler = None if self._driven else self._scaler
-        return Step.scan(self._modules, self._optimizers, scaler, driven=self._driven)
+        return Step.scan(
+            self._modules,
+            self._optimizers,
+            scaler,
+            driven=self._driven,
+            containers=self._stray_containers(),
+        )
+
+    def _stray_containers(self) -> list[tuple[str, Any]]:
+        found = {key: stray.container() for key, stray in self._strays.items()}
+        self._strays = {key: stray for key, stray in self._strays.items() if found[key]}
+        return [container for container in found.values() if container is not None]
 
     def _scaler_started(self) -> AbstractContextManager[None]:
         return amp.started(None if self._driven else self._scaler, self._optimizers)
@@ -312,6 +326,7 @@ class Running(ModuleHolder):
         """Take note of optimizers that `build` has stepped."""
         self._driven = self._driven or outcome.driven
         self._optimizers.extend(outcome.adopted)
+        self._strays.update({stray.key: stray for stray in outcome.strays})
         if outcome.adopted:
             self.config._set(training=True)
 

@@ -104,7 +104,7 @@ class StepFunction(Graph):
             self._optimizers,
             driven=True,
             tensors=found.tensors,
-            containers=[*found.containers, *attributes],
+            containers=[*found.containers, *attributes, *self._stray_containers()],
         )
 
     def _moved_by_build(self) -> Sequence[Any]:

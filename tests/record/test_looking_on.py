@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+import warnings
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from tests.contract.models import Function
+from torchgraph.errors import AttributeWriteWarning
 from torchgraph.testing import counters
 
 
@@ -154,6 +156,7 @@ def test_what_a_step_makes_dies():
         return helper(batch) * listed[1] + options(batch=batch, scale=3.0)
 
     graph = Function(build)
+    warnings.simplefilter("ignore", AttributeWriteWarning)  # of `made`
     for number in range(5):
         x = torch.randn(4)
         made.append(weakref.ref(x))

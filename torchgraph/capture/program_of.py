@@ -75,11 +75,10 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     if values is not None and program.signature.micro_batches > 1:
         _check_branches(program, values)
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
-    reads = [*outcome.guarded_reads(), *step.scaler_reads()]
-    names = Names(outcome.guarded_names())
-    states = {leaf.fqn: leaf.value for leaf in leaves}
-    aliases = Aliases(outcome.aliases, states.__getitem__)
-    guards = Guards(step, reads, Modules(outcome.outside, free), names, aliases)
+    found, states = outcome.found, {leaf.fqn: leaf.value for leaf in leaves}
+    reads = [*found.reads, *step.scaler_reads()]
+    aliases = Aliases(found.aliases, states.__getitem__)
+    guards = Guards(step, reads, Modules(outcome.outside, free), Names(found.names), aliases)
     return Captured(
         program,
         leaves,

@@ -8,7 +8,12 @@ from .checks import (
     same_value as same_value,
 )
 from .classes import Classes as Classes, shadows as shadows, stands_in as stands_in
-from .guards import Guards as Guards, Modules as Modules, check_gradients as check_gradients
+from .guards import (
+    Found as Found,
+    Guards as Guards,
+    Modules as Modules,
+    check_gradients as check_gradients,
+)
 from .names import Name as Name, Names as Names
 from .optimizers import OwnState as OwnState, plain_key as plain_key
 from .scripts import Scripts as Scripts, is_script as is_script

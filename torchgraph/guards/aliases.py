@@ -27,13 +27,21 @@ class Alias(NamedTuple):
 class Aliases:
     """That they still lie there: ``weight.data = ...`` leaves a view behind, in the old memory."""
 
-    def __init__(self, found: Sequence[Alias], state: Callable[[str], torch.Tensor]) -> None:
+    def __init__(
+        self, found: Sequence[Alias], state: Callable[[str], torch.Tensor] | None = None
+    ) -> None:
         self._found = found
-        self._pairs = [(alias, state(alias.path)) for alias in found]
+        self._pairs = [] if state is None else [(alias, state(alias.path)) for alias in found]
 
     def over(self, state: Callable[[str], torch.Tensor]) -> Aliases:
         """The same of other states, in whose memory they have to lie."""
         return Aliases(self._found, state)
+
+    def with_more(self, found: Sequence[Alias]) -> Aliases:
+        """Also these; `over` says of which states."""
+        known = {alias.tensor for alias in self._found}
+        more = [alias for alias in found if alias.tensor not in known]
+        return Aliases([*self._found, *more])
 
     def hold(self) -> bool:
         """True when each that is left shows the same part of the same memory."""

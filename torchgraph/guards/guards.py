@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import _extension
 from ..errors import GradPresent
 from ..program import Role, TensorMeta
-from .aliases import Aliases
-from .checks import Attributes, Hooks, Instances, Members, Read, same_value
+from .aliases import Alias, Aliases
+from .checks import (
+    Attributes,
+    Hooks,
+    Instances,
+    Members,
+    Read,
+    same_attribute,
+    same_value,
+)
 from .classes import Classes
 from .layout import layout
-from .names import Names
+from .names import Name, Names
 from .optimizers import OptimizerGuard
 from .scripts import Scripts, is_script
 from .tensors import TensorMatch, has_layout
@@ -93,6 +101,14 @@ class Modules:
         checks.members(*self._spaces)
 
 
+class Found(NamedTuple):
+    """What one call has read."""
+
+    reads: Sequence[Read]
+    names: Sequence[Name]
+    aliases: Sequence[Alias]
+
+
 class Guards:
     """Structure, identities, flags and attributes of one Step, and the values of its numbers.
 
@@ -110,7 +126,7 @@ class Guards:
         self.reads = tuple(reads)
         self.names = names or Names(())
         self.outside = outside
-        self.aliases = aliases or Aliases((), {}.__getitem__)
+        self.aliases = aliases or Aliases(())
         self._attributes = Attributes(self.reads)
         parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
         hooked = parameters if step.optimizers else []
@@ -126,6 +142,24 @@ class Guards:
         self._statics = step.statics
         self._module = _extension.guards()
         self._compiled: Any = None
+
+    def over(self, step: Any, state: dict[str, Any], found: Found | None) -> Guards | None:
+        """The same of other modules and tensors; None where what was read is not there.
+
+        ``found`` is from a call that has just been, and may have moved what it read.
+        """
+        reads, names, aliases = self.reads, self.names, self.aliases
+        if found is None:
+            reads = tuple((p, step.modules.get(p, owner), n, v) for p, owner, n, v in reads)
+            if names.which() or not all(same_attribute(vars(o), n, v) for _, o, n, v in reads):
+                return None
+        else:
+            before = {(id(owner), name) for _, owner, name, _ in found.reads}
+            more = [read for read in reads if (id(read[1]), read[2]) not in before]
+            reads = (*found.reads, *more)
+            names = names.with_more(found.names)
+            aliases = aliases.with_more(found.aliases)
+        return Guards(step, reads, self.outside, names, aliases.over(state.__getitem__))
 
     @property
     def form(self) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import random
 import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -144,9 +145,31 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
         return kind, Same(value.__self__), Same(value.__func__)
     if kind in (bytearray, array):
         return kind, len(value), bytes(memoryview(value).cast("B")[:_BYTES])
+    if is_generator(value):
+        return Drawn(kind, repr(_state(value)))
     if isinstance(value, torch.Tensor) or not (hasattr(kind, "tobytes") and hasattr(kind, "shape")):
         return Same(value)
     return _array(value)
+
+
+class Drawn(NamedTuple):
+    """The look at a random generator: when it has drawn, it is another."""
+
+    kind: type
+    state: str
+
+
+def is_generator(value: Any) -> bool:
+    """True for a random generator of Python's or NumPy's."""
+    numpy = type(value).__module__.startswith("numpy.random")
+    return isinstance(value, random.Random) or (numpy and _state(value) is not None)
+
+
+def _state(value: Any) -> Any:
+    if isinstance(value, random.Random):
+        return value.getstate()
+    bits = getattr(value, "bit_generator", None)  # of a Generator
+    return bits.state if bits is not None else getattr(value, "get_state", lambda: None)()
 
 
 def _contents(value: Any, deep: bool, level: int) -> Any:
@@ -187,12 +210,18 @@ class Name:
     where: SourceLine | None
     moved: bool = False
     """The step itself left something else there."""
+    shape_only: bool = False
+    """Of the tensors in a container, only that they are there counts: the step carries them."""
+    same_object: bool = False
+    """What is in the container does not count, but that it is this one."""
+    guarded: bool = True
+    """False where what was there does not decide what the step does, as far as Python goes."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Which name it is."""
         steps = tuple((by, type(key), key) for by, key in self.path)
-        return (id(self.owner()), steps, self.deep)
+        return (id(self.owner()), steps, self.deep, self.shape_only, self.same_object)
 
     def holds(self) -> bool:
         """True when it leads to what it led to."""
@@ -204,18 +233,30 @@ class Name:
         value = follow(self.owner(), self.path)
         return replace(self, found=self._look(value), value=shown(value))
 
-    @property
-    def of_identity(self) -> bool:
-        """True where only the object counts, not what is in it."""
-        return type(self.found) is Same
-
     def _look(self, value: Any) -> Any:
-        return Same(value) if self.of_identity else look(value, deep=self.deep)
+        if self.same_object:
+            return Same(value)
+        found = look(value, deep=self.deep)
+        return without_tensors(found) if self.shape_only else found
 
 
 def is_number(found: Any) -> bool:
     """True for the look at a number, a string, or nothing at all."""
     return isinstance(found, tuple) and found[0] in (bool, int, float, complex, str, type(None))
+
+
+class Never:
+    """The look at what no two calls find alike: an iterator that gives its next."""
+
+
+def without_tensors(found: Any) -> Any:
+    """A look in which all tensors are alike, and those that are gone."""
+    if isinstance(found, Same):
+        value = found()
+        return torch.Tensor if value is None or isinstance(value, torch.Tensor) else found
+    if type(found) in (tuple, frozenset):
+        return type(found)(map(without_tensors, found))
+    return found
 
 
 def shown(value: Any) -> str:
@@ -235,6 +276,10 @@ class Names:
 
     def __iter__(self) -> Iterator[Name]:
         return iter(self._all)
+
+    def with_more(self, names: Sequence[Name]) -> Names:
+        """Also these."""
+        return Names(list({name.key: name for name in (*self._all, *names)}.values()))
 
     def values(self) -> list[tuple[str, str]]:
         """(name, value) of those that are more than the same object."""
@@ -263,7 +308,7 @@ class _Compiling:
                     break
                 value = _GET[by](value, key)
             else:
-                if not name.of_identity:
+                if not name.same_object:
                     self._inside(name, value, 0)
 
     def _step(self, name: Name, by: By, value: Any, key: Any) -> bool:
@@ -292,6 +337,9 @@ class _Compiling:
 
     def _inside(self, name: Name, value: Any, level: int) -> None:
         """Compare what a container holds, or an array."""
+        if name.shape_only:
+            self._checks.call(name.holds, ())
+            return
         if level >= _DEEPEST or type(look(value, deep=name.deep, level=level)) is Same:
             return
         mark = (id(value), name.deep, level)

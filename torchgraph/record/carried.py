@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,16 +15,18 @@ from .._torch import storage_id
 from ..aliasing import has_strides
 from ..capture.inputs import Call
 from ..capture.step import Leaf
-from ..discovery import Globals
+from ..discovery import Entries
+from ..guards.names import Same
 from ..program import Role
-from .host import Assigned
-from .nested import map_nested
+from ..structure import Apart, Unfit, key_of, tensors_in
+from .host import Assigned, Fixed, OutputTree
 from .watch import Change
 
 _ITEMS = 64
 """A container with more is data: nothing is looked for in it but what is appended."""
 
 _GROWING = (list, deque)
+_HOLDS = (dict, list, deque)
 _PLAIN = (bool, int, float, complex, str)
 
 
@@ -47,7 +49,7 @@ class Item:
             return self.holder.cell_contents
         return self.holder[self.item]
 
-    def write(self, value: Any, call: Call) -> None:
+    def write(self, value: Any, call: Call | None = None) -> None:
         """As `Place.write`."""
         if isinstance(self.holder, types.CellType):
             self.holder.cell_contents = value
@@ -75,23 +77,21 @@ class Appended:
 
 
 @dataclass(frozen=True)
-class Empty:
-    """A place that held no tensor when the step began, and then was given one."""
+class Entry:
+    """What a place must hold when the step begins, but for the tensors in it."""
 
     place: Item
-    held: Any
-    """None where nothing was there."""
+    found: Any
+    """As `_described` has it."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for equal ones."""
-        held = self.held
-        return (*self.place.key, *((repr(held),) if isinstance(held, _PLAIN) else (id(held),)))
+        return (*self.place.key, self.found)
 
     def fits(self) -> bool:
-        """True when there is what was there."""
-        now = _held(self.place)
-        return now is self.held or (isinstance(now, _PLAIN) and _equal(now, self.held))
+        """True when there is the like of what was there."""
+        return bool(_described(_held(self.place)) == self.found)
 
 
 @dataclass(frozen=True)
@@ -105,27 +105,67 @@ class _Part:
         return _tensors(self.place.read())[self.position]
 
 
+class _Change(NamedTuple):
+    """A place that holds something else after the step, with tensors in one of the two."""
+
+    place: Item
+    before: Any
+    now: Any
+
+
 class Carried:
     """Of one step. ``containers``: (name, dict, list or cell) that it may keep tensors in."""
 
     def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
         self._containers = containers
+        self._known = {id(holder) for _, holder in containers if not isinstance(holder, Entries)}
+        self._some = {
+            (id(holder.values), name)
+            for _, holder in containers
+            if isinstance(holder, Entries)
+            for name in holder.names
+        }
+        self._contents = [
+            (holder, holder.copy()) for _, holder in containers if isinstance(holder, _HOLDS)
+        ]
         self._lists = {
             id(holder): list(holder) for _, holder in containers if isinstance(holder, _GROWING)
         }
-        self._all = {place.key: value for place, value in self._entries()}
-        self._before = {place.key: (place, value) for place, value in self._places()}
+        self._before = {place.key: (place, value) for place, value in self._entries()}
         self._plain = {id(holder): _plain(holder) for _, holder in containers}
-        self._moved: list[tuple[Item, Any, Any]] | None = None
+        self._moved: list[_Change] | None = None
 
-    def _places(self) -> Iterator[tuple[Item, Any]]:
-        for place, value in self._entries():
-            if isinstance(value, (torch.Tensor, tuple)) and _tensors(value):
-                yield place, value
+    def knows(self, holder: Any, key: Any = None) -> bool:
+        """True when what lies in ``holder`` is seen to here, or what lies under ``key``."""
+        return id(holder) in self._known or (id(holder), key) in self._some
+
+    def replaces(self, holder: Any, key: Any) -> bool:
+        """True where the step has put another object."""
+        place = Item("", holder, None if isinstance(holder, types.CellType) else key)
+        before = self._before.get(place.key)
+        return before is not None and _held(place) is not before[1]
+
+    @staticmethod
+    def can_carry(container: Any) -> bool:
+        """True for a container in which single places can be written."""
+        return isinstance(container, _HOLDS) and (
+            len(container) <= _ITEMS or isinstance(container, _GROWING)
+        )
+
+    def put_back(self) -> None:
+        """All is as before the step."""
+        for place, value in self._before.values():
+            if isinstance(place.holder, types.CellType) or place.key[:2] in self._some:
+                place.write(value)
+        for holder, before in self._contents:
+            if _same_items(holder, before):
+                continue
+            holder.clear()
+            holder.update(before) if isinstance(holder, dict) else holder.extend(before)
 
     def _entries(self) -> Iterator[tuple[Item, Any]]:
         for name, container in self._containers:
-            holder = container.values if isinstance(container, Globals) else container
+            holder = container.values if isinstance(container, Entries) else container
             for item in self._items(container):
                 place = Item(f"{name}.{item}" if name else str(item), holder, item)
                 if isinstance(holder, types.CellType):
@@ -136,15 +176,14 @@ class Carried:
                     continue
                 yield place, value
 
-    def _changes(self) -> list[tuple[Item, Any, Any]]:
-        """(place, before, now) of each that has other tensors than before the step."""
+    def _changes(self) -> list[_Change]:
         if self._moved is None:
-            after = {place.key: (place, value) for place, value in self._places()}
             self._moved = []
-            for key, (place, now) in after.items():
-                before = self._before[key][1] if key in self._before else None
-                if not _same(before, now):
-                    self._moved.append((place, before, now))
+            for place, now in self._entries():
+                before = self._before.get(place.key, (place, None))[1]
+                has_tensors = now is not before and (_tensors(before) or _tensors(now))
+                if has_tensors and not _same(before, now):
+                    self._moved.append(_Change(place, before, now))
         return self._moved
 
     def inputs(self, free: Sequence[tuple[Leaf, int]]) -> list[tuple[Leaf, int]]:
@@ -168,13 +207,18 @@ class Carried:
         """What the step assigns, and why no program can; empty when one can.
 
         Args:
-            slot: makes a tensor a result of the program.
-            owned: True for a tensor in memory that was there before the step.
+            slot: where a tensor comes from.
+            owned: True for a tensor in memory that was there before the step, which has no slot.
         """
         found = []
-        gone = self._before.keys() - {place.key for place, _ in self._places()}
-        if gone:
-            return [], f"{self._before[gone.pop()][0].name} is taken away"
+        left = {place.key for place, _ in self._entries()}
+        for key, (place, before) in self._before.items():
+            growing = isinstance(place.holder, _GROWING)
+            if key not in left and not growing and _tensors(before):
+                return [], f"{place.name} is taken away"
+        for name, holder in self._containers:
+            if isinstance(holder, _GROWING) and self._is_rewritten(holder):
+                return [], f"what is in {name} is replaced, or taken away"
         for place, _, now in self._changes():
             for tensor in _tensors(now):
                 if owned(tensor):
@@ -182,17 +226,25 @@ class Carried:
             to: Item | Appended = place
             if isinstance(place.holder, _GROWING):
                 to = self._appended(place) or place
-            tree = map_nested(now, torch.Tensor, partial(slot, to.name))
-            found.append(Assigned(to, tree))
+            try:
+                found.append(Assigned(to, _tree(now, partial(slot, to.name))))
+            except Unfit as unfit:
+                return [], f"{place.name} {unfit.what}"
         return found, ""
 
+    def _is_rewritten(self, holder: Any) -> bool:
+        """True for a long list of tensors in which more has changed than its end."""
+        before, now = self._lists[id(holder)], list(holder)
+        if len(holder) <= _ITEMS and len(before) <= len(now):
+            return False
+        return _new(before, holder) == 0 and not _same_items(before, now)
+
     @property
-    def empty(self) -> tuple[Empty, ...]:
-        """Places that the step fills: what it does may go by what was there before."""
+    def entry(self) -> tuple[Entry, ...]:
+        """Of places that the step gives something else: what it does may go by what was there."""
         return tuple(
-            Empty(place, self._all.get(place.key))
+            Entry(place, _described(before))
             for place, before, _ in self._changes()
-            if before is None
             if not (isinstance(place.holder, _GROWING) and self._appended(place))
         )
 
@@ -206,24 +258,41 @@ class Carried:
     def _items(self, holder: Any) -> Sequence[Any]:
         if isinstance(holder, types.CellType):
             return [None]
-        if isinstance(holder, Globals):
+        if isinstance(holder, Entries):
             return holder.names
         if isinstance(holder, _GROWING):
             known = len(holder) - _new(self._lists[id(holder)], holder)
             return range(0 if len(holder) <= _ITEMS else known, len(holder))
         return list(holder) if len(holder) <= _ITEMS else []
 
-    def counted(self) -> list[Change]:
-        """Plain values that the step has changed: a program does not."""
+    def counted(self, seen_to: Callable[[Any, Any], bool]) -> list[Change]:
+        """Plain values that the step has changed, and no program; but for those ``seen_to``."""
         found = []
+        tensors = {place.key for place, _, _ in self._changes()}
         for name, holder in self._containers:
+            held = holder.values if isinstance(holder, Entries) else holder
             before = self._plain.get(id(holder), {})
             now = _plain(holder)
             for item in {**before, **now}:
                 kept = item in before and item in now
-                if not kept or not _equal(before[item], now[item]):
+                place = (id(held), None if isinstance(held, types.CellType) else item)
+                if (kept and _equal(before[item], now[item])) or place in tensors:
+                    continue
+                if not seen_to(held, place[1]):
                     found.append(Change(name, str(item), False, None))
         return found
+
+
+def _tree(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
+    """``value`` as a replay makes it. Raises Unfit."""
+    if isinstance(value, torch.Tensor):
+        return slot(value)
+    key = key_of(value, [], {})
+    apart = Apart(unique=True)
+    root = apart.root(value, "")
+    if not apart.tree.tensors:
+        return Fixed(value, key)
+    return OutputTree(root, key, tuple(map(slot, apart.tree.tensors)))
 
 
 def _held(place: Item) -> Any:
@@ -235,7 +304,7 @@ def _held(place: Item) -> Any:
 
 def _plain(holder: Any) -> dict[Any, Any]:
     """The numbers, texts and flags in a closure's variable or a dict; those of modules not."""
-    if isinstance(holder, Globals):
+    if isinstance(holder, Entries):
         held = {name: holder.values.get(name) for name in holder.names}
         return {key: value for key, value in held.items() if isinstance(value, _PLAIN)}
     if isinstance(holder, types.CellType):
@@ -275,11 +344,29 @@ def _where(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    map_nested(value, torch.Tensor, found.append)
-    return found
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for _, tensor in tensors_in(value)]
+
+
+def _described(value: Any) -> Any:
+    """All of a value but its tensors; the object itself where that cannot be told."""
+    try:
+        return key_of(value, [], {})
+    except Unfit:
+        return Same(value)
 
 
 def _same(before: Any, now: Any) -> bool:
+    """True for new objects that hold the same."""
     one, other = _tensors(before), _tensors(now)
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    alike = len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return alike and bool(_described(before) == _described(now))
+
+
+def _same_items(one: Any, other: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(one[key] is other[key] for key in one)
+    return all(a is b for a, b in zip(one, other, strict=True))

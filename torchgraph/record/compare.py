@@ -12,7 +12,7 @@ import torch
 from .._torch import storage_id
 from ..errors import SourceLine
 from ..guards import Name, Read, same_value
-from ..guards.names import is_number
+from ..guards.names import Never, is_number
 from ..program import Role
 from ..structure import NOTHING
 from ..values import flat
@@ -44,6 +44,12 @@ class Difference(NamedTuple):
     """An attribute or a name, as it is now."""
 
     @property
+    def is_of_contents(self) -> bool:
+        """True for an object that the step moves."""
+        moved = self.kind is Kind.ATTRIBUTE
+        return moved and isinstance(self.read, Name) and not is_number(self.read.found)
+
+    @property
     def never_settles(self) -> bool:
         """True for what is another constant, where a cache that fills up would be a structure."""
         if isinstance(self.read, Name):
@@ -59,13 +65,15 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
     for part in (
         _inputs,
         _attributes,
-        _names,
+        _assigned,
         _expectations,
         _entries,
         _constants,
         _tensors,
         _outputs,
+        _contents,
         _host,
+        _iterators,
     ):
         for found in part(old, new):
             return found
@@ -104,18 +112,34 @@ def _attributes(old: Outcome, new: Outcome) -> Iterator[Difference]:
             yield Difference(kind, what, written.get((path, name)), (path, owner, name, value))
 
 
+def _assigned(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    return (one for one in _names(old, new) if not one.is_of_contents)
+
+
+def _contents(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    """What the step fills or replaces itself, where the ops show no other difference."""
+    return (one for one in _names(old, new) if one.is_of_contents)
+
+
 def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
     before = {name.key: name for name in old.names if name.owner() is not None}
     for name in new.names:
         known = before.get(name.key) if name.owner() is not None else None
-        if known is None or known.found == name.found:
-            continue  # another branch
-        moved = known.moved or name.moved
-        if moved and not is_number(known.found):
-            continue  # a cache, a log: the ops tell
-        kind = Kind.ATTRIBUTE if moved else Kind.ASSIGNED
+        if known is None or known.found == name.found or type(name.found) is Never:
+            continue  # another branch, or for `_iterators`
+        guarded = known.guarded and name.guarded
+        if not guarded and not is_number(known.found):
+            continue  # what it holds is carried, or of the step's own: the ops tell
+        kind = Kind.ATTRIBUTE if known.moved or name.moved else Kind.ASSIGNED
         what = f"{name.shown} was {known.value} and is {name.value}"
         yield Difference(kind, what, name.where, name)
+
+
+def _iterators(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    for name in new.names:
+        if type(name.found) is Never:
+            what = f"{name.shown} gives its next"
+            yield Difference(Kind.CONSTANT, what, name.where)
 
 
 def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:

@@ -16,7 +16,7 @@ from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from .amp import Autocast
 from .carried import Carried
-from .host import Action, Host, OutputSlot, meta_of
+from .host import Action, ArgumentSlot, Host, OutputSlot, meta_of
 from .leftovers import Leftovers
 from .nested import map_nested
 from .numbers import Numbers
@@ -25,7 +25,6 @@ from .recorder import Recorder
 from .refusals import own_step_refused, scaler_calls
 from .tape import Ref
 from .trail import Trail
-from .watch import Change
 
 
 class Driven:
@@ -44,7 +43,7 @@ class Driven:
         self.late = False
         """True when earlier calls left the update to the Graph."""
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
-        self._carried = Carried(step.containers)
+        self.carried = Carried(step.containers)
         self._leftovers = Leftovers(recorder.memory)
         for _, leaf in step.tensors():
             self._leftovers.add(leaf)
@@ -90,14 +89,10 @@ class Driven:
             except BaseException as error:
                 if self.may_undo(error):
                     self.own.put_back()
+                    self.carried.put_back()
                 raise
         if scaled and not self:
             raise scaled[0]
-
-    @property
-    def counted(self) -> list[Change]:
-        """Plain values in closures and containers that the step has changed."""
-        return self._carried.counted()
 
     def host(
         self,
@@ -113,7 +108,10 @@ class Driven:
             known: all inputs.
         """
         left, users = self._leftovers, len(tensors)
-        free[:] = self._carried.inputs(free)
+        own = {id(leaf) for leaf, _ in free}
+        given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
+        free[:] = self.carried.inputs(free)
+        given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         values = [leaf.value for leaf in known]
         before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
         late: list[tuple[str, torch.Tensor]] = []
@@ -122,7 +120,16 @@ class Driven:
             late.append((name, tensor))
             return OutputSlot(users + len(late) - 1)
 
-        carried, why = self._carried.assigned(slot, lambda tensor: storage_id(tensor) in before)
+        position = {id(leaf.value): number for number, leaf in enumerate(given)}
+
+        def source(name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot:
+            known = position.get(id(tensor))
+            return slot(name, tensor) if known is None else ArgumentSlot(known)
+
+        def owned(tensor: torch.Tensor) -> bool:
+            return id(tensor) not in position and storage_id(tensor) in before
+
+        carried, why = self.carried.assigned(source, owned)
         shared = left.shared(before - set(map(storage_id, left.entered)))
         if shared:
             why = f"{shared} lies in the memory of another tensor after the step"
@@ -147,7 +154,7 @@ class Driven:
             tuple(assigned),
             left.entry(present=False),
             left.entry(present=True),
-            self._carried.empty,
+            self.carried.entry,
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),

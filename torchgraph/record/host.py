@@ -8,7 +8,7 @@ leaves there what eager leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +17,15 @@ from ..capture.inputs import Call
 from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
+from ..structure import Together
 from .nested import map_nested
+
+
+@dataclass(frozen=True)
+class ArgumentSlot:
+    """The place of the n-th tensor among the arguments of a call."""
+
+    position: int
 
 
 @dataclass(frozen=True)
@@ -27,10 +35,37 @@ class OutputSlot:
     position: int
 
 
-def filled(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """``tree`` with these for each `OutputSlot` in it."""
-    if type(tree) is OutputSlot:
+@dataclass(frozen=True)
+class Fixed:
+    """A value that is the same at each call."""
+
+    value: Any = field(compare=False)
+    key: Any
+    """Equal for equal ones."""
+
+
+@dataclass(frozen=True)
+class OutputTree:
+    """An object with returned tensors in it."""
+
+    root: Any = field(compare=False)
+    """As `structure` takes it apart."""
+    key: Any
+    slots: tuple[Any, ...]
+    """Where its tensors come from."""
+
+
+def filled(tree: Any, tensors: Sequence[torch.Tensor], call: Call) -> Any:
+    """``tree`` with these for each `OutputSlot` in it, and arguments of ``call``."""
+    kind = type(tree)
+    if kind is OutputSlot:
         return tensors[tree.position]
+    if kind is ArgumentSlot:
+        return call.tensors[tree.position]
+    if kind is Fixed:
+        return tree.value
+    if kind is OutputTree:
+        return Together([filled(slot, tensors, call) for slot in tree.slots]).root(tree.root)
     return map_nested(tree, OutputSlot, lambda slot: tensors[slot.position])
 
 
@@ -104,7 +139,7 @@ class Assigned:
 
     place: Place
     tree: Any
-    """The value, with an `OutputSlot` for each tensor that the program returns for it."""
+    """An `OutputSlot` or `ArgumentSlot`, a `Fixed`, an `OutputTree`; None for None."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +182,9 @@ class Host:
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
 
-    def with_modes(self, modes: Mapping[torch.nn.Module, bool]) -> Host:
-        """Also what ``train()`` and ``eval()`` leave."""
-        if not modes:
-            return self
-        left = Assigned(Modes(tuple(modes)), tuple(modes.values()))
-        return replace(self, assigned=(*self.assigned, left))
+    def plus(self, assigned: Sequence[Assigned]) -> Host:
+        """With more places that the step gives another value."""
+        return replace(self, assigned=(*self.assigned, *assigned))
 
     def key(self) -> tuple[Any, ...]:
         """Equal for two steps that do the same."""
@@ -199,10 +231,16 @@ class Host:
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
         """After a run of the program: ``tensors`` are all that it returned."""
         for one in self.assigned:
-            one.place.write(filled(one.tree, tensors), call)
+            one.place.write(filled(one.tree, tensors, call), call)
         for action in self.actions:
-            args, kwargs = filled((action.args, action.kwargs), tensors)
+            args, kwargs = filled((action.args, action.kwargs), tensors, call)
             action.call(*args, **kwargs)
+
+
+def modes(left: Mapping[torch.nn.Module, bool]) -> list[Assigned]:
+    """What ``train()`` and ``eval()`` leave."""
+    value = tuple(left.values())
+    return [Assigned(Modes(tuple(left)), Fixed(value, value))] if left else []
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:

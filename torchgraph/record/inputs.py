@@ -68,6 +68,11 @@ class Inputs:
         yield from self._arguments
         yield from self.free
 
+    @property
+    def leaves(self) -> list[Leaf]:
+        """All of them."""
+        return [leaf for leaf, _ in self]
+
     def tensors(self) -> list[Leaf]:
         """Those that are no numbers."""
-        return [leaf for leaf, _ in self if isinstance(leaf.value, torch.Tensor)]
+        return [leaf for leaf in self.leaves if isinstance(leaf.value, torch.Tensor)]

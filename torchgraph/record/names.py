@@ -19,43 +19,28 @@ from .._torch import storage_id
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
-from ..guards.names import By, Name, Path, Same, follow, is_container, look, shown
+from ..guards.names import (
+    By,
+    Name,
+    Never,
+    Path,
+    Same,
+    follow,
+    is_container,
+    look,
+    shown,
+)
 from ..program import Role
 from .frames import Frames
 from .resolve import Source, looks_up_itself, step_of
 from .scan import Chain, Line, Root, Use
+from .touched import CONTENT, Cell, Touched, in_cell
 
 _WRITES = frozenset({"append", "extend", "insert", "add", "clear", "discard", "appendleft"})
 """Methods of containers that look at nothing."""
+_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _PROBED = 256
 """Attributes of one object that are looked at when all of them count."""
-
-
-class _Cell:
-    """A variable of a function around, until the function is found."""
-
-    def __init__(self, name: str, found: Any) -> None:
-        self.name = name
-        self.last = found
-        """The look at what it held last."""
-
-    def within(self, functions: Sequence[FunctionType]) -> list[Any]:
-        """The cells that it may be: there may be several functions of one code."""
-        return [
-            cell
-            for function in functions
-            for name, cell in zip(
-                function.__code__.co_freevars, function.__closure__ or (), strict=False
-            )
-            if name == self.name and _in_cell(follow(cell, _CONTENT)) == self.last
-        ]
-
-
-_CONTENT: Path = ((By.SLOT, "cell_contents"),)
-
-
-def _in_cell(value: Any) -> Any:
-    return look(value, deep=False, level=1)
 
 
 class NameWatch:
@@ -64,28 +49,37 @@ class NameWatch:
     Args:
         given: the arguments of the call: what is in containers among them is in its key.
         guarded: true for an object whose own attributes others watch.
+        bound: what the function of the step is bound to.
     """
 
-    def __init__(self, given: Any, guarded: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, given: Any, guarded: Callable[[Any], bool], bound: Sequence[Any] = ()
+    ) -> None:
         self._guarded = guarded
         self._names: dict[Any, tuple[Any, Name]] = {}
         """All that was read, and what the step wrote, as it was before."""
         self._reads: set[Any] = set()
         self._own: set[Any] = set()
         """What the step wrote before it read it."""
+        self._stored: set[Any] = set()
         self._replaced: set[Any] = set()
         """What the step may have replaced, whether it reads it or not."""
         self._tensors: dict[Any, Any] = {}
         self._containers: dict[Any, Any] = {}
+        self._outside: dict[int, Any] = {}
+        """By identity, what was there before the step, as far as names have led there."""
+        self._outer: set[Any] = set()
         self._led: dict[int, tuple[Any, list[Source]]] = {}
         """How a container was reached."""
         self._given = set(map(id, _containers(given)))
         self._seen: dict[Any, Same] = {}
         self._once: set[tuple[CodeType, int]] = set()
         self._frames = Frames(self)
-        self._cells: dict[Any, _Cell] = {}
+        self._cells: dict[Any, Cell] = {}
         self._where: SourceLine | None = None
         self._touched: list[Any] = []
+        for value in bound:
+            self._mark(value)
 
     # --- line by line -----------------------------------------------------------------------------
 
@@ -113,13 +107,13 @@ class NameWatch:
 
     def _is_another(self, frame: FrameType, key: Any) -> bool:
         owner, name = self._names[key]
-        if not isinstance(owner, _Cell):
+        if not isinstance(owner, Cell):
             held = owner if _is_held(owner) else owner()
             return bool(look(follow(held, name.path), deep=name.deep) != name.found)
         now = frame.f_locals.get(owner.name, ABSENT)
-        if name.path != _CONTENT or now is ABSENT:
+        if name.path != CONTENT or now is ABSENT:
             return False
-        owner.last = _in_cell(now)
+        owner.last = in_cell(now)
         self._cells[owner.name, owner.last] = owner
         return bool(look(now, deep=name.deep) != name.found)
 
@@ -136,6 +130,7 @@ class NameWatch:
 
     def _global(self, frame: FrameType, chain: Chain, use: Use) -> None:
         held = frame.f_globals
+        self._outside[id(held)] = held
         value = held.get(chain.name, ABSENT)
         if value is ABSENT and chain.name not in frame.f_builtins:
             return
@@ -149,7 +144,7 @@ class NameWatch:
         if chain.root is Root.FREE and not self._frames.is_local(frame, chain.name):
             if chain.name == "__class__":
                 return
-            sources = [Source(self._cell(chain.name, value), _CONTENT)]
+            sources = [Source(self._cell(chain.name, value), CONTENT)]
         elif not chain.steps and not is_container(value) and use is not Use.INSIDE:
             return  # a local name: how it came to its value was looked at before
         if id(value) in self._given:
@@ -166,9 +161,9 @@ class NameWatch:
             sources = [*self._led[id(value)][1], *sources]
         self._walk(chain, use, value, sources)
 
-    def _cell(self, name: str, value: Any) -> _Cell:
-        found = _in_cell(value)
-        return self._cells.setdefault((name, found), _Cell(name, found))
+    def _cell(self, name: str, value: Any) -> Cell:
+        found = in_cell(value)
+        return self._cells.setdefault((name, found), Cell(name, found))
 
     # --- along a chain ----------------------------------------------------------------------------
 
@@ -188,6 +183,8 @@ class NameWatch:
                 return
             for name in found.absent:
                 self._add(str(at), ABSENT, name, Use.NAMED)
+            if self._guarded(value):  # its attributes have no names here
+                self._mark(found.value)
             value, sources = found.value, found.sources(sources)
         self._arrive(chain, use, value, sources)
 
@@ -242,23 +239,48 @@ class NameWatch:
         owner, path = source
         key = (id(owner), path, deep)
         if key not in self._names:
-            found, words = look(value, deep=deep), shown(value)
+            found, words = self._look(value, use, deep=deep), shown(value)
             name = Name(text, lambda: None, path, deep, found, words, self._where)
             self._names[key] = (owner if _is_held(owner) else Same(owner), name)
             if isinstance(value, torch.Tensor):
                 self._tensors[key] = Same(value)
             elif is_container(value) and not isinstance(value, (tuple, frozenset)):
                 self._containers[key] = value
+        if self._is_outside(owner):
+            self._outer.add(key)
+            if key not in self._own:
+                self._mark(value)
         if use < Use.NAMED:
             self._replaced.add(key)
+            if use is Use.STORED:
+                self._stored.add(key)
             self._touched.append((key, use))
         elif key not in self._own:
             self._reads.add(key)
 
+    def _look(self, value: Any, use: Use, *, deep: bool) -> Any:
+        """What gives another value each time is never as it was."""
+        if isinstance(value, Iterator) and use in (Use.ITEMS, Use.WHOLE):
+            return Never()
+        return look(value, deep=deep)
+
+    def _is_outside(self, owner: Any) -> bool:
+        known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
+        return known or self._guarded(owner)
+
+    def _mark(self, value: Any, depth: int = 3) -> None:
+        """It was there before the step, and what is in it."""
+        if type(value) in _LEAVES or id(value) in self._outside:
+            return
+        self._outside[id(value)] = value
+        if depth and is_container(value) and len(value) <= _PROBED:
+            for item in dict.values(value) if isinstance(value, dict) else value:
+                self._mark(item, depth - 1)
+
     # --- afterwards -------------------------------------------------------------------------------
 
-    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> list[Name]:
-        """The names that were read, when the step is over; of tensors, those of its inputs."""
+    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> list[Touched]:
+        """What was read and written, when the step is over; of tensors, the step's inputs."""
         inputs = {
             storage_id(leaf.value)
             for leaf, _ in leaves
@@ -266,19 +288,15 @@ class NameWatch:
         }
         functions = self._functions()
         self._led.clear()
-        found = list(self._defaults(functions))
+        self._outside.clear()
+        found = [Touched(name, True, None, True) for name in self._defaults(functions)]
         boxes: dict[int, Any] = {}
         for key, (owner, name) in self._names.items():
             if key not in self._reads and key not in self._replaced:
                 continue
-            if key in self._tensors:
-                tensor = self._tensors[key]()
-                if tensor is None or not _lies_in(tensor, inputs):
-                    continue
             held = owner if _is_held(owner) else owner()
-            if isinstance(held, _Cell):
-                for cell in held.within(functions):
-                    found += self._named(key, name, cell)
+            if isinstance(held, Cell):
+                found += [self._touch(key, name, cell) for cell in held.within(functions)]
             elif held is not None:
                 boxes.setdefault(id(held), (held, []))[1].append((key, name))
         self._names.clear()
@@ -288,25 +306,28 @@ class NameWatch:
             found += self._of_owner(box)
         self._containers.clear()
         # What was read later under the same name, the step has put there.
-        return list({name.key: name for name in reversed(found)}.values())
+        touched = {one.name.key: one for one in reversed(found)}.values()
+        return [one for one in touched if one.name.moved or not self._is_idle(one, inputs)]
 
-    def _of_owner(self, box: tuple[Any, list[Name]]) -> Iterator[Name]:
+    def _is_idle(self, one: Touched, inputs: set[int]) -> bool:
+        value = follow(one.name.owner(), one.name.path)
+        return isinstance(value, torch.Tensor) and not _lies_in(value, inputs)
+
+    def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
-        if is_container(box[0]) and sys.getrefcount(box[0]) <= 2:
-            return
+        if is_container(box[0]):
+            ours = 2 + sum(held is box[0] for held in self._containers.values())
+            if sys.getrefcount(box[0]) <= ours:
+                return
         for key, name in box[1]:
-            yield from self._named(key, name, box[0])
+            yield self._touch(key, name, box[0])
 
-    def _named(self, key: Any, name: Name, owner: Any) -> Iterator[Name]:
-        """A name; what the step writes in any case is its own, but not where it lies."""
-        value = follow(owner, name.path)
-        moved = look(value, deep=name.deep) != name.found
-        name = replace(name, owner=Same(owner), moved=moved)
+    def _touch(self, key: Any, name: Name, owner: Any) -> Touched:
+        now = look(follow(owner, name.path), deep=name.deep)
+        name = replace(name, owner=Same(owner), moved=now != name.found)
+        counted = key not in self._stored
         container = self._containers.get(key)
-        if moved and container is value is not None and name.path:
-            yield replace(name, found=Same(container), moved=False)
-        elif key in self._reads or not moved:
-            yield name
+        return Touched(name, key in self._reads, container, key in self._outer, counted)
 
     def _functions(self) -> list[FunctionType]:
         found = self._frames.functions(everywhere=False)
@@ -336,7 +357,7 @@ def _lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
 
 def _is_held(owner: Any) -> bool:
     """True for what no weak reference finds again."""
-    return is_container(owner) or isinstance(owner, _Cell)
+    return is_container(owner) or isinstance(owner, Cell)
 
 
 def _keyed(container: Any) -> list[tuple[Any, Any]]:

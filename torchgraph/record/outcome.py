@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import nn
 from ..capture.inputs import hollow
 from ..capture.step import Leaf, Step
 from ..errors import UnsupportedOutput
-from ..guards import Alias, Name
+from ..guards import Alias, Found, Name
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
-from .host import Host
+from .exits import Stray
+from .host import Assigned, Host
 from .tape import Tape
 from .watch import Change, is_own
 
@@ -66,6 +67,10 @@ class Outcome:
     """What a program returns besides what the user gets: gradients that are left, and so on."""
     adopted: Sequence[torch.optim.Optimizer] = ()
     """Optimizers that the scan of the step did not know: the next one does."""
+    repeated: Mapping[Any, tuple[Assigned, Change]] = field(default_factory=dict)
+    """As `Exits.repeated`."""
+    strays: Sequence[Stray] = ()
+    """The same of places where it keeps tensors."""
     eager: str = ""
     """Why no program can be made of it: then the tape is not that of a step, either."""
     passing: bool = False
@@ -87,8 +92,13 @@ class Outcome:
         return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
 
     def guarded_names(self) -> list[Name]:
-        """Those that later calls must find again: not what the step itself moves."""
-        return [name for name in self.names if not name.moved]
+        """Those that later calls must find again."""
+        return [name for name in self.names if name.guarded]
+
+    @property
+    def found(self) -> Found:
+        """All of that."""
+        return Found(self.guarded_reads(), self.guarded_names(), self.aliases)
 
     def forgotten(self) -> Outcome:
         """Without what it returned, and without the batch: keeping it keeps neither alive."""
@@ -103,12 +113,21 @@ class Outcome:
     @property
     def settled(self) -> bool:
         """True when the step left no more states than it found: the next one may be the same."""
-        return self.step.names() == self.after.names() and not self.relaid
+        return self.step.names() == self.after.names() and not (self.relaid or self.strays)
 
     @property
     def stepped(self) -> bool:
         """True when every optimizer stepped."""
         return not self.skipped and not self.rests
+
+
+def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
+    """What both calls have written alike where nothing reads it, by place."""
+    return {
+        key: assigned
+        for key, (assigned, _) in new.repeated.items()
+        if key in old.repeated and old.repeated[key][0].tree == assigned.tree
+    }
 
 
 def _root(leaf: Leaf) -> Any:

@@ -15,6 +15,7 @@ from ..capture.inputs import Call
 from ..capture.micro_batch import micro_batch, pack
 from ..capture.scaler import Scaling
 from ..capture.step import Step
+from ..discovery import bound_to
 from ..errors import (
     BackwardWithoutOptimizer,
     OptimizerWithoutBackward,
@@ -28,9 +29,10 @@ from .border import Border
 from .closure import Evaluations, refused_early
 from .driven import Driven
 from .ends import ends, relaid
+from .exits import Exits
 from .generators import python_random_unchanged
 from .gradients import Gradients, kept
-from .host import Host
+from .host import Host, modes
 from .inputs import Inputs
 from .names import NameWatch
 from .numbers import Numbers
@@ -109,7 +111,8 @@ class _Taking:
         owners = {id(module): (path, module) for path, module in step.modules.items()}
         owners.update({id(owner): (path, owner) for path, owner in watched})
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
-        self._names = NameWatch((call.args, call.kwargs), self._attributes.watches)
+        given = (call.args, call.kwargs)
+        self._names = NameWatch(given, self._attributes.watches, bound_to(build))
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
         self._outside: list[nn.Module] = []
@@ -147,8 +150,7 @@ class _Taking:
             others = (t for t in self._call.tensors if id(t) not in self._step.index)
             undo = self._recorder.undo
             back = taken_back(self._step, undo, self._attributes, self.driven.may_undo)
-            with ExitStack() as inner:
-                inner.enter_context(back)
+            with back, ExitStack() as inner:
                 if not self.driven:
                     inner.enter_context(self._contents.kept(only_raised=True))
                     inner.enter_context(kept(others))
@@ -160,6 +162,7 @@ class _Taking:
                 tensors, values = self._updated(found)
             finally:
                 self._drop_gradients()
+        self._recorder.strict = False  # what is known only now, the next call raises
         return self._outcome(tensors, values)
 
     # --- forward and backward ---------------------------------------------------------------------
@@ -338,11 +341,12 @@ class _Taking:
         ]
         host = Host()
         if self.driven and self.heard:
-            known = [leaf for leaf, _ in self._inputs]
-            host = self.driven.host(self._inputs.free, known, outputs, tensors)
-        host = host.with_modes(self._attributes.modes)
+            host = self.driven.host(self._inputs.free, self._inputs.leaves, outputs, tensors)
         leaves = list(self._inputs)
-        changes = [*self._attributes.changes(), *self.driven.counted]
+        touched, adopts = self._names.finish(leaves), bool(self.driven)
+        exits = Exits.of(touched, self._attributes, self.driven.carried, adopts=adopts)
+        if exits.refused is not None and self.heard:
+            self._recorder.refuse(exits.refused)
         return Outcome(
             step=self._step,
             returned=returned,
@@ -353,8 +357,8 @@ class _Taking:
             written=dict(self._update.written),
             calls=self._calls.calls,
             reads=self._attributes.read_values(),
-            changes=changes,
-            names=self._names.finish(leaves),
+            changes=exits.changes,
+            names=exits.names,
             aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),
             outside=self._outside,
             loss_path=None if loss is None else names[loss],
@@ -365,9 +369,11 @@ class _Taking:
             skipped=self._update.skipped,
             rests=self._rests,
             driven=bool(self.driven),
-            host=host,
+            host=host.plus([*exits.assigned.values(), *modes(self._attributes.modes)]),
             extra=tensors[len(values) :],
             adopted=self.driven.own.unknown,
+            repeated=exits.repeated,
+            strays=exits.strays,
             eager=self._recorder.gave_up,
             passing=self._recorder.passing,
         )

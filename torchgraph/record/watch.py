@@ -97,10 +97,14 @@ class AttributeWatch:
     def read_values(self) -> list[tuple[str, Any, str, Any]]:
         """(path, object, attribute, value) of everything that was read."""
         own = [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
-        return own + self._rewritten() + [
-            (f"class {holder.__qualname__}", holder, name, value)
-            for (holder, name), value in self._class_reads.items()
-        ]
+        return (
+            own
+            + self._rewritten()
+            + [
+                (f"class {holder.__qualname__}", holder, name, value)
+                for (holder, name), value in self._class_reads.items()
+            ]
+        )
 
     def _rewritten(self) -> list[tuple[str, Any, str, Any]]:
         """What was written unread and came to what it was: another value would not have stayed."""
@@ -168,14 +172,15 @@ class AttributeWatch:
         for key, (_, owner) in self._owners.items():
             self._before[key].restore(vars(owner))
 
-    def changes(self) -> list[Change]:
-        """The attributes that are not what they were."""
+    def changes(self) -> list[tuple[Any, Change]]:
+        """(object, change) of the attributes that are not what they were."""
         found = []
         for key, (path, owner) in self._owners.items():
             for name in self._before[key].changes(vars(owner)):
                 if name not in _OWN and not _is_mode(owner, name):
                     read = (key, name) in self.reads and is_own(self.reads[key, name])
-                    found.append(Change(path, name, read, self._writes.get((key, name))))
+                    where = self._writes.get((key, name))
+                    found.append((owner, Change(path, name, read, where)))
         return found
 
 
@@ -192,6 +197,9 @@ class Change(NamedTuple):
     """True when the step read it before, and may have gone by it."""
     where: SourceLine | None
 
+    def __str__(self) -> str:
+        return f"{self.path}.{self.name}" if self.path else self.name
+
 
 def warn_written(changes: Sequence[Change]) -> None:
     """Warn of attributes that only recorded calls write."""
@@ -199,7 +207,7 @@ def warn_written(changes: Sequence[Change]) -> None:
     at = f" (at {first.where})" if first.where else ""
     more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
     warn(
-        f"build writes the attribute {first.path}.{first.name}{at}{more}. The calls that record "
+        f"build writes the attribute {first}{at}{more}. The calls that record "
         "and confirm the step write it, later calls of the Graph do not: return the value from "
         "build instead.",
         AttributeWriteWarning,

@@ -17,7 +17,7 @@ from ..capture.program_of import Captured
 from ..capture.step import Leaf, Step
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
-from ..guards import Guards, same_attribute
+from ..guards import Found
 from ..lower import Lowered
 from ..ops import ValueMoved
 from ..options import Options
@@ -140,29 +140,26 @@ class Replay:
             return "a branch that an optimizer takes on its numbers goes the other way now"
         return ""
 
-    def refit(self, step: Step) -> bool:
-        """Bind to the tensors that are there now, if they fit the program; False if they do not."""
+    def refit(self, step: Step, found: Found | None = None) -> bool:
+        """Bind to the tensors that are there now, if they fit the program; False if they do not.
+
+        ``found``: what a call that the program is confirmed by has met: it is guarded, too.
+        """
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
         for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):
             if leaf.role not in (Role.INPUT, Role.FREE):
-                found = live.pop(leaf.fqn, None)
-                if found is None or not fits(spec, leaf, found, self.captured):
+                other = live.pop(leaf.fqn, None)
+                if other is None or not fits(spec, leaf, other, self.captured):
                     return False
-                leaf = found
+                leaf = other
             leaves.append(leaf)
-        reads = []
-        for path, owner, name, value in self.guards.reads:
-            owner = step.modules.get(path, owner)
-            if not same_attribute(vars(owner), name, value):
-                return False
-            reads.append((path, owner, name, value))
-        names = self.guards.names
-        if live or step.structure() != self.captured.structure or names.which():
+        if live or step.structure() != self.captured.structure:
             return False  # a module that was replaced is another structure
-        values = {leaf.fqn: leaf.value for leaf in leaves}
-        aliases = self.guards.aliases.over(values.__getitem__)
-        self.guards = Guards(step, reads, self.guards.outside, names, aliases)
+        guards = self.guards.over(step, {leaf.fqn: leaf.value for leaf in leaves}, found)
+        if guards is None:
+            return False
+        self.guards = guards
         self._leaves = leaves
         self._bind()
         return True
@@ -177,7 +174,8 @@ class Replay:
     def run(self, call: Call) -> Any:
         """One step over the live state; what `build` returns. Raises what `results` does."""
         host = self.captured.host
-        tensors = self.results(host.extended(call))
+        call = host.extended(call)
+        tensors = self.results(call)
         host.finish(tensors, call)
         return self.captured.out_tree.made(tensors, call.args, call.kwargs)
 

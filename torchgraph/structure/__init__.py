@@ -3,8 +3,11 @@
 from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Returned
 from .keys import Unfit as Unfit, key_of as key_of
 from .tree import (
+    Apart as Apart,
+    Together as Together,
     fault as fault,
     leaves_in as leaves_in,
     map_tensors as map_tensors,
+    mutable_parts as mutable_parts,
     tensors_in as tensors_in,
 )

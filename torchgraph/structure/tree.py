@@ -274,6 +274,15 @@ def tensors_in(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
     return list(zip(apart.tree.places, apart.tree.tensors, strict=True))
 
 
+def mutable_parts(value: Any) -> Iterator[tuple[Kind, Any, list[Part]]]:
+    """Of an object and all objects in it that may change: its kind, itself, what it holds."""
+    apart = Apart()
+    apart.root(value, "")
+    for held, made in apart.tree.objects:
+        if made.kind.mutable:
+            yield made.kind, held, made.kind.parts(held)
+
+
 def leaves_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """(path, leaf) of all leaves of an object: tensors, and what is not taken apart."""
     return _leaves(value, path, {})

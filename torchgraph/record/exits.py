@@ -1,0 +1,224 @@
+"""What a step leaves under the names that it reads and moves: the next call goes by that.
+
+A program stands for what the step does from one state of Python's objects. So that state is
+guarded, and what the step makes of it is written again after each replay: a flag that it clears,
+a sign that it turns, a list that it rotates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import CellType
+from typing import Any
+
+import torch
+
+from ..discovery import Entries
+from ..errors import NoProgram, RandomStateTouched
+from ..guards import ABSENT
+from ..guards.names import (
+    By,
+    Drawn,
+    Name,
+    Never,
+    Same,
+    follow,
+    is_container,
+    look,
+    without_tensors,
+)
+from ..structure import Unfit, key_of, mutable_parts, tensors_in
+from .carried import Carried
+from .generators import DRAW_OUTSIDE
+from .host import Assigned, Fixed
+from .touched import Touched
+from .watch import AttributeWatch, Change, is_own
+from .written import Attribute, Named, Refilled, place_of, repetition
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A name under which tensors lie that no scan of the step has found."""
+
+    name: Name
+    inside: bool
+    """They are in the container that it leads to."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Which place it is."""
+        return (*self.name.key, self.inside)
+
+    @property
+    def change(self) -> Change:
+        """As something that no program writes."""
+        return Change(*_words(self.name), read=False, where=self.name.where)
+
+    def container(self) -> tuple[str, Any] | None:
+        """As `Step.containers` has them; None where there is none now."""
+        name, owner = self.name, self.name.owner()
+        if owner is None:
+            return None
+        if self.inside:
+            found = follow(owner, name.path)
+            return None if found is ABSENT else (name.shown, found)
+        holder, by, key = place_of(owner, name.path)
+        if holder is None or by is By.SLOT:
+            return None if holder is None else (name.shown, owner)
+        return ("", Entries(holder, (key,))) if isinstance(holder, dict) else (name.shown, holder)
+
+
+@dataclass
+class Exits:
+    """Of one step."""
+
+    names: list[Name] = field(default_factory=list)
+    """To be found again by later calls, and those that show why no two calls are alike."""
+    assigned: dict[Any, Assigned] = field(default_factory=dict)
+    """By place."""
+    strays: list[Stray] = field(default_factory=list)
+    repeated: dict[Any, tuple[Assigned, Change]] = field(default_factory=dict)
+    """By place, what nothing reads: written again where two calls do it alike."""
+    changes: list[Change] = field(default_factory=list)
+    """Those that were read are written again, others no program writes."""
+    refused: NoProgram | None = None
+    _places: set[tuple[int, Any]] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, touched: Sequence[Touched], watch: AttributeWatch, carried: Carried, *, adopts: bool
+    ) -> Exits:
+        """``carried``: what is seen to elsewhere. ``adopts``: strays are, from the next call on."""
+        exits = cls()
+        for one in touched:
+            exits._add(one, carried)
+        for owner, change in watch.changes():
+            exits._add_attribute(owner, change, carried)
+        exits.changes += carried.counted(exits.sees_to)
+        if not adopts:
+            exits.changes += [stray.change for stray in exits.strays]
+            exits.strays = []
+        return exits
+
+    def sees_to(self, holder: Any, key: Any) -> bool:
+        """True where what lies in ``holder`` under ``key`` is written again."""
+        return not {(id(holder), key), (id(holder), Refilled)}.isdisjoint(self._places)
+
+    def _add_attribute(self, owner: Any, change: Change, carried: Carried) -> None:
+        value = vars(owner).get(change.name, ABSENT)
+        if carried.knows(vars(owner), change.name) and _has_tensors(value):
+            return
+        if is_container(value) and (carried.knows(value) or self.sees_to(value, None)):
+            return
+        if change.read and is_own(value) and not isinstance(value, torch.Tensor):
+            place = Attribute(owner, change.name)
+            self.assigned[place.key] = Assigned(place, Fixed(value, look(value)))
+        self.changes.append(change)
+
+    def _add(self, one: Touched, carried: Carried) -> None:
+        name = one.name
+        if not name.moved:
+            self.names.append(name)
+            return
+        value = follow(name.owner(), name.path)
+        if not one.outer:  # what the step makes itself, as far as can be told
+            if one.read:
+                self.names.append(replace(name, guarded=False))
+        elif _has_tensors(value) or without_tensors(name.found) is torch.Tensor:
+            self._tensors(one, value, carried)
+        elif not one.read:
+            if one.container is value and name.path:
+                self.names.append(_the_same(one))
+            self._unread(one, value, carried)
+        elif type(name.found) is Never:
+            self.names.append(name)
+        elif type(name.found) is Drawn:
+            what = f"build draws from {name.shown}: the draw would be the same at every step."
+            self.refused = RandomStateTouched(what, where=name.where, fix=DRAW_OUTSIDE)
+        else:
+            self._plain(one, value)
+
+    def _unread(self, one: Touched, value: Any, carried: Carried) -> None:
+        """What both recordings do alike is done again; the rest no program writes."""
+        name = one.name
+        change = Change(*_words(name), read=False, where=name.where)
+        repeated = repetition(name, value, one.container, counted=one.counted)
+        if repeated is not None:
+            self.repeated[repeated.place.key] = (repeated, change)
+            self._see_to(one, value)
+        elif not _is_carried(one, value, carried):
+            self.changes.append(change)
+
+    def _tensors(self, one: Touched, value: Any, carried: Carried) -> None:
+        """What a program returns is put there by `Carried`."""
+        name, inside = one.name, one.container is value
+        if inside and name.path:
+            self.names.append(_the_same(one))
+        if one.read and inside:
+            found = without_tensors(name.found)
+            self.names.append(replace(name, found=found, shape_only=True))
+        elif one.read:
+            self.names.append(replace(name, guarded=False))
+        if not _is_carried(one, value, carried):
+            stray = Stray(name, inside)
+            of_class = bool(name.path) and name.path[-1][0] is By.CLASS
+            if not (Carried.can_carry(value) if inside else not of_class):
+                what = f"{name.shown} holds tensors where no program can put them."
+                self.refused = NoProgram(what, where=name.where)
+            else:
+                self.strays.append(stray)
+
+    def _plain(self, one: Touched, value: Any) -> None:
+        name = one.name
+        self.names.append(name)
+        try:
+            key = value if value is ABSENT else key_of(value, [], {})
+        except Unfit:
+            key = look(value)
+        if one.container is value is not None:
+            place, parts = Refilled(value), list(mutable_parts(value))
+            self.assigned[place.key] = Assigned(place, Fixed(parts, key))
+        elif name.path:
+            named = Named(name)
+            self.assigned[named.key] = Assigned(named, Fixed(value, key))
+        self._see_to(one, value)
+
+    def _see_to(self, one: Touched, value: Any) -> None:
+        if one.container is value is not None:
+            held = (held for _, held, _ in mutable_parts(value))
+            self._places.update((id(container), Refilled) for container in held)
+        elif one.name.path:
+            holder, key = list(_places(one.name))[-1]
+            self._places.add((id(holder), None if isinstance(holder, CellType) else key))
+
+
+def _the_same(one: Touched) -> Name:
+    """The name of a container that the step fills: it has to be that one again."""
+    return replace(one.name, found=Same(one.container), moved=False, same_object=True)
+
+
+def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:
+    if one.container is value is not None:
+        return carried.knows(value)
+    places = list(_places(one.name))
+    if any(carried.replaces(holder, key) for holder, key in places):
+        return True  # with all that is in it
+    return bool(places) and carried.knows(*places[-1])
+
+
+def _places(name: Name) -> Iterator[tuple[Any, Any]]:
+    """(holder, key) of each step of a name's path."""
+    owner = name.owner()
+    for length in range(1, len(name.path) + 1):
+        holder, by, key = place_of(owner, name.path[:length])
+        yield (owner if by is By.SLOT else holder), key
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or bool(tensors_in(value))
+
+
+def _words(name: Name) -> tuple[str, str]:
+    path, _, last = name.shown.rpartition(".")
+    return path, last

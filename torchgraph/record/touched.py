@@ -1,0 +1,49 @@
+"""What a step has read or written by name, and the variables of functions around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from ..guards.names import By, Name, Path, Same, follow, is_generator, look
+
+
+class Touched(NamedTuple):
+    """What a step has read or written under a name."""
+
+    name: Name
+    read: bool
+    container: Any
+    """The list, dict or the like that lay there first."""
+    outer: bool
+    """True for a place that was there before the step."""
+    counted: bool = False
+    """It was only moved on: ``x += 1``."""
+
+
+class Cell:
+    """A variable of a function around, until the function is found."""
+
+    def __init__(self, name: str, found: Any) -> None:
+        self.name = name
+        self.last = found
+        """The look at what it held last."""
+
+    def within(self, functions: Sequence[FunctionType]) -> list[Any]:
+        """The cells that it may be: there may be several functions of one code."""
+        return [
+            cell
+            for function in functions
+            for name, cell in zip(
+                function.__code__.co_freevars, function.__closure__ or (), strict=False
+            )
+            if name == self.name and in_cell(follow(cell, CONTENT)) == self.last
+        ]
+
+
+CONTENT: Path = ((By.SLOT, "cell_contents"),)
+
+
+def in_cell(value: Any) -> Any:
+    return Same(value) if is_generator(value) else look(value, deep=False, level=1)

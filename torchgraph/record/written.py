@@ -1,0 +1,154 @@
+"""Places that a step writes without an op of torch, as replays write them again."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from ..capture.inputs import Call
+from ..guards import ABSENT
+from ..guards.names import By, Name, Path, follow, look, own
+from ..structure import map_tensors
+from .host import Assigned, Fixed
+from .watch import is_plain
+
+
+@dataclass(frozen=True)
+class Named:
+    """What lies under a name, as a place."""
+
+    name: Name
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("name", *self.name.key)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`. A container is another one each time, as the step makes it."""
+        owner = self.name.owner()
+        if owner is not None:
+            put(owner, self.name.path, map_tensors(value, lambda tensor: tensor))
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of a module, or of another object that is watched."""
+
+    owner: Any
+    name: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("attribute", id(self.owner), self.name)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        vars(self.owner)[self.name] = value
+
+
+@dataclass(frozen=True)
+class Refilled:
+    """A container without tensors, and all containers in it."""
+
+    container: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("refilled", id(self.container))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        for kind, held, parts in value:
+            kind.refill(held, parts)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number that the step moves on: ``calls += 1``."""
+
+    name: Name
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("counter", *self.name.key)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        owner = self.name.owner()
+        if owner is not None:
+            put(owner, self.name.path, follow(owner, self.name.path) + value)
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The end of a list of plain values."""
+
+    container: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("extended", id(self.container))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.container.extend(value)
+
+
+def repetition(name: Name, value: Any, container: Any, *, counted: bool) -> Assigned | None:
+    """How a replay does again what the step has done to what it never reads; None: not at all.
+
+    Args:
+        value: what lies there now.
+        container: the list, dict or the like that lay there first.
+        counted: it was moved on from what it was.
+    """
+    before = name.found
+    if container is not None:
+        more = _appended(before, value) if container is value else None
+        return None if more is None else Assigned(Extended(value), Fixed(more, look(more)))
+    if not name.path or not is_plain(value):
+        return None
+    if not counted:
+        return Assigned(Named(name), Fixed(value, look(value)))
+    if type(value) is int and isinstance(before, tuple) and before[0] is int:
+        by = value - before[1]
+        return Assigned(Counter(name), Fixed(by, by))
+    return None
+
+
+def _appended(before: Any, now: Any) -> tuple[Any, ...] | None:
+    if type(now) not in (list, deque) or not isinstance(before, tuple) or len(before) != 2:
+        return None
+    kind, items = look(now)
+    count = len(before[1]) if isinstance(before[1], tuple) else len(items) + 1
+    more = tuple(now)[count:]
+    same = kind is before[0] and items[:count] == before[1]
+    return more if same and more and all(map(is_plain, more)) else None
+
+
+def put(owner: Any, path: Path, value: Any) -> None:
+    """Let ``path`` from ``owner`` lead to ``value``; to nothing where that is `ABSENT`."""
+    holder, by, key = place_of(owner, path)
+    if holder is None:
+        return
+    if by in (By.SLOT, By.CLASS):
+        delattr(holder, key) if value is ABSENT else setattr(holder, key, value)
+    elif value is not ABSENT:
+        holder[key] = value
+    elif isinstance(holder, dict):
+        holder.pop(key, None)
+
+
+def place_of(owner: Any, path: Path) -> tuple[Any, By, Any]:
+    """What holds the end of a path, how and under which key; None where that is gone."""
+    before = follow(owner, path[:-1])
+    by, key = path[-1]
+    if before is ABSENT:
+        return None, by, key
+    return (own(before) if by is By.OWN else before), by, key
