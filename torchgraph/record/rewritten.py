@@ -8,7 +8,8 @@ formula under `torch.func.functionalize`, a bit off eager's: the ops that its ea
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
 ``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
 value to Python: its ops are heard, too; so are ops that find what
-``_nested_tensor_from_mask_left_aligned`` does.
+``_nested_tensor_from_mask_left_aligned`` does. Ops that only raise are looks at what they go by:
+where a program finds what eager refuses, eager is asked.
 """
 
 from __future__ import annotations
@@ -43,12 +44,28 @@ def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
     return bool(found)
 
 
+def _no_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    with not_listening():
+        aten._linalg_check_errors.default(info, *args, **kwargs)
+    torch.equal(info, torch.zeros_like(info))
+
+
+def _holds(condition: torch.Tensor, *message: str) -> None:
+    check = aten._assert_async.msg if message else aten._assert_async.default
+    with not_listening():
+        check(condition, *message)
+    torch.equal(condition != 0, torch.ones_like(condition, dtype=torch.bool))
+
+
 _PARTS: dict[OpOverload, Callable[..., Any]] = {
     aten.binary_cross_entropy_with_logits.default: composite(
         aten.binary_cross_entropy_with_logits.default
     ),
     aten.allclose.default: composite(aten.allclose.default),
     aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
+    aten._linalg_check_errors.default: _no_errors,
+    aten._assert_async.default: _holds,
+    aten._assert_async.msg: _holds,
     aten.bernoulli_.float: _bernoulli_,
     aten.normal_.default: _normal_,
 }
