@@ -394,6 +394,6 @@ def is_view(tensor: torch.Tensor) -> bool:
     return tensor._is_view()
 
 
-def composite(op: OpOverload) -> Callable[..., Any]:
+def composite(op: OpOverload, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
     """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
-    return functools.partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
+    return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))

@@ -40,9 +40,10 @@ class Fallback:
         """The training is under way: programs serve, or a signature is beyond its second call."""
         self._late = True
 
-    def raises(self, calls: int, options: Options) -> bool:
-        """Whether a step that no program can hold is an error, ``calls`` after its first."""
-        return options.fallback == "error" and not self._late and calls < 2
+    def raises(self, options: Options) -> bool:
+        """Whether a step that no program can hold is an error: in the first two calls alone."""
+        ran = self.recorded + self._eager.total()
+        return options.fallback == "error" and not self._late and ran < 2
 
     def say(self, why: str, about: str, kind: type[EagerWarning]) -> None:
         """Why a step runs in eager; once for whatever signature, and once about ``about``."""

@@ -82,7 +82,9 @@ class Recordings:
         call = call.noted()
         known = self._signature(key, options)
         if known.refused is not None and not self._cache.holds(key):
-            raise known.refused.with_traceback(None)
+            if not isinstance(known.refused, NoProgram) or self.fallback.raises(options):
+                raise known.refused.with_traceback(None)
+            self._stay_eager(known, known.refused.reason)
         known.look_again()
         if known.eager or known.refused is not None:
             return self.alone(step, call, known.eager or str(known.refused))
@@ -91,7 +93,7 @@ class Recordings:
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
-        outcome = self._take(step, call, True, self.fallback.raises(known.calls, options))
+        outcome = self._take(step, call, True, self.fallback.raises(options))
         self.fallback.count(outcome.serves, outcome.eager)
         known.calls += 1
         if known.calls > 2:
@@ -106,7 +108,7 @@ class Recordings:
         """
         known = self._signature(key, options)
         splits = options.training and options.micro_batches > 1
-        if not error.falls_back or splits or self.fallback.raises(known.calls, options):
+        if not error.falls_back or splits or self.fallback.raises(options):
             raise error
         self._stay_eager(known, error.reason)
 
@@ -344,7 +346,7 @@ class Recordings:
     def _refuse(self, lesson: Lesson, error: GraphError) -> None:
         """What a call has shown that stands: the next one raises, or eager goes on."""
         known, options = lesson.known, lesson.options
-        if isinstance(error, NoProgram) and not self.fallback.raises(known.calls, options):
+        if isinstance(error, NoProgram) and not self.fallback.raises(options):
             self._stay_eager(known, error.reason)
             return
         known.refused = error

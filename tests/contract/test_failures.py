@@ -217,3 +217,30 @@ def test_a_hook_on_all_modules_is_another_program():
         handle.remove()
     with counters.expect(captures=0):
         assert torch.equal(graph(x), model(x))
+
+
+CHECKED = {
+    "cholesky": lambda x: torch.linalg.cholesky(x),
+    "inverse": lambda x: torch.linalg.inv(x),
+    "solve": lambda x: torch.linalg.solve(x, torch.ones(3)),
+    "unused": lambda x: (torch.linalg.lu_factor(x), x * 2)[1],
+    "assertion": lambda x: (torch._assert_async(x.sum()), x * 2)[1],
+    "assertion that says it": lambda x: (torch._assert_async(x.any(), "zeros"), x * 2)[1],
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_what_an_op_checks_raises_as_in_eager_where_programs_serve_too(name):
+    step = tg.step(CHECKED[name])
+    bad = torch.zeros(3, 3)
+    with pytest.raises(RuntimeError) as expected:
+        CHECKED[name](bad)
+    before = counters.replays
+    for number in range(1, 8):
+        if number == 5:
+            with pytest.raises(type(expected.value)) as found:
+                step(bad)
+            assert str(found.value) == str(expected.value)
+        x = torch.eye(3) * number
+        assert torch.equal(step(x), CHECKED[name](x))
+    assert counters.replays - before == 5

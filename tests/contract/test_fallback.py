@@ -107,3 +107,24 @@ def test_by_default_each_is_eagers_or_an_early_error_that_names_the_way_out(name
 
 def test_there_are_enough_of_them():
     assert len(CASES) >= 48
+
+
+def attached(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_()[:2]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("function", "batch"), [(lambda x: x.cos(), attached), (lambda x: x.numpy().sum(), torch.t)]
+)
+def test_after_the_second_call_of_all_none_is_an_error(function, batch, number):
+    graph = Function(lambda x: function(x) if len(x) == 2 else x.sin())
+    for call in range(6):
+        x = torch.ones(call + 3, 2)  # a signature of its own: no program ever serves
+        if call != number:
+            graph(x)
+        elif call < 2:
+            with pytest.raises(NoProgram):
+                graph(batch(x))
+        else:
+            graph(batch(x))

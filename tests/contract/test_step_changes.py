@@ -261,3 +261,35 @@ def test_a_check_of_the_user_raises_where_programs_serve_too():
 
     assert str(snapshot(list(model.parameters()))) == str(before)
     assert model[0].weight.grad is None  # as zero_grad left it
+
+
+def accumulated(parameter: torch.Tensor) -> None:
+    parameter.data.sub_(parameter.grad, alpha=0.1)
+    parameter.grad = None
+
+
+@pytest.mark.parametrize("held", ["module", "closure"])
+@pytest.mark.parametrize(
+    ("kind", "hook"),
+    [("register_post_accumulate_grad_hook", accumulated), ("register_hook", lambda g: g * 3)],
+    ids=["accumulated", "gradient"],
+)
+def test_hooks_of_leaves_without_an_optimizer_come_and_go(kind, hook, held):
+    def make():
+        net = nn.Linear(4, 1, bias=False)
+        weight = net.weight if held == "module" else torch.ones(1, 4, requires_grad=True)
+        handles = []
+
+        def step(x, y):
+            predicted = net(x) if held == "module" else functional.linear(x, weight)
+            functional.mse_loss(predicted, y).backward()
+            gradient, weight.grad = weight.grad, None
+            return weight.detach().clone() if gradient is None else gradient
+
+        come_and_go = {
+            4: lambda: handles.append(getattr(weight, kind)(hook)),
+            7: lambda: handles.pop().remove(),
+        }
+        return Loop(step, [weight], come_and_go)
+
+    assert_as_eager(make, pairs(10), replayed=6)

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
+import torchgraph as tg
 from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
-from torchgraph.errors import EagerWarning
+from torchgraph.errors import EagerWarning, NoProgram
 
 
 def words(count: int) -> Any:
@@ -292,3 +293,31 @@ def test_a_value_that_is_returned_keeps_the_step_in_eager():
 
     with pytest.warns(EagerWarning, match="compute with the tensor, or return it"):
         assert_as_eager(make, pairs(10), replayed=0)
+
+
+PARTS = {
+    "apart": (slice(0, 5), slice(5, 8)),
+    "inside": (slice(0, 6), slice(2, 4)),
+    "over each other": (slice(0, 5), slice(3, 8)),
+    "between each other": (slice(0, 8, 2), slice(1, 8, 2)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_one_tensor_are_written(name):
+    def make():
+        whole = torch.ones(8)
+        left, right = (whole[part] for part in PARTS[name])
+
+        def step(x, y):
+            left.add_(x.sum())
+            right.mul_(y.mean())
+            return left.mean() + right.mean()
+
+        return Loop(step, [whole])
+
+    if name in ("apart", "inside"):
+        assert_as_eager(make, pairs(6), replayed=4)
+        return
+    with pytest.raises(NoProgram, match="overlap"):
+        tg.step(make().step)(*pairs(1)()[0])

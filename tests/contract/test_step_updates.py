@@ -166,3 +166,32 @@ def test_the_gradient_of_an_argument():
     assert_as_eager(
         make, lambda: [(torch.randn(3, 4, requires_grad=True),) for _ in range(8)], replayed=5
     )
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("growth_factor", 4.0), ("backoff_factor", 0.125), ("growth_interval", 3)],
+)
+def test_settings_of_a_scaler_that_the_step_updates(setting, value):
+    def make():
+        model = mlp()
+        optimizer = sgd(model.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        change = {5: lambda: getattr(scaler, f"set_{setting}")(value)}
+        return Loop(step, [model, optimizer, scaler], change)
+
+    def batches():
+        found = pairs(12)()
+        found[8][0][0] = torch.inf
+        return found
+
+    assert_as_eager(make, batches, replayed=6)

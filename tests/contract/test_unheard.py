@@ -58,6 +58,35 @@ def test_values_that_change_late_are_noticed(function, replays):
             assert torch.equal(graph(x, mask.clone()), function(x, mask))
 
 
+def bilinear(x, weight):
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.bilinear(x, x.flip(1), weight)
+
+
+def inverse(x, weight):
+    with torch.autocast("cpu", torch.bfloat16):
+        return torch.linalg.pinv(weight[:, 0] * x)
+
+
+def leaky(x, weight):
+    return F.rrelu(x, training=True) * weight.sum()
+
+
+@pytest.mark.parametrize("function", [bilinear, inverse, leaky])
+def test_what_kernels_do_besides_is_in_the_program(function):
+    graph = Function(function)
+    weight = torch.randn(8, 8, 8)
+    with counters.expect(replays=3):
+        for number in range(5):
+            x = torch.randn(8, 8).t()
+            torch.manual_seed(number)
+            found = graph(x, weight)
+            torch.manual_seed(number)
+            expected = function(x, weight)
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()
+
+
 def test_pooling_in_one_dimension_is_in_the_program():
     model = nn.Sequential(nn.Conv1d(3, 4, 3), nn.MaxPool1d(2)).eval()
     graph = Function(lambda x: model(x), model=model)

@@ -129,7 +129,7 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     if tensor.grad_fn is not None:
         raise UnsupportedInput(
             f"An input of shape {tuple(tensor.shape)} carries an autograd graph "
-            f"({tensor.grad_fn}); gradients cannot flow out of the program into it.",
+            f"({tensor.grad_fn.name()}); gradients cannot flow out of the program into it.",
             fix="detach() it, or move the computation that makes it into build.",
         )
     if tensor.layout is not torch.strided:

@@ -49,18 +49,19 @@ class Modules:
         hooked: Sequence[torch.Tensor] = (),
         classes: Sequence[type] = (),
     ) -> None:
-        """``classes``: those of other objects, besides the modules'."""
+        """``hooked``, ``classes``: tensors and classes besides those of the modules."""
         self._roots = {} if roots is None else roots
         self._scripts = Scripts(modules)
         plain = [module for module in modules if not is_script(module)]
         self._children = Members([self._roots, *(m._modules for m in plain)])
         self._tensors = Members([held for m in plain for held in (m._parameters, m._buffers)])
-        self._hooks = Hooks(modules, hooked)
         self._instances = Instances(modules)
         self._classes = Classes([*map(type, modules), *classes])
         scripted = self._scripts.tensors
         state = [v for v in (*self._tensors.expected, *scripted, *more) if v is not None]
         self.tensors = list({id(tensor): tensor for tensor in state}.values())
+        with_hooks = {id(t): t for t in (*hooked, *self.tensors) if t.requires_grad}
+        self._hooks = Hooks(modules, list(with_hooks.values()))
         self._metadata = TensorMatch(self.tensors)
         self._spaces: list[Any] = list(map(vars, self.tensors))
         self._marks = Members(self._spaces)
@@ -129,11 +130,10 @@ class Guards:
         self.aliases = aliases or Aliases(())
         self._attributes = Attributes(self.reads)
         parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
-        hooked = parameters if step.optimizers else []
         self._modules = Modules(
             list(step.modules.values()),
             roots=step.roots,
-            hooked=hooked,
+            hooked=parameters,
             classes=list(map(type, step.optimizers)),
         )
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,8 +104,9 @@ class TensorHooks:
         self._hooks = [(held, list(held.values())) for held in self.dicts]
 
     def none_came(self) -> bool:
-        """True when no tensor has its first hook now."""
-        return all(map(operator.is_, tensor_hooks(self._tensors), self._dicts))
+        """True when no tensor without a hook has one now. A dict that hooks leave is empty."""
+        now = tensor_hooks(self._tensors)
+        return all(a is b or not (a or b) for a, b in zip(now, self._dicts, strict=True))
 
     def hold(self) -> bool:
         """True when the hooks that there were are still there, and no others beside them."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import TorchDispatchMode, engine_watch
 from ..capture.inputs import Call, paths
@@ -16,7 +17,7 @@ from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
 from ..options import Options
 from ..program import Role
-from ..record.own_steps import scheduler_classes
+from ..record.own_steps import classes_with
 from ..structure import Contents, Returned
 from . import bits
 from .ops import base_name
@@ -151,7 +152,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _without_schedulers(*, driven: bool) -> Iterator[None]:
     """Schedulers that `build` steps are no part of its program."""
     with ExitStack() as stack:
-        for cls in scheduler_classes() if driven else ():
+        for cls in classes_with(LRScheduler, "step") if driven else ():
             stack.enter_context(mock.patch.object(cls, "step", _nothing))
         yield
 

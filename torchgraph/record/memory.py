@@ -42,6 +42,12 @@ class Memory:
         """Storage of arguments -> where each begins and ends."""
         self._rest: dict[int, int] = {}
         """Storage of an argument -> the number of what lies outside of all arguments, once met."""
+        self._entered: dict[int, list[tuple[tuple[int, int], int]]] = {}
+        """Storage -> where what was there before the step begins and ends, and its value."""
+        self._reached: set[int] = set()
+        """Storages of which the step shows more than any one value holds."""
+        self._changed: set[int] = set()
+        """Storages that ops have written."""
         self._read: dict[int, weakref.ref[torch.Tensor]] = {}
         """The tensors that ops have read, by identity."""
 
@@ -52,6 +58,13 @@ class Memory:
             self._starts.setdefault(number, int(tensor.storage_offset()))
             self._spans.setdefault(number, []).append(span(tensor))
         return self.new(tensor)
+
+    def entered(self, tensor: torch.Tensor) -> int:
+        """A new value for what was there before the step."""
+        index = self.new(tensor)
+        if has_strides(tensor):
+            self._entered.setdefault(self._number(tensor), []).append((span(tensor), index))
+        return index
 
     def offset(self, tensor: torch.Tensor) -> int:
         """Where in its memory a tensor lies."""
@@ -111,6 +124,32 @@ class Memory:
         if tensor.untyped_storage()._cdata not in self._storages:
             return None
         return self._first.get(self._number(tensor))
+
+    def base(self, tensor: torch.Tensor) -> int | None:
+        """The value that ``tensor`` is a view of; None where nothing known lies in its memory."""
+        first = self.in_storage(tensor)
+        if first is None:
+            return None
+        entered = self._entered.get(self._number(tensor))
+        if entered is None:
+            return first
+        begin, end = span(tensor)
+        for (start, stop), index in entered:
+            if start <= begin and end <= stop:
+                return index
+        over = [index for (start, stop), index in entered if start < end and begin < stop]
+        if over:
+            self._reached.add(self.storage(tensor))
+        return over[0] if over else None
+
+    def write(self, tensor: torch.Tensor) -> None:
+        """An op writes ``tensor``."""
+        self._changed.add(self.storage(tensor))
+
+    def torn(self, tensor: torch.Tensor) -> bool:
+        """True where the memory is written, and no value holds all that the step shows of it."""
+        number = self.storage(tensor)
+        return number in self._reached and number in self._changed
 
     def storage(self, tensor: torch.Tensor) -> int:
         """The number of a storage, given when it is first met."""

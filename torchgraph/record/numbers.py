@@ -26,7 +26,7 @@ class Numbers:
         """By leaf, its value on the tape."""
         for leaf in step.leaves:
             if isinstance(leaf.value, torch.Tensor):
-                self.index.append(recorder.memory.new(leaf.value))
+                self.index.append(recorder.memory.entered(leaf.value))
                 self.values.append(leaf.value)
             else:
                 self.index.append(recorder.tape.add(None))

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
@@ -19,7 +20,8 @@ from torch.optim.optimizer import (
 from .. import ops
 from .._listening import not_listening
 from .._symbolic import symbolic_python_math
-from ..capture.step import Step
+from ..capture.step import SCALER_NUMBERS, SCALER_TENSORS, Step
+from ..guards import Read
 from ..optim import fused
 from ..optim.rules import allocates_slots, eager_branch, refusal
 from ..options import Options
@@ -60,6 +62,8 @@ class OwnSteps:
         """Tensors of optimizers that schedulers have written."""
         self.unknown: list[Optimizer] = []
         """Optimizers that the scan of the step did not know: the next one does."""
+        self.scaler_reads: list[Read] = []
+        """(name, scaler, attribute, value) of what scalers have updated themselves by."""
         self._running: list[tuple[Optimizer, ExitStack]] = []
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
         """Attributes and settings as they were before a scheduler stepped."""
@@ -70,12 +74,15 @@ class OwnSteps:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Follow each ``optimizer.step()`` and ``scheduler.step()`` of this thread."""
+        """Follow what optimizers, schedulers and grad scalers of this thread step and update."""
         with ExitStack() as stack:
             stack.callback(register_optimizer_step_pre_hook(self._enter).remove)
             stack.callback(register_optimizer_step_post_hook(self._leave).remove)
-            for cls in scheduler_classes():
+            for cls in classes_with(LRScheduler, "step"):
                 stack.enter_context(mock.patch.object(cls, "step", self._acts(vars(cls)["step"])))
+            for cls in classes_with(GradScaler, "update"):
+                noting = self._noting_scaler(vars(cls)["update"])
+                stack.enter_context(mock.patch.object(cls, "update", noting))
             try:
                 yield
             finally:
@@ -170,6 +177,20 @@ class OwnSteps:
             held.clear()
             held.update(before)
 
+    # --- grad scalers -----------------------------------------------------------------------------
+
+    def _noting_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``update`` reads attributes by torch's code, where nobody looks at names."""
+
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            original(scaler, *args, **kwargs)
+            if threading.get_ident() == self._thread:
+                found = [f"_{name}" for name in (*SCALER_TENSORS, *SCALER_NUMBERS)]
+                own = vars(scaler)
+                self.scaler_reads += [("scaler", scaler, n, own[n]) for n in found if n in own]
+
+        return update
+
     # --- schedulers -------------------------------------------------------------------------------
 
     def _acts(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,16 +229,16 @@ class OwnSteps:
         return found
 
 
-def scheduler_classes() -> list[type]:
-    """All classes of schedulers with a ``step`` of their own."""
+def classes_with(base: type, method: str) -> list[type]:
+    """``base`` and the classes below it with a ``method`` of their own."""
     found: dict[type, None] = {}
-    pending: list[type] = [LRScheduler]
+    pending: list[type] = [base]
     while pending:
         cls = pending.pop()
         found[cls] = None
         subclasses: list[type] = cls.__subclasses__()
         pending.extend(sub for sub in subclasses if sub not in found)
-    return [cls for cls in found if "step" in vars(cls)]
+    return [cls for cls in found if method in vars(cls)]
 
 
 def _moved_by(scheduler: Any) -> list[Optimizer]:

@@ -261,11 +261,12 @@ class Recorder:
             self.refuse(refusals.sparse(self._trail.here(), tensor.layout))
             return self.memory.new(tensor)
         self.memory.set_apart(tensor)
-        base = self.memory.in_storage(tensor)
-        index = self.memory.new(tensor)
+        base = self.memory.base(tensor)
         if base is None:
+            index = self.memory.entered(tensor)
             self._found(tensor, index)
         else:
+            index = self.memory.new(tensor)
             self._view(base, tensor, index)
         return index
 
@@ -273,6 +274,7 @@ class Recorder:
         """Known memory in a way that no op has shown it: ``.data``, a saved tensor, ``.real``."""
         layout = self.tape.layouts[base]
         assert layout is not None
+        self._refuse_torn(tensor)
         if layout.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
             self.refuse(refusals.read_as(tensor.dtype, layout.dtype, self._trail.line))
             return
@@ -367,7 +369,13 @@ class Recorder:
         if overlaps_itself(tensor):
             self.refuse(refusals.overlapping(op, self._trail.line))
         self.written.add(self.memory.storage(tensor))
+        self.memory.write(tensor)
+        self._refuse_torn(tensor)
         self._keep(tensor)
+
+    def _refuse_torn(self, tensor: torch.Tensor) -> None:
+        if self.memory.torn(tensor):
+            self.refuse(refusals.torn(self._trail.line))
 
     def _keep(self, tensor: torch.Tensor) -> None:
         """``tensor`` is about to be written: the step may be taken back."""

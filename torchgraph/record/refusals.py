@@ -153,6 +153,15 @@ def overlapping(op: OpOverload, line: SourceLine | None) -> NoProgram:
     )
 
 
+def torn(line: SourceLine | None) -> NoProgram:
+    """The refusal of tensors from outside that overlap, where one of them is written."""
+    return NoProgram(
+        "The step writes memory in which tensors from outside overlap, and none holds the others.",
+        where=line,
+        fix="keep the tensor that they are parts of, and take the parts in the step.",
+    )
+
+
 def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
     """The refusal of a sparse tensor that an op gives, a gradient perhaps."""
     return NoProgram(

@@ -2,13 +2,15 @@
 
 ``native_batch_norm`` and the vendor forms write the running statistics without saying so; each
 becomes the overload of the same kernel that tells the truth. ``bernoulli_`` and ``normal_`` draw in
-an order that depends on strides, which their functional forms do not keep. ``_grouped_mm`` has no
+an order that depends on strides, which their functional forms do not keep, and that of
+``rrelu_with_noise`` gives its result other strides than eager's. ``_grouped_mm`` has no
 fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
 formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
 ``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
-value to Python: its ops are heard, too; so are ops that find what
-``_nested_tensor_from_mask_left_aligned`` does.
+value to Python, and autocast casts what the kernel of ``_trilinear`` calls: their ops are heard,
+too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does. Ops that only raise
+are looks at what they go by: where a program finds what eager refuses, eager is asked.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ def _normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0) -> torch.T
     return self.copy_(ops.normal(self, mean, std))
 
 
+def _rrelu(self: torch.Tensor, noise: torch.Tensor, *numbers: Any) -> Any:
+    return aten.rrelu_with_noise.default(self.contiguous(), noise, *numbers)
+
+
 def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
     """Whether no row of ``mask`` has a True behind a False: the op, and a look at what it reads."""
     with not_listening():
@@ -43,14 +49,34 @@ def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
     return bool(found)
 
 
+def _no_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    with not_listening():
+        aten._linalg_check_errors.default(info, *args, **kwargs)
+    torch.equal(info, torch.zeros_like(info))
+
+
+def _holds(condition: torch.Tensor, *message: str) -> None:
+    check = aten._assert_async.msg if message else aten._assert_async.default
+    with not_listening():
+        check(condition, *message)
+    torch.equal(condition != 0, torch.ones_like(condition, dtype=torch.bool))
+
+
+_CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
+"""Their kernels call ops that autocast casts."""
 _PARTS: dict[OpOverload, Callable[..., Any]] = {
     aten.binary_cross_entropy_with_logits.default: composite(
         aten.binary_cross_entropy_with_logits.default
     ),
+    **{op: composite(op, "CompositeExplicitAutogradNonFunctional") for op in _CAST_INSIDE},
     aten.allclose.default: composite(aten.allclose.default),
     aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
+    aten._linalg_check_errors.default: _no_errors,
+    aten._assert_async.default: _holds,
+    aten._assert_async.msg: _holds,
     aten.bernoulli_.float: _bernoulli_,
     aten.normal_.default: _normal_,
+    aten.rrelu_with_noise.default: _rrelu,
 }
 
 

@@ -356,7 +356,7 @@ class _Taking:
             outputs=[*outputs, *self._update.outputs],
             written=dict(self._update.written),
             calls=self._calls.calls,
-            reads=self._attributes.read_values(),
+            reads=[*self._attributes.read_values(), *self.driven.own.scaler_reads],
             changes=exits.changes,
             names=exits.names,
             aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),
