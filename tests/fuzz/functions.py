@@ -85,7 +85,7 @@ SHARP = (
     "x.abs() - x.relu()",
     "torch.where(x > 0, x, 0.1 * x)",
     "x.sort(1).values",
-    "x.sort(0, descending=True, stable=True)[0]",
+    "x.sort(dim=0, descending=True, stable=True)[0]",
     "x.gather(1, x.argsort(1))",
     "x.scatter(1, x.detach().argsort(1), x.flip(1))",
     "x.scatter_add(1, x.detach().argmax(1, keepdim=True), x[:, :1])",

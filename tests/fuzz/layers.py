@@ -12,7 +12,6 @@ PLAIN = (
     "nn.LayerNorm(8, elementwise_affine=False)",
     "nn.RMSNorm(8)",
     "nn.BatchNorm1d(8)",
-    "nn.BatchNorm1d(8, momentum=None)",
     "nn.BatchNorm1d(8, affine=False)",
     "nn.BatchNorm1d(8, track_running_stats=False)",
     "nn.GroupNorm(2, 8)",

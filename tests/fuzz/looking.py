@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
+from torchgraph.counters import counters
 
 Seen = dict[str, Any]
 
@@ -99,7 +100,10 @@ def difference(eager: Looks, ours: Looks, tolerance: float) -> str:
 
 def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
     """``same``, or a word for the kind of fault and what it is; ``refused`` is no fault."""
-    eager, ours = looked(run, graphed=False), looked(run, graphed=True)
+    eager = looked(run, graphed=False)
+    before = counters.replays
+    ours = looked(run, graphed=True)
+    replays = counters.replays - before
     if found := difference(eager, ours, tolerance):
         return f"different: {found}"
     if type(eager.error) is not type(ours.error):
@@ -111,4 +115,6 @@ def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
         return f"unconfirmed: {confirm[0]}"
     if kept := [text for text in ours.warnings if text.startswith("EagerWarning")]:
         return f"same, in eager: {kept[0]}"
+    if not replays:
+        return f"same, never replayed: {eager.error}"
     return "same" if eager.error is None else f"same, raised: {eager.error}"

@@ -22,7 +22,7 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "RMSprop": ("alpha=0.9", "centered=True", "momentum=0.5", "weight_decay=0.01", "@each"),
     "Rprop": ("etas=(0.4, 1.3)", "maximize=True", "@each"),
     "ASGD": ("lambd=1e-3", "alpha=0.6", "t0=3", "weight_decay=0.01", "@each"),
-    "Adafactor": ("weight_decay=0.01", "beta2_decay=-0.7", "d=0.5", "@each"),
+    "Adafactor": ("weight_decay=0.01", "beta2_decay=-0.7", "d=1.5", "@each"),
 }  # fmt: skip
 SMOOTH = ("SGD", "RMSprop", "Adagrad", "Adadelta")  # no step of a constant size from tiny gradients
 IMPLEMENTATIONS = ("foreach=True", "foreach=False", "fused=True")
@@ -48,7 +48,6 @@ SCHEDULERS = (
     "MultiplicativeLR({o}, lambda number: 0.9)",
     "CyclicLR({o}, 0.001, 0.01, step_size_up=2, cycle_momentum=False)",
     "OneCycleLR({o}, 0.02, total_steps=40, cycle_momentum=False)",
-    "OneCycleLR({o}, 0.02, total_steps=40)",
     "SequentialLR({o}, [torch.optim.lr_scheduler.ConstantLR({o}, 0.1, 2), "
     "torch.optim.lr_scheduler.ExponentialLR({o}, 0.8)], [3])",
 )
@@ -61,8 +60,10 @@ def optimizer(source: Source, name: str, model: str) -> str:
     if kind == "SGD" and not source.smooth and source.chance(0.3):
         options += ["momentum=0.8", source.pick(("nesterov=True", "dampening=0.1"))]
     elif not source.smooth and kind in ("SGD", "Adam", "AdamW") and source.chance(0.1):
-        options = ["lr=torch.tensor(0.01)"]
+        options = ["lr=torch.tensor(0.01)", "foreach=False"]
     for option in OPTIMIZERS[kind]:
+        if option[0] == "@" and "foreach=False" in options:
+            continue
         if source.chance(0.3) and option.split("=")[0] not in " ".join(options):
             options.append(option)
     if options[-1].startswith("@"):

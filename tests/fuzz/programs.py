@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from textwrap import indent
 
 from .calls import calls
+from .graphs import graph
+from .options import options
 from .source import Source
 from .steps import step
 
@@ -36,14 +38,12 @@ def run(graphed, look):
 {setup}
 
     def step(x, y, t):
-        nonlocal {cells}
-{step}
+{cells}{step}
 
     eager = step
     saved = copy.deepcopy(model.state_dict())
     if graphed:
-        step = tg.step(step)
-        step.config.set_backend("{backend}")
+{graphed}
     kept = []
     given = torch.Generator().manual_seed({seed})
     for call in range({calls}):
@@ -60,10 +60,13 @@ def run(graphed, look):
 def program(seed: int, *, compiled: bool = False) -> tuple[str, float]:
     """The program of a seed, and how far its numbers may be from eager's."""
     source = Source(seed, smooth=compiled)
-    if compiled:
-        source.tolerance = 1e-3
-    step(source)
+    source.smooth = compiled or source.chance(0.06)
+    source.tolerance = 1e-3 if source.smooth else 0.0
+    source.pick((step, step, graph))(source)
+    options(source)
     calls(source)
+    source.config.append(f"set_backend('{'inductor' if compiled else 'aten'}')")
+    config = [f"step.config.{call}" for call in source.config]
     watched = ", ".join(f"{name}={value}" for name, value in source.watched.items())
     text = TEMPLATE.format(
         seed=seed,
@@ -71,12 +74,12 @@ def program(seed: int, *, compiled: bool = False) -> tuple[str, float]:
         members=_lines(source.members, 2),
         forward=_lines(source.forward, 2),
         setup=_lines(source.setup, 1),
-        cells=", ".join(source.cells),
+        cells=f"        nonlocal {', '.join(source.cells)}\n" if source.cells else "",
         step=_lines(source.step, 2),
         before_call=_lines(source.before_call, 2),
         watched=watched,
         calls=source.random.randint(8, 12),
-        backend="inductor" if compiled else "aten",
+        graphed=_lines([*source.graphed, *config], 2),
     )
     return text, source.tolerance
 

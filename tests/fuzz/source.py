@@ -25,7 +25,9 @@ class Source:
         self.forward: list[str] = []
         self.setup: list[str] = []  # before the step: optimizers, schedulers
         self.step: list[str] = []
-        self.config: list[str] = []
+        self.form = "step"  # or "graph", or "micro" for one with micro-batches
+        self.graphed = ["step = tg.step(step)"]  # makes the step a Graph
+        self.config: list[str] = []  # calls on its config
         self.before_call: list[str] = []
         self.watched: dict[str, str] = {"model": "model"}  # what is compared after each call
         self.cells: list[str] = []  # variables around the step that it assigns to
