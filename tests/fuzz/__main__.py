@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--compiled", action="store_true", help="through Inductor")
     parser.add_argument("--whole", action="store_true", help="print programs as they were made")
     parser.add_argument("--every", action="store_true", help="a line for each program")
+    parser.add_argument("--also", default="different", help="a verdict that is a fault, too")
     given = parser.parse_args()
     torch.set_num_threads(1)
     counts: collections.Counter[str] = collections.Counter()
@@ -29,9 +30,10 @@ def main() -> None:
         text, tolerance = program(seed, compiled=given.compiled)
         found = verdict(text, tolerance)
         counts[found.split(":")[0]] += 1
-        if is_fault(found) or given.every or found.startswith("refused"):
-            print(f"seed {seed}: {found if is_fault(found) else found.splitlines()[0]}", flush=True)
-        if is_fault(found):
+        fault = is_fault(found) or found.startswith(given.also)
+        if fault or given.every or found.startswith("refused"):
+            print(f"seed {seed}: {found if fault else found.splitlines()[0]}", flush=True)
+        if fault:
             if not given.whole:
                 text = shrink(text, found, lambda smaller: verdict(smaller, tolerance))
             print(alone(text, tolerance), flush=True)

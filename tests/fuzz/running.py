@@ -26,10 +26,12 @@ def verdict(text: str, tolerance: float) -> str:
     try:
         exec(compile(text, file, "exec"), vars(module))
         return looking.verdict(module.run, tolerance)
+    except (NameError, AttributeError) as error:  # a program that was cut too short
+        return f"broken: {error}"
     finally:
         torch.set_rng_state(before)
         del sys.modules[name], linecache.cache[file]
 
 
 def is_fault(verdict: str) -> bool:
-    return not verdict.startswith(("same", "refused"))
+    return not verdict.startswith(("same", "refused", "broken"))

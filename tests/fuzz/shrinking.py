@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 from collections.abc import Callable, Iterator
 
 _BODIES = ("body", "orelse")
+
+# Calls on a Graph that the loop beside it says in its own words.
+_TWINS = ("enable_amp", "set_gradient_accumulation_steps", "set_clip_grad", "set_grad_scaler")
 
 
 def kind(verdict: str) -> str:
@@ -21,7 +25,7 @@ def shrink(text: str, verdict: str, judge: Callable[[str], str], most: int = 400
     while moved and tried < most:
         moved = False
         place = 0
-        while tried < most and (smaller := _cut(tree, place)) is not None:
+        while tried < most and (smaller := _cut(tree, place, wanted == 'different')) is not None:
             tried += 1
             if kind(judge(ast.unparse(smaller))) == wanted:
                 tree, moved = smaller, True
@@ -30,35 +34,65 @@ def shrink(text: str, verdict: str, judge: Callable[[str], str], most: int = 400
     return ast.unparse(tree)
 
 
-def _cut(tree: ast.Module, place: int) -> ast.Module | None:
+def _cut(tree: ast.Module, place: int, whole: bool) -> ast.Module | None:
     """The program without its ``place``-th part; None where there are no more."""
     smaller = copy.deepcopy(tree)
-    for index, change in enumerate(_changes(smaller)):
+    kept = _twins(smaller) if whole else set()
+    for index, change in enumerate(_changes(smaller, kept)):
         if index == place:
             change()
             return ast.fix_missing_locations(smaller)
     return None
 
 
-def _changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
-    for node in ast.walk(tree):
+def _twins(tree: ast.Module) -> set[int]:
+    """What a Graph class says and the loop beside it, too: neither is cut alone. By identity."""
+    named = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    if not any(node.name == "Step" for node in named):
+        return set()
+    roots: list[ast.AST] = [node for node in named if node.name.lower() == "step"]
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Expr)]
+    roots += [n for n in calls if any(word in ast.unparse(n) for word in _TWINS)]
+    return {id(node) for root in roots for node in ast.walk(root)}
+
+
+def _changes(tree: ast.Module, kept: set[int]) -> Iterator[Callable[[], None]]:
+    nodes = [node for node in ast.walk(tree) if id(node) not in kept]
+    for node in nodes:
         for field in _BODIES:
             body = getattr(node, field, None)
             if isinstance(body, list):
-                yield from _of_body(node, body)
-    for node in ast.walk(tree):
+                yield from _of_body(body, kept)
+    for node in nodes:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
-                yield lambda node=node, keyword=keyword: node.keywords.remove(keyword)
-            if node.keywords == [] and len(node.args) == 1 and isinstance(node.func, ast.Name):
-                continue
+                yield functools.partial(node.keywords.remove, keyword)
+        if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
+            for item in node.elts:
+                yield functools.partial(node.elts.remove, item)
+        if isinstance(node, ast.Dict) and len(node.keys) > 1:
+            for where in range(len(node.keys)):
+                yield functools.partial(_without, node, where)
+        if isinstance(node, ast.BinOp) and not isinstance(node.right, ast.Constant):
+            for operand in (node.left, node.right):
+                changes = {"left": operand, "op": ast.Add(), "right": ast.Constant(0)}
+                yield functools.partial(vars(node).update, changes)
 
 
-def _of_body(owner: ast.AST, body: list[ast.stmt]) -> Iterator[Callable[[], None]]:
-    for statement in body:
-        if len(body) > 1:
-            yield lambda statement=statement: body.remove(statement)
-        inner = getattr(statement, "body", None)
-        if isinstance(statement, (ast.With, ast.If, ast.For)):
-            where = body.index(statement)
-            yield lambda where=where, inner=inner: body.__setitem__(slice(where, where + 1), inner)
+def _of_body(body: list[ast.stmt], kept: set[int]) -> Iterator[Callable[[], None]]:
+    if len(body) > 3 and not kept:
+        half = len(body) // 2
+        yield functools.partial(body.__delitem__, slice(None, half))
+        yield functools.partial(body.__delitem__, slice(half, None))
+    for where, statement in enumerate(body):
+        if id(statement) not in kept:
+            if len(body) > 1:
+                yield functools.partial(body.pop, where)
+            if isinstance(statement, (ast.With, ast.If, ast.For)):
+                yield functools.partial(
+                    body.__setitem__, slice(where, where + 1), statement.body
+                )
+
+
+def _without(node: ast.Dict, where: int) -> None:
+    del node.keys[where], node.values[where]
