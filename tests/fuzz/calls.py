@@ -27,7 +27,7 @@ EVENTS = (
     "if call == {k}: model.load_state_dict(saved)",
     "if call == {k}: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))",
     "if call == {k}: torch.manual_seed(call)",
-    "if call == {k}: eager(x, y, t)",
+    "if call == {k}: eager({given})",
     "if call == {k}: optimizer.zero_grad()",
     "if call == {k}: optimizer.zero_grad(set_to_none=False)",
     "if call == {k}: optimizer.state.clear()",
@@ -50,9 +50,11 @@ EVENTS = (
 
 
 def calls(source: Source) -> None:
-    fitting = EVENTS if source.form == "step" else [e for e in EVENTS if not _unfit(source, e)]
+    given = ", ".join(source.arguments)
+    events = (*EVENTS, *source.events, *source.events)
+    fitting = events if source.form == "step" else [e for e in events if not _unfit(source, e)]
     source.before_call += [
-        f"{event.format(k=source.random.randint(1, 7))}" for event in source.some(fitting, 3)
+        f"{event.format(k=source.random.randint(1, 7), given=given)}" for event in source.some(fitting, 3)
     ]
 
 

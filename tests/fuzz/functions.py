@@ -160,7 +160,7 @@ IN_PLACE = (
     "x.lerp_(x.flip(0), 0.3)",
     "torch.sin(x.detach(), out=torch.empty_like(x))",
     "x.data.mul_(0.9)",
-    "x.register_hook(lambda grad: grad * 0.5)",
+    "x.register_hook(lambda grad: grad * 0.5) if x.requires_grad else None",
     "x.register_hook(lambda grad: grad.clamp(-0.1, 0.1)) if x.requires_grad else None",
 )
 

@@ -21,6 +21,7 @@ RETURNS = ("return loss", "return loss, z", "return {'z': z[:, :2], 'loss': loss
 
 def graph(source: Source) -> None:
     """The whole program but for the calls."""
+    source.form = "graph"
     source.graphed.clear()
     model(source)
     source.members.append("self.register_buffer('seen', torch.zeros(8))")

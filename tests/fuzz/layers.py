@@ -92,8 +92,59 @@ SHAPED = (
 )
 
 
+# What may happen to a linear layer between two calls.
+CHANGES = (
+    "if call == {k}: {m}.weight = nn.Parameter({m}.weight.detach() * 0.5)",
+    "if call == {k}: {m} = nn.Linear(8, 8)",
+    "if call == {k}: {m} = nn.Identity()",
+    "if call == {k}: {m}.bias = None",
+    "if call == {k}: {m}.weight.data = torch.ones(8, 8) / 9",
+    "if call == {k}: {m}.weight.data = {m}.weight.data.t()",
+    "if call == {k}: {m}.weight.grad = torch.ones(8, 8)",
+    "if call == {k}: {m}.weight.requires_grad_(False)",
+    "if call == {k}: {m}.forward = lambda x: x * 0.5",
+    "if call == {k}: {m}.register_forward_pre_hook(lambda module, given: (given[0] * 0.5,))",
+    "if call == {k}: {m}.register_full_backward_hook(lambda module, gi, go: (gi[0] * 0.5,))",
+    "if call == {k}: {m}.weight.register_hook(lambda grad: grad * 0.1)",
+    "if call == {k}: {m}.register_parameter('more', nn.Parameter(torch.ones(2)))",
+    "if call == {k}: nn.init.zeros_({m}.bias)",
+    "if call == {k}: nn.utils.prune.l1_unstructured({m}, 'weight', 0.3)",
+    "if call == {k}: nn.utils.parametrize.register_parametrization({m}, 'weight', nn.Tanh())",
+    "if call == {k}: model.half().float()",
+    "if call == {k}: model.to(torch.float64).to(torch.float32)",
+    "if call == {k}: torch.utils.swap_tensors({m}.weight, nn.Parameter(torch.ones(8, 8) / 8))",
+)
+
+
 def plain(source: Source) -> None:
-    source.forward.append(f"x = {source.member(source.pick(PLAIN))}(x)")
+    module = source.pick(PLAIN)
+    name = source.member(module)
+    source.forward.append(f"x = {name}(x)")
+    if module == "nn.Linear(8, 8)" and source.form == "step":
+        change = source.pick(CHANGES).replace("{m}", name.replace("self", "model"))
+        source.events.append(change)
+
+
+def attribute(source: Source) -> None:
+    """A plain attribute that the forward reads, and that may change between calls."""
+    name = source.name("a")
+    value, other, line = source.pick(
+        (
+            ("1.5", "0.5", "x = x * self.{a}"),
+            ("True", "False", "if self.{a}: x = torch.tanh(x)"),
+            ("2", "3", "for _ in range(self.{a}): x = torch.sin(x)"),
+            ("[1.0, 2.0]", "[0.5]", "x = x * sum(self.{a})"),
+            ("{'k': 2.0}", "{'k': 0.5}", "x = x / self.{a}['k']"),
+            ("torch.ones(8)", "torch.zeros(8)", "x = x + self.{a}"),
+            ("torch.tensor(3.0)", "torch.tensor(2.0)", "x = x / self.{a}.item()"),
+            ("torch.tanh", "torch.sin", "x = self.{a}(x)"),
+            ("None", "torch.ones(8)", "if self.{a} is not None: x = x + self.{a}"),
+            ("(0, 1)", "(1, 0)", "x = x.flip(self.{a}[0])"),
+        )
+    )
+    source.members.append(f"self.{name} = {value}")
+    source.forward.append(line.replace("{a}", name))
+    source.events.append(f"if call >= {{k}}: model.{name} = {other}".replace("{'k'", "{{'k'").replace("5}", "5}}"))
 
 
 def shaped(source: Source) -> None:
@@ -143,6 +194,11 @@ def buffered(source: Source) -> None:
         )
     ).format(b=name)
     condition = source.pick(("", "if self.training: "))
+    source.events += [
+        f"if call == {{k}}: model.{name} = torch.ones(8)",
+        f"if call == {{k}}: model.{name}.zero_()",
+        f"if call == {{k}}: model.{name}.data = torch.ones(8)",
+    ]
     lines = [condition + update, f"x = x + 0.1 * self.{name}{source.pick(('', '.clone()'))}"]
     source.forward += lines if source.chance(0.6) else lines[::-1]
 
@@ -151,4 +207,4 @@ def unused(source: Source) -> None:
     source.member(source.pick(PLAIN))
 
 
-BLOCKS = (plain, plain, plain, shaped, shaped, twice, tied, untrained, checkpointed, buffered)
+BLOCKS = (plain, plain, plain, attribute, shaped, shaped, twice, tied, untrained, checkpointed, buffered)

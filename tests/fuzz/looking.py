@@ -109,8 +109,8 @@ def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
         return f"different: {found}"
     if type(eager.error) is not type(ours.error):
         early = len(ours.calls) < 2
-        ours_alone = isinstance(ours.error, tg.errors.GraphError) and eager.error is None
-        kind = "refused" if ours_alone and early else "raised"
+        refused = isinstance(ours.error, tg.errors.GraphError) and early
+        kind = "refused" if refused else "raised"
         return f"{kind}: {type(ours.error).__name__} at call {len(ours.calls)}: {ours.error}"
     if confirm := [text for text in ours.warnings if text.startswith("ConfirmWarning")]:
         return f"unconfirmed: {confirm[0]}"
@@ -118,4 +118,4 @@ def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
         return f"same, in eager: {kept[0]}"
     if not replays:
         return f"same, never replayed: {eager.error}"
-    return "same" if eager.error is None else f"same, raised: {eager.error}"
+    return f"same, raised: {eager.error}" if eager.error else f"same: {replays} replays"

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from textwrap import indent
 
 from .calls import calls
+from .evaluating import evaluating
 from .graphs import graph
 from .options import options
 from .source import Source
 from .steps import step
 
 TEMPLATE = '''\
+import collections
 import copy
+import types
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +40,7 @@ def run(graphed, look):
     model = Net()
 {setup}
 
-    def step(x, y, t):
+    def step({parameters}):
 {cells}{step}
 
     eager = step
@@ -45,14 +48,15 @@ def run(graphed, look):
     if graphed:
 {graphed}
     kept = []
+    static = torch.ones(4, 8)
     given = torch.Generator().manual_seed({seed})
     for call in range({calls}):
         x, y = torch.randn(2, 4, 8, generator=given)
         t = torch.randint(8, (4,), generator=given)
 {before_call}
-        found = step(x, y, t)
+        found = step({arguments})
         kept.append(found)
-        look(found=found, x=x, {watched})
+        look(found=found, {watched})
     look(kept=kept)
 '''
 
@@ -64,6 +68,8 @@ def program(seed: int, *, compiled: bool = False) -> tuple[str, float]:
     source.tolerance = 1e-3 if source.smooth else 0.0
     source.pick((step, step, graph))(source)
     options(source)
+    if source.chance(0.2) and not source.smooth:
+        evaluating(source)
     calls(source)
     source.config.append(f"set_backend('{'inductor' if compiled else 'aten'}')")
     config = [f"step.config.{call}" for call in source.config]
@@ -76,6 +82,8 @@ def program(seed: int, *, compiled: bool = False) -> tuple[str, float]:
         setup=_lines(source.setup, 1),
         cells=f"        nonlocal {', '.join(source.cells)}\n" if source.cells else "",
         step=_lines(source.step, 2),
+        parameters=", ".join(source.parameters),
+        arguments=", ".join(source.arguments),
         before_call=_lines(source.before_call, 2),
         watched=watched,
         calls=source.random.randint(8, 12),

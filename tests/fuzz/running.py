@@ -26,7 +26,7 @@ def verdict(text: str, tolerance: float) -> str:
     try:
         exec(compile(text, file, "exec"), vars(module))
         return looking.verdict(module.run, tolerance)
-    except (NameError, AttributeError) as error:  # a program that was cut too short
+    except (NameError, AttributeError, SyntaxError) as error:  # cut too short
         return f"broken: {error}"
     finally:
         torch.set_rng_state(before)

@@ -28,8 +28,11 @@ class Source:
         self.form = "step"  # or "graph", or "micro" for one with micro-batches
         self.graphed = ["step = tg.step(step)"]  # makes the step a Graph
         self.config: list[str] = []  # calls on its config
+        self.parameters = ["x, y, t"]  # of the step
+        self.arguments = ["x, y, t"]  # of its calls
         self.before_call: list[str] = []
-        self.watched: dict[str, str] = {"model": "model"}  # what is compared after each call
+        self.events: list[str] = []  # what may come between two calls, besides
+        self.watched: dict[str, str] = {"x": "x", "y": "y", "t": "t", "model": "model"}  # what is compared after each call
         self.cells: list[str] = []  # variables around the step that it assigns to
 
     def pick(self, options: Sequence[Option]) -> Option:

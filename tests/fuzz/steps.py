@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .arguments import arguments
+from .loops import LOOPS, functional, hooked
 from .losses import loss
 from .models import model
 from .optimizers import optimizer, scheduler
@@ -34,7 +36,6 @@ EXTRAS = (
     "with torch.no_grad(): total += loss",
     "total = total + loss.detach()",
     "seen.append(z.detach().mean())",
-    "seen[-1:] = [loss.detach()]",
     "table['loss'] = loss.detach()",
     "model.last = z.detach()",
     "with torch.no_grad(): z2 = torch.softmax(z, 1)",
@@ -248,9 +249,10 @@ def step(source: Source) -> None:
             "for p in model.parameters(): p.register_hook(lambda grad: grad * 0.9)"
             " if p.requires_grad else None"
         )
-    kind = source.pick(STEPS)
+    arguments(source)
+    kind = source.pick(STEPS if source.smooth or source.chance(0.6) else LOOPS)
     kind(source)
-    if kind not in (by_hand, evaluation):
+    if kind not in (by_hand, evaluation, hooked, functional):
         if schedules:
             source.step.append("scheduler.step()")
         if source.chance(0.15):
