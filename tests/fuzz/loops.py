@@ -59,7 +59,7 @@ def memory(source: Source) -> None:
         (
             ("model.memory", "model.memory = tuple(s.detach() for s in state)"),
             ("held['memory']", "held['memory'] = [s.detach() for s in state]"),
-            ("held['memory']", "for a, b in zip(held['memory'], state): a.copy_(b.detach())"),
+            ("held['memory']", "[a.copy_(b.detach()) for a, b in zip(held['memory'], state)]"),
             ("held['memory']", "held['memory'][0].data = state[0].data; held['memory'][1].mul_(0)"),
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import re
 from collections.abc import Callable, Iterator
 
 _BODIES = ("body", "orelse")
@@ -15,7 +16,9 @@ _TWINS = ("enable_amp", "set_gradient_accumulation_steps", "set_clip_grad", "set
 
 def kind(verdict: str) -> str:
     """What has to stay: ``different``, or the class of the error."""
-    return verdict.split(" at call ")[0] if verdict.startswith("raised") else verdict.split(":")[0]
+    if verdict.startswith(("raised", "different")):
+        return re.split(r" at call|: ", verdict)[0 if verdict[0] == "d" else 1]
+    return re.sub(r"\d+", "", verdict)[:90]
 
 
 def shrink(text: str, verdict: str, judge: Callable[[str], str], most: int = 400) -> str:
@@ -25,7 +28,7 @@ def shrink(text: str, verdict: str, judge: Callable[[str], str], most: int = 400
     while moved and tried < most:
         moved = False
         place = 0
-        while tried < most and (smaller := _cut(tree, place, wanted == 'different')) is not None:
+        while tried < most and (smaller := _cut(tree, place, wanted == "different")) is not None:
             tried += 1
             if kind(judge(ast.unparse(smaller))) == wanted:
                 tree, moved = smaller, True
