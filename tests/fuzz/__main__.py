@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import time
 
 import torch
@@ -35,7 +36,7 @@ def main() -> None:
             print(f"seed {seed}: {found if fault else found.splitlines()[0]}", flush=True)
         if fault:
             if not given.whole:
-                text = shrink(text, found, lambda smaller: verdict(smaller, tolerance))
+                text = shrink(text, found, functools.partial(verdict, tolerance=tolerance))
             print(alone(text, tolerance), flush=True)
     print(f"{dict(counts)} in {time.perf_counter() - start:.0f} s")
 

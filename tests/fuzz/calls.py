@@ -33,7 +33,7 @@ EVENTS = (
     "if call == {k}: optimizer.state.clear()",
     "if call == {k}: [setattr(m, 'p', 0.6) for m in model.modules() if isinstance(m, nn.Dropout)]",
     "if call == {k}: [setattr(m, 'eps', 0.1) for m in model.modules() if hasattr(m, 'eps')]",
-    "if call == {k}: [setattr(m, 'momentum', 0.5) for m in model.modules() if hasattr(m, 'momentum')]",
+    "if call == {k}: [vars(m).update(momentum=0.5) for m in model.modules() if hasattr(m, 'eps')]",
     "if call == {k}: next(model.parameters()).requires_grad_(False)",
     "if call in ({k}, {k} + 2): next(model.parameters()).requires_grad_(call == {k} + 2)",
     "if call == {k}: next(model.parameters()).data.mul_(0.5)",
@@ -42,8 +42,7 @@ EVENTS = (
     "if call == {k}: total = torch.ones(())",
     "if call == {k}: seen.clear()",
     "if call == {k}: model.register_forward_hook(lambda module, given, found: found * 0.5)",
-    "if call == {k}: optimizer.add_param_group({{'params': [('new', nn.Parameter(torch.ones(2)))]}}"
-    " if 'param_names' in optimizer.param_groups[0] else {{'params': [nn.Parameter(torch.ones(2))]}})",
+    "if call == {k}: optimizer.add_param_group({'params': [nn.Parameter(torch.ones(2))]})",
     "if call == {k}: torch.rand(5)",
     "if call == {k}: kept.clear()",
 )
@@ -53,9 +52,9 @@ def calls(source: Source) -> None:
     given = ", ".join(source.arguments)
     events = (*EVENTS, *source.events, *source.events)
     fitting = events if source.form == "step" else [e for e in events if not _unfit(source, e)]
-    source.before_call += [
-        f"{event.format(k=source.random.randint(1, 7), given=given)}" for event in source.some(fitting, 3)
-    ]
+    for event in source.some(fitting, 3):
+        line = event.replace("{k}", str(source.random.randint(1, 7))).replace("{given}", given)
+        source.before_call.append(line)
 
 
 def _unfit(source: Source, event: str) -> bool:

@@ -196,8 +196,15 @@ def residual(source: Source) -> None:
     """Something from earlier on, now and behind the next block."""
     name = source.name("r")
     source.forward.insert(source.random.randint(0, len(source.forward)), f"{name} = x")
-    join = source.pick(("x + {r}", "{r} * torch.sigmoid(x)", "torch.stack([x, {r}]).mean(0)",
-                        "torch.cat([x[:, :4], {r}[:, 4:]], 1)", "x.add({r}, alpha=0.3)"))  # fmt: skip
+    join = source.pick(
+        (
+            "x + {r}",
+            "{r} * torch.sigmoid(x)",
+            "torch.stack([x, {r}]).mean(0)",
+            "torch.cat([x[:, :4], {r}[:, 4:]], 1)",
+            "x.add({r}, alpha=0.3)",
+        )
+    )
     source.forward.append(f"x = {join.format(r=name)}")
 
 

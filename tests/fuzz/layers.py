@@ -144,7 +144,7 @@ def attribute(source: Source) -> None:
     )
     source.members.append(f"self.{name} = {value}")
     source.forward.append(line.replace("{a}", name))
-    source.events.append(f"if call >= {{k}}: model.{name} = {other}".replace("{'k'", "{{'k'").replace("5}", "5}}"))
+    source.events.append(f"if call >= {{k}}: model.{name} = {other}")
 
 
 def shaped(source: Source) -> None:
@@ -207,4 +207,16 @@ def unused(source: Source) -> None:
     source.member(source.pick(PLAIN))
 
 
-BLOCKS = (plain, plain, plain, attribute, shaped, shaped, twice, tied, untrained, checkpointed, buffered)
+BLOCKS = (
+    plain,
+    plain,
+    plain,
+    attribute,
+    shaped,
+    shaped,
+    twice,
+    tied,
+    untrained,
+    checkpointed,
+    buffered,
+)

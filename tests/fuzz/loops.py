@@ -9,8 +9,14 @@ from .source import Source
 
 def hooked(source: Source) -> None:
     """Each parameter is updated as soon as its gradient is there."""
-    update = source.pick(("p.sub_(p.grad, alpha=0.05)", "p.data.add_(p.grad, alpha=-0.01)",
-                          "p.grad.mul_(0.5)", "p.mul_(0.99).sub_(p.grad.sign(), alpha=0.01)"))  # fmt: skip
+    update = source.pick(
+        (
+            "p.sub_(p.grad, alpha=0.05)",
+            "p.data.add_(p.grad, alpha=-0.01)",
+            "p.grad.mul_(0.5)",
+            "p.mul_(0.99).sub_(p.grad.sign(), alpha=0.01)",
+        )
+    )
     source.setup += [
         "def update(p):",
         f"    with torch.no_grad(): {update}",
@@ -169,8 +175,8 @@ def turns(source: Source) -> None:
     source.setup.append("other = nn.Linear(8, 8)")
     source.watched["other"] = "other"
     optimizer(source, "moves", "other")
-    source.parameters.append("now")
-    source.arguments.append(source.pick(("call % 2 == 0", "call % 3 == 2", "call > 4")))
+    source.parameters.insert(0, "now")
+    source.arguments.insert(0, source.pick(("call % 2 == 0", "call % 3 == 2", "call > 4")))
     source.step += [
         "optimizer.zero_grad()",
         "z = other(model(x))",
@@ -185,8 +191,8 @@ def turns(source: Source) -> None:
 
 def updates(source: Source) -> None:
     """Accumulation over calls."""
-    source.parameters.append("update")
-    source.arguments.append(source.pick(("call % 2 == 1", "call % 3 == 2")))
+    source.parameters.insert(0, "update")
+    source.arguments.insert(0, source.pick(("call % 2 == 1", "call % 3 == 2")))
     source.step += [
         "z = model(x)",
         f"loss = {loss(source, 'z')} / 2",

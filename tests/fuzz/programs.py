@@ -12,7 +12,7 @@ from .options import options
 from .source import Source
 from .steps import step
 
-TEMPLATE = '''\
+TEMPLATE = """\
 import collections
 import copy
 import types
@@ -58,7 +58,7 @@ def run(graphed, look):
         kept.append(found)
         look(found=found, {watched})
     look(kept=kept)
-'''
+"""
 
 
 def program(seed: int, *, compiled: bool = False) -> tuple[str, float]:

@@ -59,7 +59,7 @@ def _twins(tree: ast.Module) -> set[int]:
     return {id(node) for root in roots for node in ast.walk(root)}
 
 
-def _changes(tree: ast.Module, kept: set[int]) -> Iterator[Callable[[], None]]:
+def _changes(tree: ast.Module, kept: set[int]) -> Iterator[Callable[[], object]]:
     nodes = [node for node in ast.walk(tree) if id(node) not in kept]
     for node in nodes:
         for field in _BODIES:
@@ -67,22 +67,27 @@ def _changes(tree: ast.Module, kept: set[int]) -> Iterator[Callable[[], None]]:
             if isinstance(body, list):
                 yield from _of_body(body, kept)
     for node in nodes:
-        if isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                yield functools.partial(node.keywords.remove, keyword)
-        if isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1:
-            for item in node.elts:
-                yield functools.partial(node.elts.remove, item)
-        if isinstance(node, ast.Dict) and len(node.keys) > 1:
-            for where in range(len(node.keys)):
+        yield from _of_expression(node)
+
+
+def _of_expression(node: ast.AST) -> Iterator[Callable[[], object]]:
+    match node:
+        case ast.Call(keywords=keywords):
+            for keyword in keywords:
+                yield functools.partial(keywords.remove, keyword)
+        case ast.List(elts=items) | ast.Tuple(elts=items) if len(items) > 1:
+            for item in items:
+                yield functools.partial(items.remove, item)
+        case ast.Dict(keys=keys) if len(keys) > 1:
+            for where in range(len(keys)):
                 yield functools.partial(_without, node, where)
-        if isinstance(node, ast.BinOp) and not isinstance(node.right, ast.Constant):
-            for operand in (node.left, node.right):
+        case ast.BinOp(left=left, right=right) if not isinstance(right, ast.Constant):
+            for operand in (left, right):
                 changes = {"left": operand, "op": ast.Add(), "right": ast.Constant(0)}
                 yield functools.partial(vars(node).update, changes)
 
 
-def _of_body(body: list[ast.stmt], kept: set[int]) -> Iterator[Callable[[], None]]:
+def _of_body(body: list[ast.stmt], kept: set[int]) -> Iterator[Callable[[], object]]:
     if len(body) > 3 and not kept:
         half = len(body) // 2
         yield functools.partial(body.__delitem__, slice(None, half))
@@ -92,9 +97,7 @@ def _of_body(body: list[ast.stmt], kept: set[int]) -> Iterator[Callable[[], None
             if len(body) > 1:
                 yield functools.partial(body.pop, where)
             if isinstance(statement, (ast.With, ast.If, ast.For)):
-                yield functools.partial(
-                    body.__setitem__, slice(where, where + 1), statement.body
-                )
+                yield functools.partial(body.__setitem__, slice(where, where + 1), statement.body)
 
 
 def _without(node: ast.Dict, where: int) -> None:

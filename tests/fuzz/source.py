@@ -32,7 +32,12 @@ class Source:
         self.arguments = ["x, y, t"]  # of its calls
         self.before_call: list[str] = []
         self.events: list[str] = []  # what may come between two calls, besides
-        self.watched: dict[str, str] = {"x": "x", "y": "y", "t": "t", "model": "model"}  # what is compared after each call
+        self.watched: dict[str, str] = {
+            "x": "x",
+            "y": "y",
+            "t": "t",
+            "model": "model",
+        }
         self.cells: list[str] = []  # variables around the step that it assigns to
 
     def pick(self, options: Sequence[Option]) -> Option:

@@ -27,7 +27,8 @@ ADJUSTMENTS = (
     "for p in {m}.parameters(): p.grad = None if p.grad is None else p.grad * 0.5",
     "for p in {m}.parameters(): p.grad is None or p.grad.add_(torch.randn_like(p), alpha=0.01)",
     "for p in {m}.parameters(): p.grad is None or p.grad.data.clamp_(-0.1, 0.1)",
-    "norm = torch.nn.utils.get_total_norm([p.grad for p in {m}.parameters() if p.grad is not None])",
+    "norm = torch.nn.utils.get_total_norm([p.grad for p in {m}.parameters() "
+    "if p.grad is not None])",
     "torch._foreach_mul_([p.grad for p in {m}.parameters() if p.grad is not None], 0.9)",
 )
 
@@ -191,7 +192,9 @@ def carried(source: Source) -> None:
 
 def scaled(source: Source) -> None:
     size = source.pick(("8.0", "1024.0", "2.0 ** 120"))
-    source.setup.append(f"scaler = torch.amp.GradScaler('cpu', init_scale={size}, growth_interval=3)")
+    source.setup.append(
+        f"scaler = torch.amp.GradScaler('cpu', init_scale={size}, growth_interval=3)"
+    )
     source.watched["scaler"] = "scaler"
     clip = ["scaler.unscale_(optimizer)", *adjust(source)] if source.chance(0.5) else []
     source.step += [
