@@ -78,4 +78,9 @@ def optimizer(source: Source, name: str, model: str) -> str:
 def scheduler(source: Source, name: str, optimizer: str) -> None:
     made = source.pick(SCHEDULERS).format(o=optimizer)
     source.setup.append(f"{name} = torch.optim.lr_scheduler.{made}")
+    source.events += [
+        f"if call == {{k}}: {name}.step()",
+        f"if call == {{k}}: {name}.load_state_dict({name}.state_dict())",
+        f"if call == {{k}}: {name}.base_lrs[0] = 0.5",
+    ]
     source.watched[name] = name

@@ -196,6 +196,11 @@ def scaled(source: Source) -> None:
         f"scaler = torch.amp.GradScaler('cpu', init_scale={size}, growth_interval=3)"
     )
     source.watched["scaler"] = "scaler"
+    source.events += [
+        "if call == {k}: scaler.update(4.0)",
+        "if call == {k}: scaler.load_state_dict(scaler.state_dict() | {'scale': 16.0})",
+        "if call == {k}: scaler.set_backoff_factor(0.25)",
+    ]
     clip = ["scaler.unscale_(optimizer)", *adjust(source)] if source.chance(0.5) else []
     source.step += [
         zero(source),
@@ -253,6 +258,10 @@ def step(source: Source) -> None:
             " if p.requires_grad else None"
         )
     arguments(source)
+    if source.chance(0.08) and not source.smooth:
+        dtype = source.pick(("double", "double", "bfloat16"))
+        source.setup.append(f"model.{dtype}()")
+        source.step.append(f"x, y = x.{dtype}(), y.{dtype}()")
     kind = source.pick(STEPS if source.smooth or source.chance(0.6) else LOOPS)
     kind(source)
     if kind not in (by_hand, evaluation, hooked, functional):
