@@ -64,6 +64,6 @@ def calls(source: Source) -> None:
 
 def _unfit(source: Source, event: str) -> bool:
     """What only a step in eager's own form does: ``eager`` is no twin, micro-batches need rows."""
-    words = ("eager(", "requires_grad_()", "total", "seen.")
+    words = ("eager(", "requires_grad_()", "total", "seen.", "scheduler.step()")
     rows = ("[:3]", "[:2]") if source.form == "micro" else ()
     return any(word in event for word in words + rows)
