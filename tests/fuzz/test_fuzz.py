@@ -14,6 +14,8 @@ KNOWN: dict[int, str] = {
     142: "gradient_before_a_scaled_call",
     515: "rrelu_of_a_transposed_input",
     609: "buffer_under_inference_mode",
+    772: "gradient_before_a_scaled_call",
+    788: "lstm_without_grad",
 }
 
 
