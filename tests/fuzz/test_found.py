@@ -29,6 +29,18 @@ def lstm_without_grad(graphed, look):
         look(found=evaluate(torch.randn(2, 1, 2)))
 
 
+def lstm_dropout_under_inference_mode(graphed, look):
+    lstm = nn.LSTM(2, 1, num_layers=2, dropout=0.2)
+
+    def evaluate(x):
+        with torch.inference_mode():
+            return lstm(x)[0]
+
+    evaluate = graph_of(evaluate, graphed)
+    for _ in range(8):
+        look(found=evaluate(torch.randn(4, 4, 2)))
+
+
 def total_that_starts_again(graphed, look):
     total = torch.zeros(())
 
@@ -170,6 +182,7 @@ def known(run, fault):
     "run",
     [
         known(lstm_without_grad, fault="its program runs in another grad mode: other last bits"),
+        known(lstm_dropout_under_inference_mode, fault="the first call leaves other random state"),
         known(buffer_under_inference_mode, fault="StepFailed: writes an inference tensor"),
         total_that_starts_again,
         known(rrelu_of_a_transposed_input, fault="the result has other strides: not confirmed"),

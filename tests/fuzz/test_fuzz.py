@@ -16,6 +16,8 @@ KNOWN: dict[int, str] = {
     609: "buffer_under_inference_mode",
     772: "gradient_before_a_scaled_call",
     788: "lstm_without_grad",
+    849: "lstm_dropout_under_inference_mode",
+    857: "gradient_before_a_scaled_call",
 }
 
 
