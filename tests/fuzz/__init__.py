@@ -1,0 +1,1 @@
+"""Random small training programs, each run in eager and by torchgraph, and compared."""
