@@ -1,0 +1,299 @@
+"""Hostile steps: each runs in eager, and beside it by ``tg.step`` or as a `Graph`; all must agree.
+
+A case is a function that makes a `Play` anew for each contender. After every call the result, the
+arguments, what is watched and the random states are eager's bits, or the call raised the error
+that the case names and has changed nothing; with `set_fallback` all calls are then eager's.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import torchgraph as tg
+from tests.support import same_bits
+from torchgraph.counters import counters
+from torchgraph.errors import ConfirmWarning, EagerWarning, GraphWarning
+
+Leaves = dict[str, Any]
+Calls = Sequence[tuple[Any, ...]]
+
+
+def pairs(number: int = 9, rows: int = 5) -> Calls:
+    """The arguments of so many calls: inputs and targets."""
+    return [(torch.randn(rows, 4), torch.randn(rows, 2)) for _ in range(number)]
+
+
+def singles(number: int = 9, *shape: int) -> Calls:
+    """One tensor for each call."""
+    return [(torch.randn(shape or (5, 4)),) for _ in range(number)]
+
+
+@dataclass
+class Play:
+    """A step, what it is called with, and what happens between the calls."""
+
+    step: Callable[..., Any]
+    watched: Any = ()
+    """All that the step changes: tensors, modules, optimizers, containers, functions that tell."""
+    before: Mapping[int, Callable[[], Any]] = field(default_factory=dict)
+    """By the number of a call, from 0, what is done before it. Programs serve from 2, 3 or 4 on."""
+    calls: Calls = field(default_factory=pairs)
+    around: Callable[[Callable[[], Any]], Any] = lambda call: call()
+    """What surrounds each call."""
+
+
+class Outcome(NamedTuple):
+    """One call: all that there was before and after it, and what was raised."""
+
+    before: Leaves
+    after: Leaves
+    raised: BaseException | None
+
+
+class Run(NamedTuple):
+    """All calls of a play."""
+
+    outcomes: list[Outcome]
+    results: list[Leaves]
+    """What was returned, as it is at the end."""
+    told: list[Warning]
+    served: int
+    """The calls that programs have served."""
+
+
+class Case(NamedTuple):
+    """A play, and what is expected of it."""
+
+    make: Callable[[], Play]
+    form: Callable[[Play], Callable[..., Any]]
+    refused: type[Exception] | None
+
+    def check(self) -> None:
+        """Raises AssertionError where this form is neither eager nor refused as it should be."""
+        expected = perform(self.make, eager)
+        if self.refused:
+            _check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
+            _check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
+            return
+        found = perform(self.make, self.form)
+        _check_same(expected, found)
+        assert found.served or any(isinstance(one, EagerWarning) for one in found.told), "unserved"
+
+
+def eager(play: Play) -> Callable[..., Any]:
+    """The step itself."""
+    return play.step
+
+
+def step(play: Play, fallback: str = "error") -> Callable[..., Any]:
+    """By ``tg.step``."""
+    made = tg.step(play.step)
+    made.config.set_fallback(fallback)
+    return made
+
+
+def graph(play: Play, fallback: str = "error") -> Callable[..., Any]:
+    """As the `build` of a Graph that holds the modules."""
+
+    class Hostile(tg.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, module in enumerate(play.watched):
+                if isinstance(module, nn.Module):
+                    setattr(self, f"module{number}", module)
+
+        def build(self, *args: Any) -> Any:
+            return play.step(*args)
+
+    made = Hostile()
+    made.config.set_fallback(fallback)
+    return made
+
+
+def perform(
+    make: Callable[[], Play],
+    form: Callable[[Play], Callable[..., Any]],
+    until: type[Exception] | tuple[()] = (),
+) -> Run:
+    """Make the play in this form, from the same seeds; until a call raises ``until``."""
+    _seed()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        play, served = make(), counters.replays
+        called, outcomes, results = form(play), [], []
+        for number, args in enumerate(play.calls):
+            play.before.get(number, lambda: None)()
+            before, result, raised = world(play, args), None, None
+            try:
+                result = play.around(partial(called, *args))
+            except (Exception, KeyboardInterrupt) as error:
+                raised = error
+            results.append(result)
+            after = {**world(play, args), **dict(leaves(result, "result", grads=False))}
+            outcomes.append(Outcome(before, after, raised))
+            if until and isinstance(raised, until):
+                break
+    kept = [dict(leaves(result, "result", grads=False)) for result in results]
+    return Run(outcomes, kept, [one.message for one in told], counters.replays - served)
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def world(play: Play, args: Any) -> Leaves:
+    """A copy of what a call may change."""
+    states = {"torch": torch.get_rng_state(), "random": random.getstate()}
+    states["numpy"] = np.random.get_state()[1].tobytes()
+    return dict(leaves({"watched": play.watched, "arguments": args, **states}))
+
+
+def leaves(value: Any, path: str = "", grads: bool = True) -> Iterator[tuple[str, Any]]:
+    """What there is in it, by path: copies of tensors and gradients, plain values, types."""
+    if isinstance(value, torch.Tensor):
+        yield path, value.detach().clone(memory_format=torch.preserve_format)
+        if grads and value.is_leaf:
+            yield from leaves((value.requires_grad, value.grad), f"{path}.grad")
+        return
+    parts = _parts(value)
+    yield path, value if parts is None else type(value).__name__
+    for key, part in (parts or {}).items():
+        yield from leaves(part, f"{path}.{key}", grads)
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    if isinstance(value, nn.Module):
+        modes = {f"{name} training": one.training for name, one in value.named_modules()}
+        return {**dict(value.named_parameters()), **dict(value.named_buffers()), **modes}
+    if isinstance(value, torch.optim.Optimizer):
+        state = value.state_dict()
+        return {**state, "state": dict(sorted(state["state"].items()))}
+    if hasattr(value, "state_dict"):
+        return value.state_dict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (list, tuple, deque)) and len(value) < 600:
+        return dict(enumerate(value))
+    if isinstance(value, (set, frozenset)):
+        return dict(enumerate(sorted(value, key=repr)))
+    if callable(value) and hasattr(value, "__code__"):
+        return {"()": value()}
+    return dict(vars(value)) if hasattr(value, "__dict__") and not callable(value) else None
+
+
+def _check_same(expected: Run, found: Run) -> None:
+    """Every call leaves what eager leaves, and says nothing that eager does not say."""
+    for number, (left, right) in enumerate(zip(expected.outcomes, found.outcomes, strict=True)):
+        if repr(left.raised) != repr(right.raised):
+            text = f"call {number} raised {right.raised!r}, not {left.raised!r}"
+            raise AssertionError(text) from right.raised
+        assert not (why := _difference(left.before, right.before)), f"before call {number}: {why}"
+        assert not (why := _difference(left.after, right.after)), f"call {number}: {why}"
+    for number, now in enumerate(found.results):
+        then = {key: found.outcomes[number].after[key] for key in now}
+        if why := _difference(expected.results[number], now):
+            assert not _difference(then, now), f"the result of call {number} was changed: {why}"
+    said = {str(one) for one in expected.told}
+    strange = [one for one in found.told if not isinstance(one, GraphWarning)]
+    assert not [one for one in strange if str(one) not in said]
+    assert not [one for one in found.told if isinstance(one, ConfirmWarning)]
+
+
+def _check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
+    """Call 0 or 1 raises and changes nothing; the one before it is eager's."""
+    last = len(found.outcomes) - 1
+    before, after, raised = found.outcomes[last]
+    assert isinstance(raised, refused), f"never raised {refused.__name__}"
+    assert last < 2, f"call {last} raised {raised!r}"
+    after.pop("result")
+    assert not (why := _difference(before, after)), f"call {last} was refused, and changed {why}"
+    if last:
+        assert not (why := _difference(expected.outcomes[0].after, found.outcomes[0].after)), why
+
+
+def _difference(left: Leaves, right: Leaves) -> str:
+    """The first path where they are not the same, and both values; empty if there is none."""
+    for path in [*left, *(path for path in right if path not in left)]:
+        one, other = (side.get(path, "nothing") for side in (left, right))
+        if not (same_bits(one, other) or repr(one) == repr(other) == "nan"):
+            return f"{path}: eager has {one}, this {other}"
+    return ""
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+
+class Cases(list[Any]):
+    """Those of an area: parameters of its test."""
+
+    def __call__(
+        self,
+        make: Callable[[], Play] | None = None,
+        *,
+        refused: type[Exception] | None = None,
+        fault: str | dict[str, str] | None = None,
+        forms: str = "step",
+    ) -> Any:
+        """Decorator of the function that makes the play.
+
+        Args:
+            refused: the error that the first or the second call raises.
+            fault: of torchgraph, known and not yet mended; in all forms, or by form.
+            forms: "step", "graph", or both.
+        """
+        if make is None:
+            return partial(self, refused=refused, fault=fault, forms=forms)
+        for form in forms.split():
+            why = fault.get(form) if isinstance(fault, dict) else fault
+            marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+            case = Case(make, {"step": step, "graph": graph}[form], refused)
+            self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
+        return make
+
+
+# --- what the plays are made of -------------------------------------------------------------------
+
+
+def net() -> nn.Module:
+    """Small, with parameters alone."""
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """With a state."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def trains(
+    model: nn.Module,
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    **more: Any,
+) -> Play:
+    """The usual loop: ``loss(x, y)``, the mean of squares if none is given, is minimized."""
+    optimizer = optimizer or sgd(model)
+    loss = loss or (lambda x, y: functional.mse_loss(model(x), y))
+
+    def body(x, y):
+        optimizer.zero_grad()
+        value = loss(x, y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    watched = [model, optimizer, *more.pop("watched", ())]
+    return Play(body, watched, **more)
