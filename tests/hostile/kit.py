@@ -89,7 +89,7 @@ class Case(NamedTuple):
             return
         found = perform(self.make, self.form)
         _check_same(expected, found)
-        assert found.served or any(isinstance(one, EagerWarning) for one in found.told), "unserved"
+        assert found.served or any(isinstance(one, EagerWarning) for one in found.told), found.told
 
 
 def eager(play: Play) -> Callable[..., Any]:
@@ -166,8 +166,8 @@ def leaves(value: Any, path: str = "", grads: bool = True) -> Iterator[tuple[str
     """What there is in it, by path: copies of tensors and gradients, plain values, types."""
     if isinstance(value, torch.Tensor):
         yield path, value.detach().clone(memory_format=torch.preserve_format)
-        if grads and value.is_leaf:
-            yield from leaves((value.requires_grad, value.grad), f"{path}.grad")
+        if grads and value.is_leaf and value.requires_grad:
+            yield from leaves((True, value.grad), f"{path}.grad")
         return
     parts = _parts(value)
     yield path, value if parts is None else type(value).__name__
@@ -180,8 +180,11 @@ def _parts(value: Any) -> dict[Any, Any] | None:
         modes = {f"{name} training": one.training for name, one in value.named_modules()}
         return {**dict(value.named_parameters()), **dict(value.named_buffers()), **modes}
     if isinstance(value, torch.optim.Optimizer):
-        state = value.state_dict()
-        return {**state, "state": dict(sorted(state["state"].items()))}
+        held = [one for group in value.param_groups for one in group["params"]]
+        return {
+            "groups": value.param_groups,
+            "state": [dict(value.state[one]) for one in held if one in value.state],
+        }
     if hasattr(value, "state_dict"):
         return value.state_dict()
     if isinstance(value, Mapping):
@@ -229,7 +232,8 @@ def _difference(left: Leaves, right: Leaves) -> str:
     """The first path where they are not the same, and both values; empty if there is none."""
     for path in [*left, *(path for path in right if path not in left)]:
         one, other = (side.get(path, "nothing") for side in (left, right))
-        if not (same_bits(one, other) or repr(one) == repr(other) == "nan"):
+        same = type(one) is type(other) and same_bits(one, other)
+        if not (same or repr(one) == repr(other) == "nan"):
             return f"{path}: eager has {one}, this {other}"
     return ""
 
