@@ -1,16 +1,43 @@
-"""Numbers and containers that Python reads, and that change between calls."""
+"""Numbers and objects that Python reads by name, and that change between calls."""
 
 from __future__ import annotations
 
-import pytest
+import enum
+import functools
+import sys
+import types
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
-from tests.hostile.kit import Cases, net, trains
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.hostile.kit import Cases, Play, net, singles, trains
 
 case = Cases()
+SCALE = 1.0
+TABLE = {"scale": [1.0, 2.0]}
+
+
+def reads(read, change, **more):
+    """``x * read()``; ``change`` is done before call 5 and, where it can be, undone before 8."""
+    return Play(lambda x: x * read(), before={5: change}, calls=singles(10), **more)
+
+
+def module_of(source):
+    """A module made of text, as a user's own file is."""
+    made = types.ModuleType("settings_of_the_user")
+    exec(source, vars(made))
+    return made
+
+
+# --- names ----------------------------------------------------------------------------------------
 
 
 @case(forms="step graph")
-def closure_number():
+def a_closure_number():
     model, scale = net(), 1.0
 
     def change():
@@ -18,6 +45,448 @@ def closure_number():
         scale = 3.0
 
     return trains(model, lambda x, y: (model(x) - y).square().mean() * scale, before={5: change})
+
+
+@case(forms="step graph")
+def a_global():
+    def step(x):
+        return x * SCALE
+
+    def change(value):
+        globals()["SCALE"] = value
+
+    return Play(step, before={0: lambda: change(1.0), 5: lambda: change(2.0)}, calls=singles())
+
+
+@case
+def a_global_of_another_module():
+    other = module_of("factor = 1.0\ndef scaled(x):\n    return x * factor\n")
+    return Play(
+        lambda x: other.scaled(x),
+        before={5: lambda: setattr(other, "factor", 2.0)},
+        calls=singles(),
+    )
+
+
+@case(fault="a name that is computed is not looked at")
+def a_global_that_appears_later():
+    other = module_of("def scaled(x):\n    return x * globals().get('factor', 1.0)\n")
+    return Play(
+        lambda x: other.scaled(x),
+        before={5: lambda: setattr(other, "factor", 2.0)},
+        calls=singles(),
+    )
+
+
+@case
+def a_builtin_that_is_shadowed():
+    other = module_of("def scaled(x):\n    return x * abs(-1.0)\n")
+    change = {5: lambda: setattr(other, "abs", lambda value: value)}
+    return Play(lambda x: other.scaled(x), before=change, calls=singles())
+
+
+@case
+def an_attribute_that_falls_back_to_the_class():
+    class Config:
+        scale = 1.0
+
+    config = Config()
+    config.scale = 2.0
+    change = {4: lambda: delattr(config, "scale"), 6: lambda: setattr(Config, "scale", 5.0)}
+    return Play(lambda x: x * config.scale, before=change, calls=singles(11))
+
+
+@case
+def an_attribute_by_getattr_with_a_default():
+    config = SimpleNamespace()
+    return reads(lambda: getattr(config, "scale", 1.0), lambda: setattr(config, "scale", 2.0))
+
+
+@case
+def an_attribute_that_hasattr_asks_for():
+    config = SimpleNamespace()
+    return reads(
+        lambda: 2.0 if hasattr(config, "fast") else 1.0, lambda: setattr(config, "fast", 0)
+    )
+
+
+@case
+def an_attribute_by_a_computed_name():
+    config, names = SimpleNamespace(a=1.0, b=2.0), {"now": "a"}
+    return reads(lambda: getattr(config, names["now"]), lambda: names.update(now="b"))
+
+
+@case
+def the_attribute_of_a_computed_name():
+    config = SimpleNamespace(layer_0=1.0, layer_1=2.0)
+
+    def step(x):
+        for number in range(2):
+            x = x * getattr(config, f"layer_{number}")
+        return x
+
+    return Play(step, before={5: lambda: setattr(config, "layer_1", 5.0)}, calls=singles())
+
+
+@case
+def vars_of_an_object():
+    config = SimpleNamespace(a=1.0, b=2.0)
+    return reads(lambda: sum(vars(config).values()), lambda: setattr(config, "b", 5.0))
+
+
+@case
+def slots():
+    class Config:
+        __slots__ = ("scale",)
+
+    config = Config()
+    config.scale = 1.0
+    return reads(lambda: config.scale, lambda: setattr(config, "scale", 2.0))
+
+
+@case
+def a_property_over_a_private_name():
+    class Config:
+        def __init__(self):
+            self._scale = 1.0
+
+        @property
+        def scale(self):
+            return self._scale * 2
+
+    config = Config()
+    return reads(lambda: config.scale, lambda: setattr(config, "_scale", 2.0))
+
+
+@case
+def a_cached_property_dropped():
+    class Config:
+        base = 1.0
+
+        @functools.cached_property
+        def scale(self):
+            return self.base * 2
+
+    config = Config()
+
+    def change():
+        Config.base = 3.0
+        del config.__dict__["scale"]
+
+    return reads(lambda: config.scale, change)
+
+
+@case
+def an_object_with_getattr():
+    class Config:
+        def __init__(self):
+            self.__dict__["held"] = {"scale": 1.0}
+
+        def __getattr__(self, name):
+            return self.held[name]
+
+    config = Config()
+    return reads(lambda: config.scale, lambda: config.held.update(scale=2.0))
+
+
+@case
+def an_object_with_getitem():
+    class Config:
+        def __init__(self):
+            self.held = [1.0, 2.0]
+
+        def __getitem__(self, key):
+            return self.held[key]
+
+    config = Config()
+    return reads(lambda: config[0], lambda: config.held.reverse())
+
+
+@case
+def a_descriptor():
+    class Field:
+        value = 1.0
+
+        def __get__(self, owner, cls):
+            return self.value
+
+    class Config:
+        scale = Field()
+
+    config = Config()
+    return reads(lambda: config.scale, lambda: setattr(Field, "value", 2.0))
+
+
+@case
+def a_static_and_a_class_method():
+    class Config:
+        scale = 1.0
+
+        @staticmethod
+        def twice():
+            return 2.0
+
+        @classmethod
+        def scaled(cls):
+            return cls.scale * cls.twice()
+
+    change = {
+        5: lambda: setattr(Config, "twice", lambda: 3.0),
+        7: lambda: setattr(Config, "scale", 4.0),
+    }
+    return Play(lambda x: x * Config.scaled(), before=change, calls=singles(12))
+
+
+@case
+def defaults_of_a_function():
+    def scaled(x, by=1.0, *, then=1.0):
+        return x * by + then
+
+    def change():
+        scaled.__defaults__ = (2.0,)
+
+    changes = {5: change, 7: lambda: scaled.__kwdefaults__.update(then=3.0)}
+    return Play(lambda x: scaled(x), before=changes, calls=singles(12))
+
+
+@case
+def a_mutable_default():
+    def scaled(x, by=[1.0]):  # noqa: B006 - that is the case
+        return x * by[0]
+
+    return Play(
+        lambda x: scaled(x),
+        before={5: lambda: scaled.__defaults__[0].append(2.0) or scaled.__defaults__[0].reverse()},
+        calls=singles(),
+    )
+
+
+@case
+def an_attribute_of_a_function():
+    def scaled(x):
+        return x * scaled.by
+
+    scaled.by = 1.0
+    return Play(
+        lambda x: scaled(x), before={5: lambda: setattr(scaled, "by", 2.0)}, calls=singles()
+    )
+
+
+@case
+def keywords_of_a_partial():
+    held = {"f": functools.partial(torch.mul, other=2.0)}
+    return Play(
+        lambda x: held["f"](x),
+        before={5: lambda: held.update(f=functools.partial(torch.mul, other=3.0))},
+        calls=singles(),
+    )
+
+
+@case
+def a_cell_changed_through_another_function():
+    def make():
+        value = 1.0
+
+        def read():
+            return value
+
+        def write(new):
+            nonlocal value
+            value = new
+
+        return read, write
+
+    read, write = make()
+    return reads(read, lambda: write(2.0))
+
+
+@case
+def a_function_in_a_dict():
+    activations = {"act": torch.relu}
+    return Play(
+        lambda x: activations["act"](x),
+        before={5: lambda: activations.update(act=torch.tanh)},
+        calls=singles(),
+    )
+
+
+@case
+def an_enum_chosen():
+    class Mode(enum.Enum):
+        SUM = 1
+        MEAN = 2
+
+    config = SimpleNamespace(mode=Mode.SUM)
+
+    def step(x):
+        return x.sum() if config.mode is Mode.SUM else x.mean()
+
+    return Play(step, before={5: lambda: setattr(config, "mode", Mode.MEAN)}, calls=singles())
+
+
+@case
+def flags_combined():
+    class Flag(enum.Flag):
+        A = enum.auto()
+        B = enum.auto()
+
+    config = SimpleNamespace(flags=Flag.A)
+
+    def step(x):
+        return x * 2 if Flag.B in config.flags else x + 1
+
+    return Play(
+        step, before={5: lambda: setattr(config, "flags", Flag.A | Flag.B)}, calls=singles()
+    )
+
+
+@case
+def a_nested_dataclass():
+    @dataclass
+    class Inner:
+        values: list = field(default_factory=lambda: [1.0])
+
+    @dataclass
+    class Outer:
+        inner: Inner = field(default_factory=Inner)
+
+    config = Outer()
+    changes = {
+        5: lambda: config.inner.values.append(2.0),
+        7: lambda: setattr(config, "inner", Inner([7.0])),
+    }
+    return Play(lambda x: x * sum(config.inner.values), before=changes, calls=singles(12))
+
+
+@case
+def a_frozen_dataclass_replaced():
+    @dataclass(frozen=True)
+    class Config:
+        scale: float = 1.0
+
+    held = [Config()]
+    return reads(lambda: held[0].scale, lambda: held.__setitem__(0, Config(2.0)))
+
+
+@case
+def true_and_one():
+    config = SimpleNamespace(flag=True)
+
+    def step(x):
+        return x * 2 if config.flag is True else x * 3
+
+    return Play(step, before={5: lambda: setattr(config, "flag", 1)}, calls=singles())
+
+
+@case
+def zero_and_minus_zero():
+    config = SimpleNamespace(zero=0.0)
+    return Play(
+        lambda x: 1 / (x * 0 + config.zero).abs().mul(-1).add(config.zero),
+        before={5: lambda: setattr(config, "zero", -0.0)},
+        calls=singles(),
+    )
+
+
+@case
+def a_minus_zero_alone():
+    config = SimpleNamespace(zero=0.0)
+    change = {5: lambda: setattr(config, "zero", -0.0)}
+    return Play(
+        lambda x: torch.full((2,), config.zero) + x.sum() * -0.0,
+        before=change,
+        calls=[(torch.ones(3),)] * 9,
+    )
+
+
+@case
+def an_int_that_becomes_a_float():
+    config = SimpleNamespace(by=2)
+    calls = [(torch.arange(1, 5),) for _ in range(9)]
+    return Play(
+        lambda x: x * config.by, before={5: lambda: setattr(config, "by", 2.0)}, calls=calls
+    )
+
+
+@case
+def nan_in_a_config():
+    config = SimpleNamespace(fill=float("nan"))
+    change = {6: lambda: setattr(config, "fill", 1.0)}
+    return Play(lambda x: x + config.fill, before=change, calls=singles())
+
+
+@case
+def a_huge_integer():
+    config = SimpleNamespace(seed=2**70)
+    return reads(lambda: config.seed % 7, lambda: setattr(config, "seed", 2**70 + 1))
+
+
+@case
+def a_subclass_of_float():
+    class Rate(float):
+        factor = 1.0
+
+        def value(self):
+            return float(self) * self.factor
+
+    rate = Rate(2.0)
+    return reads(lambda: rate.value(), lambda: setattr(rate, "factor", 3.0))
+
+
+@case
+def the_recursion_limit():
+    return Play(lambda x: x * (1.0 if sys.getrecursionlimit() else 2.0), calls=singles())
+
+
+@case
+def a_label_smoothing_attribute():
+    criterion = nn.CrossEntropyLoss()
+    model = net()
+    targets = torch.tensor([0, 1, 0, 1, 1])
+    change = {5: lambda: setattr(criterion, "label_smoothing", 0.2)}
+    return trains(model, lambda x, y: criterion(model(x), targets), before=change)
+
+
+@case
+def a_dropout_probability():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    changes = {5: lambda: setattr(model[1], "p", 0.1), 7: lambda: setattr(model[1], "p", 0.0)}
+    return trains(model, before=changes)
+
+
+@case
+def a_momentum_of_a_norm():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    changes = {
+        5: lambda: setattr(model[1], "momentum", None),
+        7: lambda: setattr(model[1], "eps", 1.0),
+    }
+    return trains(model, before=changes)
+
+
+@case
+def the_stride_of_a_convolution():
+    model = nn.Conv1d(5, 2, 2)
+    return Play(lambda x: model(x), [model], {5: lambda: setattr(model, "stride", (2,))}, singles())
+
+
+@case
+def the_padding_index_and_norm_of_an_embedding():
+    model = nn.Embedding(6, 3)
+    calls = [(torch.randint(0, 6, (4,)),) for _ in range(9)]
+    return Play(lambda x: model(x), [model], {5: lambda: setattr(model, "max_norm", 0.5)}, calls)
+
+
+@case
+def functional_flags():
+    return Play(
+        lambda x: functional.dropout(x, 0.5, training=TABLE["scale"][0] > 1),
+        before={
+            0: lambda: TABLE.update(scale=[1.0]),
+            5: lambda: TABLE["scale"].__setitem__(0, 2.0),
+        },
+        calls=singles(),
+    )
 
 
 @pytest.mark.parametrize("case", case)
