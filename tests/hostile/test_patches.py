@@ -128,7 +128,7 @@ def the_class_of_an_instance():
     return trains(model, before={5: lambda: setattr(model, "__class__", Triples)})
 
 
-@case
+@case(fault="the code is not looked at")
 def the_code_of_a_function():
     def scale(x):
         return x * 2
@@ -143,7 +143,7 @@ def the_code_of_a_function():
     )
 
 
-@case
+@case(fault="the code is not looked at")
 def the_code_of_the_step():
     def step(x):
         return x * 2
@@ -156,7 +156,7 @@ def the_code_of_the_step():
     )
 
 
-@case
+@case(fault="special methods are not looked at")
 def a_plain_objects_method():
     class Loss:
         def __call__(self, x):
@@ -173,7 +173,7 @@ def a_plain_objects_method():
     return Play(lambda x: loss(x), before=change, calls=singles(12))
 
 
-@case
+@case(fault="special methods are not looked at")
 def a_plain_objects_operator():
     class Weight:
         def __init__(self, value):
@@ -212,7 +212,7 @@ def a_function_that_a_function_calls():
     )
 
 
-@case
+@case(fault="torch's functions are not looked at")
 def a_function_of_torch_called_by_the_step():
     def step(x):
         return functional.gelu(x)
@@ -449,7 +449,7 @@ def a_step_hook_that_reads_a_number():
     return trains(model, optimizer=optimizer, before={5: lambda: setattr(held, "by", 3.0)})
 
 
-@case
+@case(fault="these hooks are not looked at")
 def a_hook_after_accumulation():
     model, hooks = net(), []
 
