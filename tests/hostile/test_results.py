@@ -548,7 +548,7 @@ def the_gradient_of_an_input():
     return Play(step, [model], calls=calls)
 
 
-@case(refused=NoProgram)
+@case(refused=NoProgram, fault="the refused call has added to the gradients")
 def one_input_again_and_again():
     model = net()
     x, y = pairs(1)[0]
