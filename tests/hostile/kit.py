@@ -82,6 +82,10 @@ class Run(NamedTuple):
     served: int
     """The calls that programs have served."""
 
+    def until(self, number: int) -> Run:
+        """The calls before this one."""
+        return self._replace(outcomes=self.outcomes[:number], results=self.results[:number])
+
 
 class Case(NamedTuple):
     """A play, and what is expected of it."""
@@ -89,6 +93,7 @@ class Case(NamedTuple):
     make: Callable[[], Play]
     form: Callable[[Play], Callable[..., Any]]
     refused: type[Exception] | None
+    fails: type[Exception] | None
 
     def check(self) -> None:
         """Raises AssertionError where this form is neither eager nor refused as it should be."""
@@ -97,6 +102,9 @@ class Case(NamedTuple):
             _check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
             if issubclass(self.refused, NoProgram):
                 _check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
+            return
+        if self.fails:
+            _check_failure(expected, perform(self.make, self.form, self.fails), self.fails)
             return
         found = perform(self.make, self.form)
         _check_same(expected, found)
@@ -219,7 +227,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
 def _check_same(expected: Run, found: Run) -> None:
     """Every call leaves what eager leaves, and says nothing that eager does not say."""
     for number, (left, right) in enumerate(zip(expected.outcomes, found.outcomes, strict=True)):
-        if repr(left.raised) != repr(right.raised):
+        if type(left.raised) is not type(right.raised):
             text = f"call {number} raised {right.raised!r}, not {left.raised!r}"
             raise AssertionError(text) from right.raised
         assert not (why := _difference(left.before, right.before)), f"before call {number}: {why}"
@@ -246,6 +254,18 @@ def _check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
         assert not (why := _difference(expected.outcomes[0].after, found.outcomes[0].after)), why
 
 
+def _check_failure(expected: Run, found: Run, fails: type[Exception]) -> None:
+    """A later call raises this error where eager raises one; those before it are eager's."""
+    last = len(found.outcomes) - 1
+    before, after, raised = found.outcomes[last]
+    assert isinstance(raised, fails), f"never raised {fails.__name__}"
+    assert expected.outcomes[last].raised, f"eager does not raise in call {last}"
+    _check_same(expected.until(last), found.until(last))
+    if "Nothing was updated" in str(raised):
+        after.pop("result")
+        assert not (why := _difference(before, after)), f"call {last} failed, and changed {why}"
+
+
 def _difference(left: Leaves, right: Leaves) -> str:
     """The first path where they are not the same, and both values; empty if there is none."""
     for path in [*left, *(path for path in right if path not in left)]:
@@ -267,6 +287,7 @@ class Cases(list[Any]):
         make: Callable[[], Play] | None = None,
         *,
         refused: type[Exception] | None = None,
+        fails: type[Exception] | None = None,
         fault: str | dict[str, str] | None = None,
         forms: str = "step",
     ) -> Any:
@@ -274,15 +295,16 @@ class Cases(list[Any]):
 
         Args:
             refused: the error that the first or the second call raises.
+            fails: the error that a later call raises where eager raises its own.
             fault: of torchgraph, known and not yet mended; in all forms, or by form.
             forms: "step", "graph", or both.
         """
         if make is None:
-            return partial(self, refused=refused, fault=fault, forms=forms)
+            return partial(self, refused=refused, fails=fails, fault=fault, forms=forms)
         for form in forms.split():
             why = fault.get(form) if isinstance(fault, dict) else fault
             marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
-            case = Case(make, {"step": step, "graph": graph}[form], refused)
+            case = Case(make, {"step": step, "graph": graph}[form], refused, fails)
             self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
         return make
 
