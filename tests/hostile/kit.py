@@ -289,7 +289,7 @@ class Cases(list[Any]):
         refused: type[Exception] | None = None,
         fails: type[Exception] | None = None,
         fault: str | dict[str, str] | None = None,
-        forms: str = "step",
+        forms: str = "step graph",
     ) -> Any:
         """Decorator of the function that makes the play.
 

@@ -28,7 +28,7 @@ def turns(step, *, at=6, number=12, watched=(), **more):
 # --- branches -------------------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def a_branch():
     return turns(lambda x: x * 2 if x.sum() > 0 else x + 1)
 
@@ -236,7 +236,7 @@ def an_index_of_a_value():
     return Play(lambda x: x[int(x[:, 0].argmax())], calls=singles(14))
 
 
-@case(fault="documented: read once, part of the program")
+@case
 def a_tensor_as_an_index_in_a_list():
     calls = [(torch.ones(5, 6), torch.tensor(n // 5)) for n in range(14)]
     return Play(lambda x, t: (x * torch.arange(6))[:, [t, 0]], calls=calls)
@@ -349,7 +349,7 @@ def an_assertion():
     return turns(step)
 
 
-@case
+@case(forms="step")
 def an_assertion_after_a_write():
     held = torch.zeros(4)
 
@@ -396,7 +396,7 @@ def raised_after_the_update():
     return turns(step, watched=[model, optimizer])
 
 
-@case
+@case(forms="step")
 def raised_in_the_first_call():
     model = net()
     optimizer = sgd(model)
@@ -426,7 +426,7 @@ def raised_in_the_second_call():
     return turns(step, at=1, watched=[model, optimizer])
 
 
-@case
+@case(forms="step")
 def interrupted_by_the_keyboard():
     held = torch.zeros(4)
 
@@ -467,7 +467,7 @@ def suppressed():
     return turns(step, watched=[held])
 
 
-@case
+@case(forms="step")
 def finally_runs():
     held = torch.zeros(4)
 
@@ -559,7 +559,7 @@ def no_gradients_any_more():
     return trains(model, before=change, calls=pairs(11))
 
 
-@case
+@case(forms="step")
 def backward_twice():
     model, held = net(), SimpleNamespace(twice=False)
 

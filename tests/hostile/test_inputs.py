@@ -50,7 +50,7 @@ def base(n, *shape):
 # --- layout ---------------------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def another_shape_every_time():
     return of(lambda x: x.sum(0) * len(x), lambda n: (base(n, 3 + n % 3, 4),), 15)
 
@@ -149,7 +149,7 @@ def requires_grad():
     )
 
 
-@case
+@case(forms="step")
 def requires_grad_and_backward():
     def step(x):
         loss = x.square().sum()
@@ -160,7 +160,7 @@ def requires_grad_and_backward():
     return of(step, lambda n: (base(n).requires_grad_(n in (4, 5, 6, 7)),))
 
 
-@case(refused=UnsupportedInput)
+@case(refused=UnsupportedInput, forms="step")
 def with_a_history():
     weight = torch.ones(4, requires_grad=True)
     return of(lambda x: x.sum().backward(), lambda n: (base(n) * weight,), watched=[weight])

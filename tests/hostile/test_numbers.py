@@ -36,7 +36,7 @@ def module_of(source):
 # --- names ----------------------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def a_closure_number():
     model, scale = net(), 1.0
 
@@ -47,7 +47,7 @@ def a_closure_number():
     return trains(model, lambda x, y: (model(x) - y).square().mean() * scale, before={5: change})
 
 
-@case(forms="step graph")
+@case
 def a_global():
     def step(x):
         return x * SCALE

@@ -362,7 +362,7 @@ def zero_grad_in_all_forms():
     return by_hand(step, model, optimizer)
 
 
-@case
+@case(forms="step")
 def zero_grad_at_the_end_sometimes():
     model = net()
     optimizer = adam(model)
@@ -377,7 +377,7 @@ def zero_grad_at_the_end_sometimes():
     return by_hand(step, model, optimizer, calls=calls)
 
 
-@case
+@case(forms="step")
 def accumulation_by_a_counter_of_its_own():
     model, held = net(), {"number": 0}
     optimizer = adam(model)
@@ -406,7 +406,7 @@ def stepped_twice():
     return by_hand(step, model, optimizer)
 
 
-@case
+@case(forms="step")
 def stepped_where_the_loss_is_small():
     model = net()
     optimizer = adam(model)
@@ -484,7 +484,7 @@ def two_optimizers_in_turn():
     return by_hand(step, model, first, second)
 
 
-@case
+@case(forms="step")
 def two_optimizers_over_one_parameter():
     model = net()
     first, second = sgd(model), adam(model)

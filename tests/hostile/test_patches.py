@@ -40,7 +40,7 @@ def own_class():
 # --- classes and methods --------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def forward_of_the_class():
     cls = own_class()
     model = cls()
@@ -48,7 +48,7 @@ def forward_of_the_class():
     return trains(model, before=change)
 
 
-@case(forms="step graph")
+@case
 def a_method_of_the_class():
     cls = own_class()
     model = cls()
@@ -102,7 +102,7 @@ def a_class_attribute():
     )
 
 
-@case(forms="step graph")
+@case
 def forward_on_the_instance():
     model = net()
     change = {
@@ -245,19 +245,19 @@ def a_function_wrapped():
 # --- modules --------------------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def a_module_replaced():
     model = net()
     return trains(model, before={5: lambda: model.__setitem__(1, nn.ReLU())})
 
 
-@case(forms="step graph")
+@case
 def a_module_appended():
     model = net()
     return trains(model, before={5: lambda: model.append(nn.ReLU())})
 
 
-@case(forms="step graph")
+@case
 def a_module_removed():
     model = net()
     return trains(model, before={5: lambda: model.__delitem__(1)})
@@ -324,7 +324,7 @@ def the_whole_model_replaced():
     return Play(lambda x: held.model(x), [held], {5: replace}, singles())
 
 
-@case
+@case(forms="step")
 def the_model_and_its_optimizer_replaced():
     held = SimpleNamespace(model=net())
     held.optimizer = sgd(held.model)
@@ -381,7 +381,7 @@ def a_parametrization_removed():
 # --- hooks ----------------------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def a_forward_hook_added_and_removed():
     model, hooks = net(), []
     change = {

@@ -31,7 +31,7 @@ def draws(draw, **more):
 # --- draws ----------------------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def dropout_and_draws_outside():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
     return trains(model, before={n: lambda: torch.randn(n) for n in range(9)})
@@ -415,7 +415,7 @@ def lazy_modules():
     return Play(lambda x: model(x), [lambda: len(list(model.parameters()))], calls=singles())
 
 
-@case
+@case(forms="step")
 def a_script_changed():
     class Scaled(nn.Module):
         def __init__(self):

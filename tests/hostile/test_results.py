@@ -65,7 +65,7 @@ def the_same_tensor_twice():
     return returns(give)
 
 
-@case
+@case(forms="step")
 def results_changed_by_the_caller():
     kept = []
 
@@ -301,7 +301,7 @@ def an_object_made_anew():
     return returns(lambda x: Result(x.sum()))
 
 
-@case
+@case(forms="step")
 def an_object_that_is_kept():
     result = SimpleNamespace(loss=None)
 
@@ -312,7 +312,7 @@ def an_object_that_is_kept():
     return returns(give, [result])
 
 
-@case
+@case(forms="step")
 def a_list_that_is_kept():
     results = [None, None]
 
@@ -324,7 +324,7 @@ def a_list_that_is_kept():
     return returns(give, [results])
 
 
-@case
+@case(forms="step")
 def a_list_that_grows_outside():
     log = []
 
@@ -346,7 +346,7 @@ def a_list_that_grows_and_is_read():
     return returns(give, [log])
 
 
-@case
+@case(forms="step")
 def a_dict_that_is_filled_by_name():
     record = {}
 
@@ -358,7 +358,7 @@ def a_dict_that_is_filled_by_name():
     return returns(give, [record])
 
 
-@case
+@case(forms="step")
 def a_list_cleared_by_the_caller():
     log = []
 
@@ -380,7 +380,7 @@ def a_list_replaced_by_the_caller():
     return returns(give, [held], {n: lambda: setattr(held, "log", []) for n in (3, 5, 6)})
 
 
-@case
+@case(forms="step")
 def a_deque_with_a_length():
     log = deque(maxlen=3)
 
@@ -391,7 +391,7 @@ def a_deque_with_a_length():
     return returns(give, [log])
 
 
-@case
+@case(forms="step")
 def a_dict_of_lists_that_grow():
     log = defaultdict(list)
 
@@ -493,7 +493,7 @@ def gradients_returned():
     return Play(step, [model, optimizer])
 
 
-@case
+@case(forms="step")
 def gradients_returned_and_changed_by_the_caller():
     model = net()
 
@@ -523,7 +523,7 @@ def autograd_grad_of_the_input():
     return Play(step, [model])
 
 
-@case
+@case(forms="step")
 def a_retained_gradient():
     model = net()
 
@@ -536,7 +536,7 @@ def a_retained_gradient():
     return Play(step, [model])
 
 
-@case
+@case(forms="step")
 def the_gradient_of_an_input():
     model = net()
     calls = [(x.requires_grad_(), y) for x, y in pairs()]
@@ -561,7 +561,7 @@ def one_input_again_and_again():
     return Play(step, [model, x], {6: lambda: setattr(x, "grad", None)}, [(x, y)] * 10)
 
 
-@case
+@case(forms="step")
 def hooks_on_what_is_computed():
     model, seen = net(), {}
 
@@ -582,7 +582,7 @@ def hidden_states_by_a_forward_hook():
     return trains(model, watched=[seen])
 
 
-@case
+@case(forms="step")
 def hidden_states_in_a_list_emptied_by_the_step():
     model, seen = net(), []
     model[0].register_forward_hook(lambda module, args, out: seen.append(out.detach()))
@@ -605,7 +605,7 @@ def attributes_on_results():
     return returns(give)
 
 
-@case
+@case(forms="step")
 def the_loss_kept_with_history():
     model, kept = net(), []
 

@@ -18,7 +18,7 @@ case = Cases()
 # --- between calls ----------------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def data_of_another_tensor():
     model = net()
     return trains(model, before={5: lambda: setattr(model[0].weight, "data", torch.ones(3, 4))})
@@ -65,7 +65,7 @@ def data_swapped_in_the_step():
     return Play(body, [model, spare])
 
 
-@case(forms="step graph")
+@case
 def parameter_replaced_but_not_in_the_optimizer():
     model = net()
 
@@ -75,7 +75,7 @@ def parameter_replaced_but_not_in_the_optimizer():
     return trains(model, before={5: replace})
 
 
-@case(forms="step graph")
+@case
 def weights_tied_later():
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 2))
 
@@ -104,7 +104,7 @@ def tensors_swapped():
     )
 
 
-@case(forms="step graph")
+@case
 def load_state_dict_assign():
     model = net()
     state = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
@@ -135,7 +135,7 @@ def requires_grad_toggled():
     return trains(model, before=change, calls=pairs(11))
 
 
-@case
+@case(forms="step")
 def requires_grad_of_a_bias_in_a_list():
     weights = [torch.randn(4, 2), torch.randn(2)]
 
@@ -323,7 +323,7 @@ def grad_kept_by_the_caller():
     return trains(model, before={n: keep for n in range(3, 9)}, watched=[kept])
 
 
-@case
+@case(forms="step")
 def grad_accumulates_without_zero_grad():
     model, kept = net(), []
 
@@ -338,7 +338,7 @@ def grad_accumulates_without_zero_grad():
     return Play(body, [model, kept], {n: keep for n in range(3, 9)})
 
 
-@case
+@case(forms="step")
 def grad_zeroed_in_place_outside():
     model = net()
 
@@ -368,7 +368,7 @@ def some_grads_none():
     return Play(body, [model, optimizer], {4: change, 7: change}, pairs(10))
 
 
-@case
+@case(forms="step")
 def grads_of_leaves_outside_of_modules():
     leaf = torch.randn(4, requires_grad=True)
 
@@ -540,7 +540,7 @@ def default_dtype_set_between():
     return Play(body, calls=singles(), around=around)
 
 
-@case
+@case(forms="step")
 def no_grad_around_some_calls():
     model, numbers = net(), iter(range(99))
 
@@ -557,7 +557,7 @@ def no_grad_around_some_calls():
     return Play(body, [model], around=around)
 
 
-@case
+@case(forms="step")
 def inference_mode_around_some_calls():
     model, numbers = net(), iter(range(99))
     held = {"sum": torch.zeros(2)}

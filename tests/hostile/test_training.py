@@ -41,7 +41,7 @@ def around_step(model, optimizer, after=None, before=None, watched=(), **more):
 # --- gradients before the update ------------------------------------------------------------------
 
 
-@case(forms="step graph")
+@case
 def norm_clipped():
     model = net()
     clip = lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # noqa: E731
@@ -78,7 +78,7 @@ def _long(play, number):
     return play
 
 
-@case
+@case(forms="step")
 def norm_clipped_as_lightning_of_tensors_kept():
     model, norms = net(), []
 
@@ -88,7 +88,7 @@ def norm_clipped_as_lightning_of_tensors_kept():
     return around_step(model, sgd(model), before=clip, watched=[norms])
 
 
-@case
+@case(forms="step")
 def an_update_skipped_for_its_norm():
     model, optimizer = net(), None
     optimizer = adam(model)
@@ -308,7 +308,7 @@ def weights_restored_where_the_loss_is_nan():
     return Play(step, [model, optimizer, good], calls=calls)
 
 
-@case(fault="the dict stays what a recorded call has assigned")
+@case(fault={"step": "the dict stays what a recorded call has assigned"})
 def the_best_weights_kept():
     model = net()
     held = SimpleNamespace(best=torch.tensor(9.0), weights=copy.deepcopy(model.state_dict()))
@@ -539,7 +539,7 @@ def overflows_late():
     return scaled(overflow=(5, 6, 9))
 
 
-@case
+@case(forms="step")
 def overflows_in_recorded_calls():
     return scaled(overflow=(0, 1, 3))
 
