@@ -11,8 +11,7 @@ import enum
 import random
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -21,9 +20,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 import torchgraph as tg
+from tests.hostile.plays import Play
 from tests.support import same_bits
 from torchgraph.counters import counters
 from torchgraph.errors import (
@@ -35,33 +34,8 @@ from torchgraph.errors import (
 )
 
 Leaves = dict[str, Any]
-Calls = Sequence[tuple[Any, ...]]
 WORDS = (EagerWarning, CacheThrashWarning)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, enum.Enum)
-
-
-def pairs(number: int = 9, rows: int = 5) -> Calls:
-    """The arguments of so many calls: inputs and targets."""
-    return [(torch.randn(rows, 4), torch.randn(rows, 2)) for _ in range(number)]
-
-
-def singles(number: int = 9, *shape: int) -> Calls:
-    """One tensor for each call."""
-    return [(torch.randn(shape or (5, 4)),) for _ in range(number)]
-
-
-@dataclass
-class Play:
-    """A step, what it is called with, and what happens between the calls."""
-
-    step: Callable[..., Any]
-    watched: Any = ()
-    """All that the step changes: tensors, modules, optimizers, containers, functions that tell."""
-    before: Mapping[int, Callable[[], Any]] = field(default_factory=dict)
-    """By the number of a call, from 0, what is done before it. Programs serve from 2, 3 or 4 on."""
-    calls: Calls = field(default_factory=pairs)
-    around: Callable[[Callable[[], Any]], Any] = lambda call: call()
-    """What surrounds each call."""
 
 
 class Outcome(NamedTuple):
@@ -307,37 +281,3 @@ class Cases(list[Any]):
             case = Case(make, {"step": step, "graph": graph}[form], refused, fails)
             self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
         return make
-
-
-# --- what the plays are made of -------------------------------------------------------------------
-
-
-def net() -> nn.Module:
-    """Small, with parameters alone."""
-    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """With a state."""
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
-def trains(
-    model: nn.Module,
-    loss: Callable[[Any, Any], torch.Tensor] | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
-    **more: Any,
-) -> Play:
-    """The usual loop: ``loss(x, y)``, the mean of squares if none is given, is minimized."""
-    optimizer = optimizer or sgd(model)
-    loss = loss or (lambda x, y: functional.mse_loss(model(x), y))
-
-    def body(x, y):
-        optimizer.zero_grad()
-        value = loss(x, y)
-        value.backward()
-        optimizer.step()
-        return value
-
-    watched = [model, optimizer, *more.pop("watched", ())]
-    return Play(body, watched, **more)
