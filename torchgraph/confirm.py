@@ -17,6 +17,7 @@ from .program import OutputKind, Role
 from .record.batch import Batch
 from .record.compare import same_bits
 from .record.outcome import Outcome
+from .record.threads import OtherThreads
 from .replay.generators import Generators
 from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
@@ -38,6 +39,7 @@ class Start:
     batch: Batch
     places: dict[str, Any]
     """What lay where programs take an argument from: gradients, tensors that are carried."""
+    others: OtherThreads
 
     @classmethod
     def of(cls, step: Step, call: Call, replays: list[Replay]) -> Start:
@@ -73,7 +75,8 @@ class Start:
         }
         held = (leaf.value for _, leaf in step.tensors())
         gpus = {tensor.device for tensor in (*held, *call.tensors) if tensor.is_cuda}
-        return cls(tensors, free, numbers, Generators(gpus), Batch.of(call), places)
+        random, batch = Generators(gpus), Batch.of(call)
+        return cls(tensors, free, numbers, random, batch, places, OtherThreads())
 
     def copy_of(self, leaf: Leaf) -> torch.Tensor | None:
         """What ``leaf`` held; None where no program writes it, and for a number."""

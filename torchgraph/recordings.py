@@ -31,7 +31,7 @@ from .ops.expect import ValueMoved
 from .options import Options
 from .record.batch import Batch, Doubt
 from .record.compare import Difference, Kind, difference
-from .record.generators import others_run
+from .record.generators import ELSEWHERE
 from .record.outcome import Outcome
 from .record.pointers import moving_buffer
 from .record.watch import warn_written
@@ -177,9 +177,12 @@ class Recordings:
         if not outcome.passing:
             self._refuse(lesson, NoProgram(f"{outcome.eager}."))
             return
+        self._disturbed(known, outcome.eager)
+
+    def _disturbed(self, known: Signature, why: str) -> None:
         known.disturbed += 1
         if known.disturbed >= 2 * _PATIENCE:
-            self._stay_eager(known, outcome.eager)
+            self._stay_eager(known, why)
 
     def _drop(self, replay: Replay | None) -> None:
         if replay is not None and replay in self._cache:
@@ -230,9 +233,9 @@ class Recordings:
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
             wrong = f"it fails with {type(error).__name__}: {error}"
-        if wrong == OTHER_DRAWS and others_run() and known.disturbed < _PATIENCE:
-            known.disturbed += 1  # they may have drawn in between
+        if wrong == OTHER_DRAWS and lesson.start.others.ran():
             known.drafts.insert(0, draft)
+            self._disturbed(known, ELSEWHERE)
             return
         if wrong:
             self._drop(replay)

@@ -1,7 +1,9 @@
 """Other threads that train, draw or seed while a Graph records, confirms and replays."""
 
 import random
+import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot, twins
-from torchgraph.errors import EagerWarning
+from torchgraph.errors import EagerWarning, RandomStateTouched
 from torchgraph.testing import counters
 
 
@@ -130,6 +132,21 @@ def test_another_thread_draws_in_every_recorded_step(draw):
         got, expected = trained(dropout, meanwhile, count=12)
     assert not meanwhile.failed
     assert same(got, expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="which threads ran is known on Linux alone")
+@pytest.mark.parametrize("draw", [lambda: torch.manual_seed(1), random.random])
+def test_a_thread_that_waits_draws_nothing(draw):
+    """What the step itself draws or seeds is its own doing, whoever waits meanwhile."""
+
+    def build(batch):
+        draw()
+        return nn.functional.dropout(batch, 0.3)
+
+    with Meanwhile(lambda: None):
+        time.sleep(0.1)  # until it waits
+        with pytest.raises(RandomStateTouched):
+            Function(build)(torch.ones(4))
 
 
 def test_another_thread_that_draws_once_costs_one_call():

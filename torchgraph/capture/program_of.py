@@ -14,7 +14,7 @@ from .._torch import storage_id
 from ..aliasing import span
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
-from ..guards import Guards, Modules, Names, ValueGuard
+from ..guards import Aliases, Guards, Modules, Names, ValueGuard
 from ..options import Options
 from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
 from ..record.host import Host
@@ -77,7 +77,9 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     free = [leaf.value for leaf in leaves if leaf.role is Role.FREE]
     reads = [*outcome.guarded_reads(), *step.scaler_reads()]
     names = Names(outcome.guarded_names())
-    guards = Guards(step, reads, Modules(outcome.outside, free), names)
+    states = {leaf.fqn: leaf.value for leaf in leaves}
+    aliases = Aliases(outcome.aliases, states.__getitem__)
+    guards = Guards(step, reads, Modules(outcome.outside, free), names, aliases)
     return Captured(
         program,
         leaves,

@@ -1,5 +1,6 @@
 """What a bound program relies on, checked at each call, in Python or by one compiled function."""
 
+from .aliases import Alias as Alias, Aliases as Aliases
 from .checks import (
     ABSENT as ABSENT,
     Read as Read,

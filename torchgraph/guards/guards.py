@@ -16,6 +16,7 @@ import torch
 from .. import _extension
 from ..errors import GradPresent
 from ..program import Role, TensorMeta
+from .aliases import Aliases
 from .checks import Attributes, Hooks, Instances, Members, Read, same_value
 from .classes import Classes
 from .layout import layout
@@ -99,11 +100,17 @@ class Guards:
     """
 
     def __init__(
-        self, step: Any, reads: Sequence[Read], outside: Modules, names: Names | None = None
+        self,
+        step: Any,
+        reads: Sequence[Read],
+        outside: Modules,
+        names: Names | None = None,
+        aliases: Aliases | None = None,
     ) -> None:
         self.reads = tuple(reads)
         self.names = names or Names(())
         self.outside = outside
+        self.aliases = aliases or Aliases((), {}.__getitem__)
         self._attributes = Attributes(self.reads)
         parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
         hooked = parameters if step.optimizers else []
@@ -145,7 +152,11 @@ class Guards:
             if reason:
                 return reason
         moved = self.names.which()
-        return f"{moved} changed" if moved else self.outside.broken()
+        if moved:
+            return f"{moved} changed"
+        if not self.aliases.hold():
+            return "a state and a tensor that shared its memory lie apart now"
+        return self.outside.broken()
 
     def _compile(self, checks: Any) -> Any:
         """Compiled checks that hold as long as all is what it is now, just found to be good."""
@@ -158,6 +169,8 @@ class Guards:
             guard.compile(checks)
         self._attributes.compile(checks)
         self.names.compile(checks)
+        if self.aliases:
+            checks.call(self.aliases.hold, ())
         checks.leaves([tensor for tensor in self._trainable if has_layout(tensor)])
         others = [tensor for tensor in self._trainable if not has_layout(tensor)]
         checks.gradients(_grad.__objclass__, "grad", others)

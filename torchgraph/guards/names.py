@@ -197,12 +197,20 @@ class Name:
     def holds(self) -> bool:
         """True when it leads to what it led to."""
         owner = self.owner()
-        return owner is None or look(follow(owner, self.path), deep=self.deep) == self.found
+        return owner is None or self._look(follow(owner, self.path)) == self.found
 
     def now(self) -> Name:
         """As it is now."""
         value = follow(self.owner(), self.path)
-        return replace(self, found=look(value, deep=self.deep), value=shown(value))
+        return replace(self, found=self._look(value), value=shown(value))
+
+    @property
+    def of_identity(self) -> bool:
+        """True where only the object counts, not what is in it."""
+        return type(self.found) is Same
+
+    def _look(self, value: Any) -> Any:
+        return Same(value) if self.of_identity else look(value, deep=self.deep)
 
 
 def is_number(found: Any) -> bool:
@@ -255,7 +263,8 @@ class _Compiling:
                     break
                 value = _GET[by](value, key)
             else:
-                self._inside(name, value, 0)
+                if not name.of_identity:
+                    self._inside(name, value, 0)
 
     def _step(self, name: Name, by: By, value: Any, key: Any) -> bool:
         """Compare where one step leads; False when the rest is compared in Python."""

@@ -19,8 +19,9 @@ import torch
 from .._listening import not_listening
 from .._torch import OpOverload
 from ..errors import NoProgram, RandomStateTouched
-from .generators import ELSEWHERE, others_run
+from .generators import ELSEWHERE
 from .tape import Entry, Ref
+from .threads import OtherThreads
 from .trail import Trail
 
 aten = torch.ops.aten
@@ -72,6 +73,7 @@ class Draws:
         """id of a state that was handed out -> (the state, how many draws came before)."""
         self._state: torch.Tensor | None = None
         """Of the CPU's generator, after the last draw: nobody else may move it."""
+        self._others = OtherThreads()
         self._gave_up = False
         self._forked = False
         """True once `build` has used ``torch.random.fork_rng()``."""
@@ -147,7 +149,7 @@ class Draws:
 
             return call
 
-        self._state = torch.default_generator.get_state()
+        self._state, self._others = torch.default_generator.get_state(), OtherThreads()
         with ExitStack() as stack:
             for module in modules:
                 for name, ours in (("get_rng_state", self._get), ("set_rng_state", self._set)):
@@ -182,7 +184,7 @@ class Draws:
             self._writer.give_up(
                 f"{op} draws random numbers and does not say so: define it with "
                 "tags=torch.Tag.nondeterministic_seeded",
-                passing=others_run(),
+                passing=self._others.ran(),
             )
 
     def _moved(self) -> bool:
@@ -192,7 +194,7 @@ class Draws:
 
     def _check_unmoved(self) -> None:
         if not self._gave_up and self._moved():
-            if others_run() and not self._forked:
+            if self._others.ran() and not self._forked:
                 self._writer.give_up(ELSEWHERE, passing=True)
                 return
             self._refuse(

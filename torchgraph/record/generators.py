@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import NoProgram, RandomStateTouched, SourceLine
+from .threads import OtherThreads
 
 
 def generators() -> tuple[Any, ...]:
@@ -58,13 +58,6 @@ ELSEWHERE = (
 """Why a call was not recorded."""
 
 
-def others_run() -> bool:
-    """True when other threads may have moved a generator."""
-    here = threading.current_thread()
-    others = (thread for thread in threading.enumerate() if thread is not here)
-    return any(not type(thread).__module__.startswith("tqdm") for thread in others)
-
-
 @contextmanager
 def python_random_unchanged(
     disturbed: Callable[[str], None],
@@ -75,11 +68,11 @@ def python_random_unchanged(
 
     ``disturbed``: told why, where other threads may have done so.
     """
-    before = generators()
+    before, others = generators(), OtherThreads()
     yield
     after = generators()
     if after[0] != before[0] or _comparable(after[1]) != _comparable(before[1]):
-        if others_run():
+        if others.ran():
             disturbed(ELSEWHERE)
             return
         error = RandomStateTouched(

@@ -8,7 +8,7 @@ leaves there what eager leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -81,6 +81,24 @@ class GradientOfArgument:
 
 
 @dataclass(frozen=True)
+class Modes:
+    """Whether modules train or evaluate."""
+
+    modules: tuple[torch.nn.Module, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("training", *map(id, self.modules))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        for module, training in zip(self.modules, value, strict=True):
+            if module.training is not training:
+                module.training = training
+
+
+@dataclass(frozen=True)
 class Assigned:
     """A place that the step gives another value."""
 
@@ -128,6 +146,13 @@ class Host:
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
+
+    def with_modes(self, modes: Mapping[torch.nn.Module, bool]) -> Host:
+        """Also what ``train()`` and ``eval()`` leave."""
+        if not modes:
+            return self
+        left = Assigned(Modes(tuple(modes)), tuple(modes.values()))
+        return replace(self, assigned=(*self.assigned, left))
 
     def key(self) -> tuple[Any, ...]:
         """Equal for two steps that do the same."""

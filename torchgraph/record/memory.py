@@ -7,12 +7,18 @@ is kept from being used twice by a weak reference, which pins its address and no
 from __future__ import annotations
 
 import itertools
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .._torch import storage_id
 from ..aliasing import has_strides, span
+from ..capture.step import Leaf
+from ..guards import Alias
+from ..program import Role
 from .tape import Layout, Tape
 
 _Key = tuple[Any, ...]
@@ -36,6 +42,8 @@ class Memory:
         """Storage of arguments -> where each begins and ends."""
         self._rest: dict[int, int] = {}
         """Storage of an argument -> the number of what lies outside of all arguments, once met."""
+        self._read: dict[int, weakref.ref[torch.Tensor]] = {}
+        """The tensors that ops have read, by identity."""
 
     def argument(self, tensor: torch.Tensor) -> int:
         """A new value for an argument of the step: its memory begins where it does."""
@@ -111,6 +119,26 @@ class Memory:
         if known is None:
             known = self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
         return known[0]
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """An op reads ``tensor``."""
+        self._read[id(tensor)] = weakref.ref(tensor)
+
+    def aliases(self, leaves: Iterable[Leaf]) -> Iterator[Alias]:
+        """What was read in the memory of a state and is still there, but for the states."""
+        states = [leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)]
+        own = {id(leaf.value) for leaf in states}
+        paths = {
+            storage_id(leaf.value): leaf.fqn
+            for leaf in states
+            if leaf.role is not Role.INPUT and has_strides(leaf.value)
+        }
+        for known, read in self._read.items():
+            tensor = read()
+            if tensor is not None and known not in own and has_strides(tensor):
+                path = paths.get(storage_id(tensor))
+                if path is not None:
+                    yield Alias.of(tensor, path)
 
     def grown(self, tensor: torch.Tensor) -> None:
         """The storage of ``tensor`` has more memory now, and no value that is known."""

@@ -73,7 +73,10 @@ class NameWatch:
         self._reads: set[Any] = set()
         self._own: set[Any] = set()
         """What the step wrote before it read it."""
+        self._replaced: set[Any] = set()
+        """What the step may have replaced, whether it reads it or not."""
         self._tensors: dict[Any, Any] = {}
+        self._containers: dict[Any, Any] = {}
         self._led: dict[int, tuple[Any, list[Source]]] = {}
         """How a container was reached."""
         self._given = set(map(id, _containers(given)))
@@ -244,7 +247,10 @@ class NameWatch:
             self._names[key] = (owner if _is_held(owner) else Same(owner), name)
             if isinstance(value, torch.Tensor):
                 self._tensors[key] = Same(value)
+            elif is_container(value) and not isinstance(value, (tuple, frozenset)):
+                self._containers[key] = value
         if use < Use.NAMED:
+            self._replaced.add(key)
             self._touched.append((key, use))
         elif key not in self._own:
             self._reads.add(key)
@@ -263,7 +269,7 @@ class NameWatch:
         found = list(self._defaults(functions))
         boxes: dict[int, Any] = {}
         for key, (owner, name) in self._names.items():
-            if key not in self._reads:
+            if key not in self._reads and key not in self._replaced:
                 continue
             if key in self._tensors:
                 tensor = self._tensors[key]()
@@ -271,14 +277,16 @@ class NameWatch:
                     continue
             held = owner if _is_held(owner) else owner()
             if isinstance(held, _Cell):
-                found += [self._named(name, cell) for cell in held.within(functions)]
+                for cell in held.within(functions):
+                    found += self._named(key, name, cell)
             elif held is not None:
-                boxes.setdefault(id(held), (held, []))[1].append(name)
+                boxes.setdefault(id(held), (held, []))[1].append((key, name))
         self._names.clear()
         self._cells.clear()
         owner = held = None
         for box in boxes.values():
             found += self._of_owner(box)
+        self._containers.clear()
         # What was read later under the same name, the step has put there.
         return list({name.key: name for name in reversed(found)}.values())
 
@@ -286,12 +294,19 @@ class NameWatch:
         """A container that only this holds was made by the step."""
         if is_container(box[0]) and sys.getrefcount(box[0]) <= 2:
             return
-        for name in box[1]:
-            yield self._named(name, box[0])
+        for key, name in box[1]:
+            yield from self._named(key, name, box[0])
 
-    def _named(self, name: Name, owner: Any) -> Name:
-        now = look(follow(owner, name.path), deep=name.deep)
-        return replace(name, owner=Same(owner), moved=now != name.found)
+    def _named(self, key: Any, name: Name, owner: Any) -> Iterator[Name]:
+        """A name; what the step writes in any case is its own, but not where it lies."""
+        value = follow(owner, name.path)
+        moved = look(value, deep=name.deep) != name.found
+        name = replace(name, owner=Same(owner), moved=moved)
+        container = self._containers.get(key)
+        if moved and container is value is not None and name.path:
+            yield replace(name, found=Same(container), moved=False)
+        elif key in self._reads or not moved:
+            yield name
 
     def _functions(self) -> list[FunctionType]:
         found = self._frames.functions(everywhere=False)

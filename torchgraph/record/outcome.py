@@ -12,7 +12,7 @@ from torch import nn
 from ..capture.inputs import hollow
 from ..capture.step import Leaf, Step
 from ..errors import UnsupportedOutput
-from ..guards.names import Name
+from ..guards import Alias, Name
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
 from .host import Host
@@ -44,6 +44,7 @@ class Outcome:
     changes: list[Change]
     names: list[Name]
     """What the user's code read by name."""
+    aliases: Sequence[Alias]
     outside: list[nn.Module]
     loss_path: str | None
     loss: torch.Tensor | None

@@ -340,6 +340,7 @@ class _Taking:
         if self.driven and self.heard:
             known = [leaf for leaf, _ in self._inputs]
             host = self.driven.host(self._inputs.free, known, outputs, tensors)
+        host = host.with_modes(self._attributes.modes)
         leaves = list(self._inputs)
         changes = [*self._attributes.changes(), *self.driven.counted]
         return Outcome(
@@ -354,6 +355,7 @@ class _Taking:
             reads=self._attributes.read_values(),
             changes=changes,
             names=self._names.finish(leaves),
+            aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),
             outside=self._outside,
             loss_path=None if loss is None else names[loss],
             loss=None if loss is None else tensors[loss],

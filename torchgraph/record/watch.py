@@ -20,7 +20,7 @@ from ..errors import (
     UnregisteredModuleWarning,
     warn,
 )
-from ..guards import ABSENT, stands_in
+from ..guards import ABSENT, same_attribute, stands_in
 from ..program import CallRecord
 from .trail import Trail
 
@@ -97,10 +97,27 @@ class AttributeWatch:
     def read_values(self) -> list[tuple[str, Any, str, Any]]:
         """(path, object, attribute, value) of everything that was read."""
         own = [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
-        return own + [
+        return own + self._rewritten() + [
             (f"class {holder.__qualname__}", holder, name, value)
             for (holder, name), value in self._class_reads.items()
         ]
+
+    def _rewritten(self) -> list[tuple[str, Any, str, Any]]:
+        """What was written unread and came to what it was: another value would not have stayed."""
+        found = []
+        for key, name in [place for place in self._writes if place not in self.reads]:
+            path, owner = self._owners[key]
+            before = self._before[key].values.get(name, ABSENT)
+            kept = is_own(before) and same_attribute(vars(owner), name, before)
+            if kept and name not in _OWN and not _is_mode(owner, name):
+                found.append((path, owner, name, before))
+        return found
+
+    @property
+    def modes(self) -> dict[nn.Module, bool]:
+        """Modules that ``train()`` or ``eval()`` was called on, as they are now."""
+        owners = (self._owners[key][1] for key, name in self._writes if name == "training")
+        return {owner: owner.training for owner in owners if isinstance(owner, nn.Module)}
 
     def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
         original = cls.__getattribute__
@@ -156,10 +173,14 @@ class AttributeWatch:
         found = []
         for key, (path, owner) in self._owners.items():
             for name in self._before[key].changes(vars(owner)):
-                if name not in _OWN:
+                if name not in _OWN and not _is_mode(owner, name):
                     read = (key, name) in self.reads and is_own(self.reads[key, name])
                     found.append(Change(path, name, read, self._writes.get((key, name))))
         return found
+
+
+def _is_mode(owner: Any, name: str) -> bool:
+    return name == "training" and isinstance(owner, nn.Module)
 
 
 class Change(NamedTuple):

@@ -160,7 +160,9 @@ class Replay:
         names = self.guards.names
         if live or step.structure() != self.captured.structure or names.which():
             return False  # a module that was replaced is another structure
-        self.guards = Guards(step, reads, self.guards.outside, names)
+        values = {leaf.fqn: leaf.value for leaf in leaves}
+        aliases = self.guards.aliases.over(values.__getitem__)
+        self.guards = Guards(step, reads, self.guards.outside, names, aliases)
         self._leaves = leaves
         self._bind()
         return True
