@@ -241,7 +241,7 @@ def train_and_eval_of_one_submodule():
     return trains(model, before={5: model[2].eval, 7: model[1].eval}, calls=pairs(12))
 
 
-@case(fault="a replay leaves the mode that it found")
+@case
 def training_set_as_an_attribute_in_the_step():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2))
 

@@ -35,7 +35,7 @@ def a_view_of_a_parameter_updated():
     return Play(body, [model, row], calls=singles())
 
 
-@case(fault="the view follows the parameter to its new memory")
+@case
 def a_view_made_before_the_data_moved():
     model = net()
     row = model[0].weight.detach()[1]
