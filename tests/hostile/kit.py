@@ -8,6 +8,7 @@ that the case names and has changed nothing; with `set_fallback` all calls are t
 from __future__ import annotations
 
 import enum
+import math
 import random
 import warnings
 from collections import deque
@@ -68,6 +69,8 @@ class Case(NamedTuple):
     form: Callable[[Play], Callable[..., Any]]
     refused: type[Exception] | None
     fails: type[Exception] | None
+    tolerance: float = 0.0
+    """How far numbers may be from eager's; 0 stands for the same bits."""
 
     def check(self) -> None:
         """Raises AssertionError where this form is neither eager nor refused as it should be."""
@@ -81,7 +84,7 @@ class Case(NamedTuple):
             _check_failure(expected, perform(self.make, self.form, self.fails), self.fails)
             return
         found = perform(self.make, self.form)
-        _check_same(expected, found)
+        _check_same(expected, found, self.tolerance)
         assert found.served or any(isinstance(one, WORDS) for one in found.told), found.told
 
 
@@ -94,6 +97,13 @@ def step(play: Play, fallback: str = "error") -> Callable[..., Any]:
     """By ``tg.step``."""
     made = tg.step(play.step)
     made.config.set_fallback(fallback)
+    return made
+
+
+def compiled(play: Play, fallback: str = "error") -> Callable[..., Any]:
+    """By ``tg.step``, and by Inductor from the first program on."""
+    made = step(play, fallback)
+    made.config.set_backend("inductor")
     return made
 
 
@@ -198,17 +208,19 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
 
 
-def _check_same(expected: Run, found: Run) -> None:
+def _check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
     """Every call leaves what eager leaves, and says nothing that eager does not say."""
     for number, (left, right) in enumerate(zip(expected.outcomes, found.outcomes, strict=True)):
         if type(left.raised) is not type(right.raised):
             text = f"call {number} raised {right.raised!r}, not {left.raised!r}"
             raise AssertionError(text) from right.raised
-        assert not (why := _difference(left.before, right.before)), f"before call {number}: {why}"
-        assert not (why := _difference(left.after, right.after)), f"call {number}: {why}"
+        assert not (why := _difference(left.before, right.before, tolerance)), (
+            f"before call {number}: {why}"
+        )
+        assert not (why := _difference(left.after, right.after, tolerance)), f"call {number}: {why}"
     for number, now in enumerate(found.results):
         then = {key: found.outcomes[number].after[key] for key in now}
-        if why := _difference(expected.results[number], now):
+        if why := _difference(expected.results[number], now, tolerance):
             assert not _difference(then, now), f"the result of call {number} was changed: {why}"
     said = {str(one) for one in expected.told}
     strange = [one for one in found.told if not isinstance(one, GraphWarning)]
@@ -240,12 +252,21 @@ def _check_failure(expected: Run, found: Run, fails: type[Exception]) -> None:
         assert not (why := _difference(before, after)), f"call {last} failed, and changed {why}"
 
 
-def _difference(left: Leaves, right: Leaves) -> str:
+def _same(one: Any, other: Any, tolerance: float) -> bool:
+    if type(one) is not type(other):
+        return False
+    if tolerance and isinstance(one, torch.Tensor) and one.shape == other.shape:
+        return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+    if tolerance and isinstance(one, float):
+        return math.isclose(one, other, rel_tol=tolerance) or repr(one) == repr(other)
+    return same_bits(one, other) or repr(one) == repr(other) == "nan"
+
+
+def _difference(left: Leaves, right: Leaves, tolerance: float = 0.0) -> str:
     """The first path where they are not the same, and both values; empty if there is none."""
     for path in [*left, *(path for path in right if path not in left)]:
         one, other = (side.get(path, "nothing") for side in (left, right))
-        same = type(one) is type(other) and same_bits(one, other)
-        if not (same or repr(one) == repr(other) == "nan"):
+        if not _same(one, other, tolerance):
             return f"{path}: eager has {one}, this {other}"
     return ""
 

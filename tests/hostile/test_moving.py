@@ -21,7 +21,7 @@ from tests.hostile.plays import (
     singles,
     trains,
 )
-from torchgraph.errors import RandomStateTouched
+from torchgraph.errors import NoProgram, RandomStateTouched
 
 case = Cases()
 
@@ -231,6 +231,102 @@ def a_mixup_drawn_by_numpy():
         return share * x + (1 - share) * x[order]
 
     return Play(step)
+
+
+# --- lengths and queues -----------------------------------------------------------------------
+
+
+@case(forms="step", fault="the length of a list that is filled is not looked at")
+def long_enough():
+    log = []
+
+    def step(x):
+        log.append(x.sum())
+        return x * 2 if len(log) > 6 else x + 1
+
+    return Play(step, [log], calls=singles(12))
+
+
+@case(fault="what was taken away is not looked at")
+def a_queue_of_numbers():
+    queue = [1.0] * 5 + [float(n) for n in range(20)]
+    return Play(lambda x: x * queue.pop(0), calls=singles())
+
+
+@case(refused=NoProgram, forms="step")
+def a_queue_of_tensors():
+    queue = collections.deque([torch.full((4,), float(n)) for n in range(40)])
+    return Play(lambda x: x * queue.popleft(), calls=singles())
+
+
+@case
+def a_pointer_of_python_into_a_ring():
+    ring, held = torch.zeros(3, 4), SimpleNamespace(number=0)
+
+    def step(x):
+        ring[held.number] = x[0]
+        held.number = (held.number + 1) % 3
+        return ring.sum()
+
+    return Play(step, [ring, held], calls=singles(12))
+
+
+@case
+def a_pointer_of_torch_into_a_ring():
+    ring, number = torch.zeros(3, 4), torch.zeros((), dtype=torch.long)
+
+    def step(x):
+        ring[number] = x[0]
+        number.add_(1).remainder_(3)
+        return ring.sum()
+
+    return Play(step, [ring, number], calls=singles(12))
+
+
+@case
+def a_counter_in_a_buffer():
+    model = torch.nn.Module()
+    model.register_buffer("number", torch.zeros((), dtype=torch.long))
+
+    def step(x):
+        model.number += 1
+        return x * 2 if model.number > 6 else x + 1
+
+    return Play(step, [model], calls=singles(12))
+
+
+@case
+def a_counter_that_passes_a_threshold():
+    held = SimpleNamespace(number=0)
+
+    def step(x):
+        held.number += 1
+        return x * 2 if held.number > 6 else x + 1
+
+    return Play(step, [held], calls=singles(12))
+
+
+@case
+def a_variable_that_passes_a_threshold():
+    number = 0
+
+    def step(x):
+        nonlocal number
+        number += 1
+        return x * 2 if number > 6 else x + 1
+
+    return Play(step, calls=singles(12))
+
+
+@case(fault="the count of writes is not looked at")
+def writes_counted_by_torch():
+    held = torch.zeros(4)
+
+    def step(x):
+        held.add_(1)
+        return x * 2 if held._version > 6 else x + 1
+
+    return Play(step, [held], calls=singles(12))
 
 
 @pytest.mark.parametrize("case", case)

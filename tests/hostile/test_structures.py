@@ -17,6 +17,7 @@ from tests.hostile.plays import (
     Play,
     singles,
 )
+from torchgraph.errors import NoProgram
 
 case = Cases()
 Pair = namedtuple("Pair", "first second")  # noqa: PYI024 - what people still write
@@ -184,7 +185,7 @@ def a_list_cleared_by_the_caller():
     return returns(give, [log], dict.fromkeys((3, 5, 6), log.clear))
 
 
-@case
+@case(forms="step")
 def a_list_replaced_by_the_caller():
     held = SimpleNamespace(log=[])
 
@@ -218,7 +219,7 @@ def a_dict_of_lists_that_grow():
     return returns(give, [log])
 
 
-@case
+@case(fault={"graph": "after the reset the total stays as it is"})
 def numbers_added_up_as_tensors():
     held = SimpleNamespace(total=0.0)
 
@@ -288,6 +289,107 @@ def numpy_of_a_detached_result():
 
     play.around = around
     return play
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+@case(forms="step", fault="a class is no place that is filled")
+def an_attribute_of_a_class():
+    class Holder:
+        last = torch.zeros(())
+
+    def give(x):
+        Holder.last = x.sum()
+        return x + 1
+
+    return returns(give, [lambda: Holder.last])
+
+
+@case(forms="step", fault="a function is no place that is filled")
+def an_attribute_of_a_function():
+    def give(x):
+        give.last = x.sum()
+        return x + 1
+
+    return returns(give, [lambda: vars(give)])
+
+
+@case(forms="step")
+def an_attribute_of_a_module():
+    class Keeps(nn.Module):
+        def forward(self, x):
+            self.last = x.sum()
+            return x + 1
+
+    model = Keeps()
+    return returns(lambda x: model(x), [model, lambda: vars(model).get("last")])
+
+
+@case(forms="step", fault="the list is as a recorded call has filled it")
+def a_list_of_a_module_emptied_and_filled():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.losses = []
+
+        def forward(self, x):
+            self.losses.append(x.sum())
+            return x + 1
+
+    model = Keeps()
+
+    def give(x):
+        model.losses.clear()
+        return model(x) + sum(model.losses)
+
+    return returns(give, [lambda: model.losses])
+
+
+@case
+def losses_collected_and_cleared():
+    losses = []
+
+    def give(x):
+        losses.append(x.sum())
+        total = x.mean() + sum(losses)
+        losses.clear()
+        return total
+
+    return returns(give, [losses])
+
+
+@case(refused=NoProgram, fault="what the refused call assigned is left")
+def an_average_that_begins_with_none():
+    held = SimpleNamespace(average=None)
+
+    def give(x):
+        held.average = x if held.average is None else 0.9 * held.average + 0.1 * x
+        return held.average
+
+    return returns(give, [held])
+
+
+@case(forms="step", fault="a new dict of tensors is not carried")
+def a_new_dict_every_time():
+    held = SimpleNamespace(last={})
+
+    def give(x):
+        held.last = {"sum": x.sum(), "mean": x.mean()}
+        return x + 1
+
+    return returns(give, [held])
+
+
+@case(forms="step")
+def a_new_tuple_every_time():
+    held = SimpleNamespace(last=())
+
+    def give(x):
+        held.last = (x.sum(), {"mean": x.mean()})
+        return x + 1
+
+    return returns(give, [held])
 
 
 @pytest.mark.parametrize("case", case)
