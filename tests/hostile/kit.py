@@ -214,10 +214,9 @@ def _check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
         if type(left.raised) is not type(right.raised):
             text = f"call {number} raised {right.raised!r}, not {left.raised!r}"
             raise AssertionError(text) from right.raised
-        assert not (why := _difference(left.before, right.before, tolerance)), (
-            f"before call {number}: {why}"
-        )
-        assert not (why := _difference(left.after, right.after, tolerance)), f"call {number}: {why}"
+        for when, one, other in zip(("before", "after"), left[:2], right[:2], strict=True):
+            why = _difference(one, other, tolerance)
+            assert not why, f"{when} call {number}: {why}"
     for number, now in enumerate(found.results):
         then = {key: found.outcomes[number].after[key] for key in now}
         if why := _difference(expected.results[number], now, tolerance):
