@@ -1,0 +1,303 @@
+"""Hostile steps: each runs in eager, and beside it by ``tg.step`` or as a `Graph`; all must agree.
+
+A case is a function that makes a `Play` anew for each contender. After every call the result, the
+arguments, what is watched and the random states are eager's bits, or the call raised the error
+that the case names and has changed nothing; with `set_fallback` all calls are then eager's.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.hostile.plays import Play
+from tests.support import same_bits
+from torchgraph.counters import counters
+from torchgraph.errors import (
+    CacheThrashWarning,
+    ConfirmWarning,
+    EagerWarning,
+    GraphWarning,
+    NoProgram,
+)
+
+Leaves = dict[str, Any]
+WORDS = (EagerWarning, CacheThrashWarning)
+PLAIN = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, enum.Enum)
+
+
+class Outcome(NamedTuple):
+    """One call: all that there was before and after it, and what was raised."""
+
+    before: Leaves
+    after: Leaves
+    raised: BaseException | None
+
+
+class Run(NamedTuple):
+    """All calls of a play."""
+
+    outcomes: list[Outcome]
+    results: list[Leaves]
+    """What was returned, as it is at the end."""
+    told: list[Warning]
+    served: int
+    """The calls that programs have served."""
+
+    def until(self, number: int) -> Run:
+        """The calls before this one."""
+        return self._replace(outcomes=self.outcomes[:number], results=self.results[:number])
+
+
+class Case(NamedTuple):
+    """A play, and what is expected of it."""
+
+    make: Callable[[], Play]
+    form: Callable[[Play], Callable[..., Any]]
+    refused: type[Exception] | None
+    fails: type[Exception] | None
+    tolerance: float = 0.0
+    """How far numbers may be from eager's; 0 stands for the same bits."""
+
+    def check(self) -> None:
+        """Raises AssertionError where this form is neither eager nor refused as it should be."""
+        expected = perform(self.make, eager)
+        if self.refused:
+            _check_refusal(expected, perform(self.make, self.form, self.refused), self.refused)
+            if issubclass(self.refused, NoProgram):
+                _check_same(expected, perform(self.make, partial(self.form, fallback="eager")))
+            return
+        if self.fails:
+            _check_failure(expected, perform(self.make, self.form, self.fails), self.fails)
+            return
+        found = perform(self.make, self.form)
+        _check_same(expected, found, self.tolerance)
+        assert found.served or any(isinstance(one, WORDS) for one in found.told), found.told
+
+
+def eager(play: Play) -> Callable[..., Any]:
+    """The step itself."""
+    return play.step
+
+
+def step(play: Play, fallback: str = "error") -> Callable[..., Any]:
+    """By ``tg.step``."""
+    made = tg.step(play.step)
+    made.config.set_fallback(fallback)
+    return made
+
+
+def compiled(play: Play, fallback: str = "error") -> Callable[..., Any]:
+    """By ``tg.step``, and by Inductor from the first program on."""
+    made = step(play, fallback)
+    made.config.set_backend("inductor")
+    return made
+
+
+def graph(play: Play, fallback: str = "error") -> Callable[..., Any]:
+    """As the `build` of a Graph that holds the modules."""
+
+    class Hostile(tg.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, module in enumerate(play.watched):
+                if isinstance(module, nn.Module):
+                    setattr(self, f"module{number}", module)
+
+        def build(self, *args: Any) -> Any:
+            return play.step(*args)
+
+    made = Hostile()
+    made.config.set_fallback(fallback)
+    return made
+
+
+def perform(
+    make: Callable[[], Play],
+    form: Callable[[Play], Callable[..., Any]],
+    until: type[Exception] | tuple[()] = (),
+) -> Run:
+    """Make the play in this form, from the same seeds; until a call raises ``until``."""
+    _seed()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        play, served = make(), counters.replays
+        called, outcomes, results = form(play), [], []
+        for number, args in enumerate(play.calls):
+            play.before.get(number, lambda: None)()
+            before, result, raised = world(play, args), None, None
+            try:
+                result = play.around(partial(called, *args))
+            except (Exception, KeyboardInterrupt) as error:
+                raised = error
+            results.append(result)
+            after = {**world(play, args), **dict(leaves(result, "result", grads=False))}
+            outcomes.append(Outcome(before, after, raised))
+            if until and isinstance(raised, until):
+                break
+    kept = [dict(leaves(result, "result", grads=False)) for result in results]
+    return Run(outcomes, kept, [one.message for one in told], counters.replays - served)
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def world(play: Play, args: Any) -> Leaves:
+    """A copy of what a call may change."""
+    states = {"torch": torch.get_rng_state(), "random": random.getstate()}
+    states["numpy"] = np.random.get_state()[1].tobytes()
+    return dict(leaves({"watched": play.watched, "arguments": args, **states}))
+
+
+def leaves(value: Any, path: str = "", grads: bool = True) -> Iterator[tuple[str, Any]]:
+    """What there is in it, by path: copies of tensors and gradients, plain values, types."""
+    if isinstance(value, torch.Generator):
+        value = value.get_state()
+    if isinstance(value, torch.Tensor):
+        yield f"{path}:", type(value).__name__
+        plain = value.detach().to_dense() if value.is_sparse else value.detach()
+        yield path, plain.as_subclass(torch.Tensor).clone()
+        if grads and value.is_leaf and value.requires_grad:
+            yield from leaves((True, value.grad), f"{path}.grad")
+        return
+    parts = None if isinstance(value, PLAIN) else _parts(value)
+    yield path, value if parts is None else type(value).__name__
+    for key, part in (parts or {}).items():
+        yield from leaves(part, f"{path}.{key}", grads)
+
+
+def _parts(value: Any) -> dict[Any, Any] | None:
+    if isinstance(value, nn.Module):
+        modes = {f"{name} training": one.training for name, one in value.named_modules()}
+        return {**dict(value.named_parameters()), **dict(value.named_buffers()), **modes}
+    if isinstance(value, torch.optim.Optimizer):
+        held = [one for group in value.param_groups for one in group["params"]]
+        return {
+            "groups": value.param_groups,
+            "state": [dict(value.state[one]) for one in held if one in value.state],
+        }
+    if hasattr(value, "state_dict"):
+        return value.state_dict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (list, tuple, deque)) and len(value) < 600:
+        return dict(enumerate(value))
+    if isinstance(value, (set, frozenset)):
+        return dict(enumerate(sorted(value, key=repr)))
+    if isinstance(value, np.ndarray):
+        return {"items": value.tobytes()}
+    if isinstance(value, FunctionType):
+        return {"()": value()} if not value.__code__.co_argcount else {}
+    slots = getattr(type(value), "__slots__", ())
+    return {**{name: getattr(value, name) for name in slots}, **getattr(value, "__dict__", {})}
+
+
+def _check_same(expected: Run, found: Run, tolerance: float = 0.0) -> None:
+    """Every call leaves what eager leaves, and says nothing that eager does not say."""
+    for number, (left, right) in enumerate(zip(expected.outcomes, found.outcomes, strict=True)):
+        if type(left.raised) is not type(right.raised):
+            text = f"call {number} raised {right.raised!r}, not {left.raised!r}"
+            raise AssertionError(text) from right.raised
+        for when, one, other in zip(("before", "after"), left[:2], right[:2], strict=True):
+            why = _difference(one, other, tolerance)
+            assert not why, f"{when} call {number}: {why}"
+    for number, now in enumerate(found.results):
+        then = {key: found.outcomes[number].after[key] for key in now}
+        if why := _difference(expected.results[number], now, tolerance):
+            assert not _difference(then, now), f"the result of call {number} was changed: {why}"
+    said = {str(one) for one in expected.told}
+    strange = [one for one in found.told if not isinstance(one, GraphWarning)]
+    assert not [one for one in strange if str(one) not in said]
+    assert not [one for one in found.told if isinstance(one, ConfirmWarning)]
+
+
+def _check_refusal(expected: Run, found: Run, refused: type[Exception]) -> None:
+    """Call 0 or 1 raises and changes nothing; the one before it is eager's."""
+    last = len(found.outcomes) - 1
+    before, after, raised = found.outcomes[last]
+    assert isinstance(raised, refused), f"never raised {refused.__name__}"
+    assert last < 2, f"call {last} raised {raised!r}"
+    after.pop("result")
+    assert not (why := _difference(before, after)), f"call {last} was refused, and changed {why}"
+    if last:
+        assert not (why := _difference(expected.outcomes[0].after, found.outcomes[0].after)), why
+
+
+def _check_failure(expected: Run, found: Run, fails: type[Exception]) -> None:
+    """A later call raises this error where eager raises one; those before it are eager's."""
+    last = len(found.outcomes) - 1
+    before, after, raised = found.outcomes[last]
+    assert isinstance(raised, fails), f"never raised {fails.__name__}"
+    assert expected.outcomes[last].raised, f"eager does not raise in call {last}"
+    _check_same(expected.until(last), found.until(last))
+    if "Nothing was updated" in str(raised):
+        after.pop("result")
+        assert not (why := _difference(before, after)), f"call {last} failed, and changed {why}"
+
+
+def _same(one: Any, other: Any, tolerance: float) -> bool:
+    if type(one) is not type(other):
+        return False
+    if tolerance and isinstance(one, torch.Tensor) and one.shape == other.shape:
+        return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+    if tolerance and isinstance(one, float):
+        return math.isclose(one, other, rel_tol=tolerance) or repr(one) == repr(other)
+    return same_bits(one, other) or repr(one) == repr(other) == "nan"
+
+
+def _difference(left: Leaves, right: Leaves, tolerance: float = 0.0) -> str:
+    """The first path where they are not the same, and both values; empty if there is none."""
+    for path in [*left, *(path for path in right if path not in left)]:
+        one, other = (side.get(path, "nothing") for side in (left, right))
+        if not _same(one, other, tolerance):
+            return f"{path}: eager has {one}, this {other}"
+    return ""
+
+
+# --- registration ---------------------------------------------------------------------------------
+
+
+class Cases(list[Any]):
+    """Those of an area: parameters of its test."""
+
+    def __call__(
+        self,
+        make: Callable[[], Play] | None = None,
+        *,
+        refused: type[Exception] | None = None,
+        fails: type[Exception] | None = None,
+        fault: str | dict[str, str] | None = None,
+        forms: str = "step graph",
+    ) -> Any:
+        """Decorator of the function that makes the play.
+
+        Args:
+            refused: the error that the first or the second call raises.
+            fails: the error that a later call raises where eager raises its own.
+            fault: of torchgraph, known and not yet mended; in all forms, or by form.
+            forms: "step", "graph", or both.
+        """
+        if make is None:
+            return partial(self, refused=refused, fails=fails, fault=fault, forms=forms)
+        for form in forms.split():
+            why = fault.get(form) if isinstance(fault, dict) else fault
+            marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+            case = Case(make, {"step": step, "graph": graph}[form], refused, fails)
+            self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
+        return make

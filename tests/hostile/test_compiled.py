@@ -1,0 +1,26 @@
+"""A tenth of the hostile steps, compiled by Inductor: eager's numbers within rounding."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.kit import compiled, step
+
+AREAS = sorted(set(Path(__file__).parent.glob("test_*.py")) - {Path(__file__)})
+
+
+def tenth():
+    """Of the cases under ``tg.step`` that have no known fault and no error."""
+    areas = [importlib.import_module(f"tests.hostile.{path.stem}") for path in AREAS]
+    cases = [one for area in areas for one in area.case if not one.marks]
+    plain = [one for one in cases if one.values[0].form is step]
+    return [one for one in plain if not (one.values[0].refused or one.values[0].fails)][::10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", tenth())
+def test_compiled(case):
+    case._replace(form=compiled, tolerance=1e-4).check()

@@ -1,0 +1,334 @@
+"""What moves by itself: iterators, counters, clocks, random numbers of Python."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.hostile.kit import Cases
+from tests.hostile.plays import (
+    Play,
+    net,
+    pairs,
+    singles,
+    trains,
+)
+from torchgraph.errors import NoProgram, RandomStateTouched
+
+case = Cases()
+
+
+# --- what moves by itself -------------------------------------------------------------------------
+
+
+@case
+def an_iterator():
+    numbers = itertools.count(1)
+    return Play(lambda x: x * next(numbers), calls=singles())
+
+
+@case(fault="documented: an iterator is not looked at")
+def an_iterator_that_stands_at_first():
+    numbers = iter([1.0] * 5 + [2.0] * 9)
+    return Play(lambda x: x * next(numbers), calls=singles(), watched=[lambda: 0])
+
+
+@case
+def an_iterator_of_batches():
+    batches = iter([torch.full((4,), float(n)) for n in range(20)])
+    return Play(lambda x: x * next(batches), calls=singles())
+
+
+@case(fault="the third call's program serves all others")
+def a_cycle():
+    numbers = itertools.cycle([1.0, 2.0])
+    return Play(lambda x: x * next(numbers), calls=singles())
+
+
+@case
+def a_generator_function():
+    def schedule():
+        value = 1.0
+        while True:
+            yield value
+            value *= 0.5
+
+    numbers = schedule()
+    return Play(lambda x: x * next(numbers), calls=singles())
+
+
+@case
+def a_counter_that_counts():
+    held = SimpleNamespace(number=0)
+
+    def step(x):
+        held.number += 1
+        return x * held.number
+
+    return Play(step, [held], calls=singles())
+
+
+@case
+def a_counter_that_warms_up():
+    held = SimpleNamespace(number=0)
+
+    def step(x):
+        held.number += 1
+        return x * min(1.0, held.number / 6)
+
+    return Play(step, [held], calls=singles(14))
+
+
+@case
+def a_counter_of_the_loop():
+    held = SimpleNamespace(number=0)
+
+    def count():
+        held.number += 1
+
+    return Play(
+        lambda x: x * min(3, held.number),
+        before=dict.fromkeys(range(1, 20), count),
+        calls=singles(18),
+    )
+
+
+@case
+def a_counter_that_decides_seldom():
+    held = SimpleNamespace(number=0)
+
+    def step(x):
+        held.number += 1
+        return x * 2 if held.number % 5 == 0 else x + 1
+
+    return Play(step, [held], calls=singles(16))
+
+
+@case(fault="the branch of the first call serves all others")
+def a_flag_that_the_step_clears():
+    held = SimpleNamespace(first=True)
+
+    def step(x):
+        if held.first:
+            held.first = False
+            return x * 2
+        return x + 1
+
+    return Play(step, [held], {6: lambda: setattr(held, "first", True)}, singles(12))
+
+
+@case(fault="the third call's program serves all others")
+def a_sign_that_flips():
+    held = SimpleNamespace(sign=1.0)
+
+    def step(x):
+        held.sign = -held.sign
+        return x * held.sign
+
+    return Play(step, [held], calls=singles())
+
+
+@case(fault="the third call's program serves all others")
+def every_second_step():
+    held = SimpleNamespace(number=0)
+
+    def step(x):
+        held.number = (held.number + 1) % 2
+        return x * 2 if held.number else x + 1
+
+    return Play(step, [held], calls=singles())
+
+
+@case(fault="the fourth call's program serves all others")
+def a_list_that_rotates():
+    order = [0, 1, 2]
+
+    def step(x):
+        order.append(order.pop(0))
+        return x * (order[0] + 1)
+
+    return Play(step, [order], calls=singles())
+
+
+@case(fault="the third call's program serves all others")
+def a_deque_that_rotates():
+    turns = collections.deque([1.0, 2.0])
+
+    def step(x):
+        turns.rotate()
+        return x * turns[0]
+
+    return Play(step, [turns], calls=singles())
+
+
+@case
+def annealing_by_the_number_of_a_call():
+    model, held = net(), SimpleNamespace(number=0)
+
+    def loss(x, y):
+        return functional.mse_loss(model(x), y) * (0.9**held.number)
+
+    def count():
+        held.number += 1
+
+    return trains(model, loss, before=dict.fromkeys(range(12), count), calls=pairs(12))
+
+
+@case
+def the_time():
+    start = time.perf_counter()
+    return Play(lambda x: x * (1.0 if time.perf_counter() - start < 1e6 else 2.0), calls=singles())
+
+
+@case(refused=RandomStateTouched)
+def pythons_random():
+    return Play(lambda x: x * random.random(), calls=singles())
+
+
+@case(refused=RandomStateTouched)
+def numpys_random():
+    return Play(lambda x: x * float(np.random.rand()), calls=singles())
+
+
+@case(refused=RandomStateTouched)
+def a_choice_of_a_branch():
+    return Play(lambda x: x * 2 if random.random() < 0.5 else x + 1, calls=singles())
+
+
+@case
+def a_random_of_ones_own():
+    numbers = random.Random(0)
+    return Play(lambda x: x * numbers.random(), calls=singles())
+
+
+@case
+def a_numpy_generator_of_ones_own():
+    numbers = np.random.default_rng(0)
+    return Play(lambda x: x * float(numbers.random()), calls=singles())
+
+
+@case(fault="a generator of one's own is not looked at")
+def a_branch_by_a_random_of_ones_own():
+    numbers = random.Random(5)
+    return Play(lambda x: x * 2 if numbers.random() < 0.3 else x + 1, calls=singles(16))
+
+
+@case
+def a_mixup_drawn_by_numpy():
+    numbers = np.random.default_rng(0)
+
+    def step(x, y):
+        share = numbers.beta(0.5, 0.5)
+        order = torch.from_numpy(numbers.permutation(len(x)))
+        return share * x + (1 - share) * x[order]
+
+    return Play(step)
+
+
+# --- lengths and queues -----------------------------------------------------------------------
+
+
+@case(forms="step", fault="the length of a list that is filled is not looked at")
+def long_enough():
+    log = []
+
+    def step(x):
+        log.append(x.sum())
+        return x * 2 if len(log) > 6 else x + 1
+
+    return Play(step, [log], calls=singles(12))
+
+
+@case(fault="what was taken away is not looked at")
+def a_queue_of_numbers():
+    queue = [1.0] * 5 + [float(n) for n in range(20)]
+    return Play(lambda x: x * queue.pop(0), calls=singles())
+
+
+@case(refused=NoProgram, forms="step")
+def a_queue_of_tensors():
+    queue = collections.deque([torch.full((4,), float(n)) for n in range(40)])
+    return Play(lambda x: x * queue.popleft(), calls=singles())
+
+
+@case
+def a_pointer_of_python_into_a_ring():
+    ring, held = torch.zeros(3, 4), SimpleNamespace(number=0)
+
+    def step(x):
+        ring[held.number] = x[0]
+        held.number = (held.number + 1) % 3
+        return ring.sum()
+
+    return Play(step, [ring, held], calls=singles(12))
+
+
+@case
+def a_pointer_of_torch_into_a_ring():
+    ring, number = torch.zeros(3, 4), torch.zeros((), dtype=torch.long)
+
+    def step(x):
+        ring[number] = x[0]
+        number.add_(1).remainder_(3)
+        return ring.sum()
+
+    return Play(step, [ring, number], calls=singles(12))
+
+
+@case
+def a_counter_in_a_buffer():
+    model = torch.nn.Module()
+    model.register_buffer("number", torch.zeros((), dtype=torch.long))
+
+    def step(x):
+        model.number += 1
+        return x * 2 if model.number > 6 else x + 1
+
+    return Play(step, [model], calls=singles(12))
+
+
+@case
+def a_counter_that_passes_a_threshold():
+    held = SimpleNamespace(number=0)
+
+    def step(x):
+        held.number += 1
+        return x * 2 if held.number > 6 else x + 1
+
+    return Play(step, [held], calls=singles(12))
+
+
+@case
+def a_variable_that_passes_a_threshold():
+    number = 0
+
+    def step(x):
+        nonlocal number
+        number += 1
+        return x * 2 if number > 6 else x + 1
+
+    return Play(step, calls=singles(12))
+
+
+@case(fault="the count of writes is not looked at")
+def writes_counted_by_torch():
+    held = torch.zeros(4)
+
+    def step(x):
+        held.add_(1)
+        return x * 2 if held._version > 6 else x + 1
+
+    return Play(step, [held], calls=singles(12))
+
+
+@pytest.mark.parametrize("case", case)
+def test_moving(case):
+    case.check()

@@ -1,0 +1,391 @@
+"""Code that is patched, and modules, hooks and functions that are replaced, between calls."""
+
+from __future__ import annotations
+
+import types
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+
+from tests.hostile.kit import Cases
+from tests.hostile.plays import (
+    Play,
+    net,
+    pairs,
+    sgd,
+    singles,
+    trains,
+)
+
+case = Cases()
+
+
+class Doubles(nn.Module):
+    """A module of the user's own."""
+
+    factor = 2.0
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def scale(self, x):
+        return x * self.factor
+
+    def forward(self, x):
+        return self.scale(self.inner(x))
+
+
+def own_class():
+    """`Doubles` anew, so that patches of the class stay in the case."""
+    return type("Doubles", (Doubles,), {"scale": Doubles.scale, "forward": Doubles.forward})
+
+
+# --- classes and methods --------------------------------------------------------------------------
+
+
+@case
+def forward_of_the_class():
+    cls = own_class()
+    model = cls()
+    change = {5: lambda: setattr(cls, "forward", lambda self, x: self.inner(x) + 1)}
+    return trains(model, before=change)
+
+
+@case
+def a_method_of_the_class():
+    cls = own_class()
+    model = cls()
+    return trains(model, before={5: lambda: setattr(cls, "scale", lambda self, x: x * 5)})
+
+
+@case
+def a_method_of_the_base_class():
+    class Base(nn.Module):
+        def scale(self, x):
+            return x * 2
+
+    class Derived(Base):
+        def forward(self, x):
+            return self.scale(x)
+
+    model = Derived()
+    change = {
+        4: lambda: setattr(Base, "scale", lambda self, x: x * 5),
+        6: lambda: setattr(Derived, "scale", lambda self, x: x * 7),
+    }
+    return Play(lambda x: model(x), [model], change, singles(12))
+
+
+@case
+def a_method_by_super():
+    class Base(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class Derived(Base):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    model = Derived()
+    return Play(
+        lambda x: model(x),
+        [model],
+        {5: lambda: setattr(Base, "forward", lambda self, x: x * 5)},
+        singles(),
+    )
+
+
+@case
+def a_class_attribute():
+    cls = own_class()
+    model = cls()
+    return trains(
+        model,
+        before={5: lambda: setattr(cls, "factor", 5.0), 7: lambda: setattr(model, "factor", 7.0)},
+    )
+
+
+@case
+def forward_on_the_instance():
+    model = net()
+    change = {
+        5: lambda: setattr(model[1], "forward", torch.relu),
+        7: lambda: delattr(model[1], "forward"),
+    }
+    return trains(model, before=change, calls=pairs(12))
+
+
+@case
+def a_bound_method_on_the_instance():
+    model = own_class()()
+    change = {5: lambda: setattr(model, "scale", types.MethodType(lambda self, x: x * 5, model))}
+    return trains(model, before=change)
+
+
+@case
+def the_class_of_an_instance():
+    class Triples(Doubles):
+        factor = 3.0
+
+    model = own_class()()
+    return trains(model, before={5: lambda: setattr(model, "__class__", Triples)})
+
+
+@case(fault="the code is not looked at")
+def the_code_of_a_function():
+    def scale(x):
+        return x * 2
+
+    def other(x):
+        return x * 5
+
+    return Play(
+        lambda x: scale(x),
+        before={5: lambda: setattr(scale, "__code__", other.__code__)},
+        calls=singles(),
+    )
+
+
+@case(fault="the code is not looked at")
+def the_code_of_the_step():
+    def step(x):
+        return x * 2
+
+    def other(x):
+        return x * 5
+
+    return Play(
+        step, before={5: lambda: setattr(step, "__code__", other.__code__)}, calls=singles()
+    )
+
+
+@case(fault="special methods are not looked at")
+def a_plain_objects_method():
+    class Loss:
+        def __call__(self, x):
+            return self.reduce(x)
+
+        def reduce(self, x):
+            return x.sum()
+
+    loss = Loss()
+    change = {
+        4: lambda: setattr(Loss, "reduce", lambda self, x: x.mean()),
+        6: lambda: setattr(Loss, "__call__", lambda self, x: x.prod()),
+    }
+    return Play(lambda x: loss(x), before=change, calls=singles(12))
+
+
+@case(fault="special methods are not looked at")
+def a_plain_objects_operator():
+    class Weight:
+        def __init__(self, value):
+            self.value = value
+
+        def __mul__(self, x):
+            return x * self.value
+
+    weight = Weight(2.0)
+    change = {
+        4: lambda: setattr(weight, "value", 3.0),
+        6: lambda: setattr(Weight, "__mul__", lambda self, x: x + self.value),
+    }
+    return Play(lambda x: weight * x, before=change, calls=singles(12))
+
+
+@case
+def a_function_of_a_module():
+    other = types.ModuleType("losses_of_the_user")
+    exec("def loss(x):\n    return x.sum()\n", vars(other))
+    return Play(
+        lambda x: other.loss(x),
+        before={5: lambda: setattr(other, "loss", torch.mean)},
+        calls=singles(),
+    )
+
+
+@case
+def a_function_that_a_function_calls():
+    other = types.ModuleType("losses_of_the_user")
+    exec("def inner(x):\n    return x.sum()\ndef loss(x):\n    return inner(x) * 2\n", vars(other))
+    return Play(
+        lambda x: other.loss(x),
+        before={5: lambda: setattr(other, "inner", torch.mean)},
+        calls=singles(),
+    )
+
+
+@case(fault="torch's functions are not looked at")
+def a_function_of_torch_called_by_the_step():
+    def step(x):
+        return functional.gelu(x)
+
+    def around(call):
+        number = next(numbers)
+        before = functional.gelu
+        if number >= 5:
+            functional.gelu = functional.relu
+        try:
+            return call()
+        finally:
+            functional.gelu = before
+
+    numbers = iter(range(99))
+    return Play(step, calls=singles(), around=around)
+
+
+@case
+def a_function_wrapped():
+    held = SimpleNamespace(loss=functional.mse_loss)
+
+    def change():
+        inner = held.loss
+        held.loss = lambda x, y: inner(x, y) * 2
+
+    return Play(lambda x, y: held.loss(x[:, :2], y), before={4: change, 6: change}, calls=pairs(11))
+
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+@case
+def a_module_replaced():
+    model = net()
+    return trains(model, before={5: lambda: model.__setitem__(1, nn.ReLU())})
+
+
+@case
+def a_module_appended():
+    model = net()
+    return trains(model, before={5: lambda: model.append(nn.ReLU())})
+
+
+@case
+def a_module_removed():
+    model = net()
+    return trains(model, before={5: lambda: model.__delitem__(1)})
+
+
+@case
+def a_module_put_into_a_list():
+    layers = [nn.Linear(4, 4)]
+
+    def step(x):
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    return Play(step, before={5: lambda: layers.append(nn.Linear(4, 2))}, calls=singles())
+
+
+@case
+def a_module_skipped_by_a_flag():
+    model = net()
+    model.skip = False
+
+    def loss(x, y):
+        hidden = model[0](x)
+        return functional.mse_loss(model[2](hidden if model.skip else model[1](hidden)), y)
+
+    return trains(model, loss, before={5: lambda: setattr(model, "skip", True)})
+
+
+@case
+def an_identity_by_class():
+    model = net()
+    change = {5: lambda: setattr(model[1], "__class__", nn.Identity)}
+    return trains(model, before=change)
+
+
+@case
+def two_modules_swapped():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+
+    def swap():
+        model[0], model[1] = model[1], model[0]
+
+    return trains(model, before={5: swap})
+
+
+@case
+def one_module_used_twice_later():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+
+    def share():
+        model[1] = model[0]
+
+    return trains(model, before={5: share})
+
+
+@case
+def the_whole_model_replaced():
+    held = SimpleNamespace(model=net())
+
+    def replace():
+        held.model = net()
+
+    return Play(lambda x: held.model(x), [held], {5: replace}, singles())
+
+
+@case(forms="step")
+def the_model_and_its_optimizer_replaced():
+    held = SimpleNamespace(model=net())
+    held.optimizer = sgd(held.model)
+
+    def step(x, y):
+        held.optimizer.zero_grad()
+        functional.mse_loss(held.model(x), y).backward()
+        held.optimizer.step()
+
+    def replace():
+        held.model = net()
+        held.optimizer = sgd(held.model)
+
+    return Play(step, [held], {5: replace}, pairs(10))
+
+
+@case
+def a_parameter_becomes_a_buffer():
+    model = net()
+
+    def change():
+        bias = model[0].bias.detach()
+        del model[0].bias
+        model[0].register_buffer("bias", bias)
+
+    return trains(model, before={5: change})
+
+
+@case
+def a_bias_removed():
+    model = net()
+    return trains(model, before={5: lambda: model[0].register_parameter("bias", None)})
+
+
+@case
+def a_parametrization_added():
+    class Symmetric(nn.Module):
+        def forward(self, weight):
+            return weight.triu() + weight.triu(1).t()
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    change = {5: lambda: parametrize.register_parametrization(model[0], "weight", Symmetric())}
+    return trains(model, before=change)
+
+
+@case
+def a_parametrization_removed():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    return trains(
+        model, before={5: lambda: parametrize.remove_parametrizations(model[0], "weight")}
+    )
+
+
+@pytest.mark.parametrize("case", case)
+def test_patches(case):
+    case.check()
