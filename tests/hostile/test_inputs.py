@@ -226,7 +226,7 @@ def views_of_one_base():
     return of(lambda x, y: (x.mul_(2), y + 1), give)
 
 
-@case(fault="the fourth call is refused")
+@case
 def views_of_one_base_at_other_places():
     def give(n):
         whole = base(n, 12)

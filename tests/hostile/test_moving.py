@@ -35,7 +35,7 @@ def an_iterator():
     return Play(lambda x: x * next(numbers), calls=singles())
 
 
-@case(fault="documented: an iterator is not looked at")
+@case
 def an_iterator_that_stands_at_first():
     numbers = iter([1.0] * 5 + [2.0] * 9)
     return Play(lambda x: x * next(numbers), calls=singles(), watched=[lambda: 0])
@@ -47,7 +47,7 @@ def an_iterator_of_batches():
     return Play(lambda x: x * next(batches), calls=singles())
 
 
-@case(fault="the third call's program serves all others")
+@case
 def a_cycle():
     numbers = itertools.cycle([1.0, 2.0])
     return Play(lambda x: x * next(numbers), calls=singles())
@@ -112,7 +112,7 @@ def a_counter_that_decides_seldom():
     return Play(step, [held], calls=singles(16))
 
 
-@case(fault="the branch of the first call serves all others")
+@case
 def a_flag_that_the_step_clears():
     held = SimpleNamespace(first=True)
 
@@ -125,7 +125,7 @@ def a_flag_that_the_step_clears():
     return Play(step, [held], {6: lambda: setattr(held, "first", True)}, singles(12))
 
 
-@case(fault="the third call's program serves all others")
+@case
 def a_sign_that_flips():
     held = SimpleNamespace(sign=1.0)
 
@@ -136,7 +136,7 @@ def a_sign_that_flips():
     return Play(step, [held], calls=singles())
 
 
-@case(fault="the third call's program serves all others")
+@case
 def every_second_step():
     held = SimpleNamespace(number=0)
 
@@ -158,7 +158,7 @@ def a_list_that_rotates():
     return Play(step, [order], calls=singles())
 
 
-@case(fault="the third call's program serves all others")
+@case
 def a_deque_that_rotates():
     turns = collections.deque([1.0, 2.0])
 
@@ -236,7 +236,7 @@ def a_mixup_drawn_by_numpy():
 # --- lengths and queues -----------------------------------------------------------------------
 
 
-@case(forms="step", fault="the length of a list that is filled is not looked at")
+@case(forms="step")
 def long_enough():
     log = []
 
@@ -247,7 +247,7 @@ def long_enough():
     return Play(step, [log], calls=singles(12))
 
 
-@case(fault="what was taken away is not looked at")
+@case
 def a_queue_of_numbers():
     queue = [1.0] * 5 + [float(n) for n in range(20)]
     return Play(lambda x: x * queue.pop(0), calls=singles())

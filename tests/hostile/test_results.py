@@ -313,7 +313,7 @@ def hooks_on_what_is_computed():
     return Play(step, [model, seen])
 
 
-@case(fault="the dict is as a recorded call has filled it")
+@case
 def hidden_states_by_a_forward_hook():
     model, seen = net(), {}
     model[0].register_forward_hook(lambda module, args, out: seen.update(hidden=out.detach()))

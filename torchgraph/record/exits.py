@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..discovery import Entries
-from ..errors import NoProgram, RandomStateTouched
+from ..errors import NoProgram
 from ..guards import ABSENT
 from ..guards.names import (
     By,
@@ -30,7 +30,6 @@ from ..guards.names import (
 )
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
-from .generators import DRAW_OUTSIDE
 from .host import Assigned, Fixed
 from .touched import Touched
 from .watch import AttributeWatch, Change, is_own
@@ -134,8 +133,7 @@ class Exits:
         elif type(name.found) is Never:
             self.names.append(name)
         elif type(name.found) is Drawn:
-            what = f"build draws from {name.shown}: the draw would be the same at every step."
-            self.refused = RandomStateTouched(what, where=name.where, fix=DRAW_OUTSIDE)
+            self.names.append(replace(name, found=Never()))
         else:
             self._plain(one, value)
 

@@ -51,8 +51,6 @@ def without_default(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
 
 
-DRAW_OUTSIDE = "draw outside of build and pass the result in, or use torch.rand."
-
 ELSEWHERE = (
     "a random generator moved while the step ran: other threads that draw, or seed, keep it from "
     "being recorded. Give them a generator of their own, or draw before the call"
@@ -80,7 +78,7 @@ def python_random_unchanged(
         error = RandomStateTouched(
             "build draws from Python's random or numpy.random: the draw would be the same at every "
             "step.",
-            fix=DRAW_OUTSIDE,
+            fix="draw outside of build and pass the result in, or use torch.rand.",
         )
         refuse(error)
 
