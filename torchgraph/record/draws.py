@@ -203,8 +203,8 @@ class Draws:
                 self._writer.give_up(ELSEWHERE, passing=True)
                 return
             self._refuse(
-                "build seeds torch, or sets its generator: the draws would be the same at every "
-                "step.",
+                "build seeds torch, or sets its generator, or waits for a thread that draws: a "
+                "program would draw the same at every step.",
                 fix="seed outside of build, or draw there and pass the result in.",
             )
 
