@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 import os
@@ -38,8 +39,9 @@ def _torch_root() -> str:
 
 @functools.cache
 def is_library(filename: str) -> bool:
-    """True for code of torch's, of torchgraph's, and what has no file."""
-    return filename.startswith((_PACKAGE, _torch_root(), "<")) or "importlib" in filename
+    """True for code of torch's, of torchgraph's, what stands between, and what has no file."""
+    between = "importlib" in filename or filename == contextlib.__file__
+    return between or filename.startswith((_PACKAGE, _torch_root(), "<"))
 
 
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:

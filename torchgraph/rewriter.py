@@ -250,7 +250,12 @@ class Rewriter:
         if target is operator.getitem:  # of a tuple: nothing runs
             return operator.getitem(*found)
         with values.neutral():
-            value = values.evaluate(self._mode, target, found, values.with_values(kwargs))
+            try:
+                value = values.evaluate(self._mode, target, found, values.with_values(kwargs))
+            except RuntimeError:
+                if recorded is None or values.is_predictable(target):
+                    raise
+                value = values.blank(recorded)  # as of CTC, whose sizes no fake kernel knows
         return values.with_sizes_of(recorded, value)
 
     def _count(self, node: fx.Node | None) -> None:

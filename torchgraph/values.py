@@ -118,6 +118,17 @@ def with_sizes_of(recorded: Any, computed: Any) -> Any:
         )
 
 
+def blank(recorded: Any) -> Any:
+    """Values of the recorded layouts, in memory of their own."""
+    if isinstance(recorded, (tuple, list)):
+        return type(recorded)(map(blank, recorded))
+    if not isinstance(recorded, FakeTensor):
+        return recorded
+    shape, stride = recorded.shape, recorded.stride()
+    with recorded.fake_mode:
+        return torch.empty_strided(shape, stride, dtype=recorded.dtype, device=recorded.device)
+
+
 def same_layout(left: Any, right: Any) -> bool:
     """Two strided tensors of equal dtype, device, shape, strides and storage offset."""
     return (

@@ -157,8 +157,10 @@ def test_the_same_tensor_twice(mutate):
         x, other = torch.ones(2), torch.ones(2)
         try:
             got = graph(x, x)
-        except tg.errors.SharedMemory:  # right or refused
+        except tg.errors.SharedMemory as error:  # right or refused
+            said = str(error)
             assert mutate
+            assert "pass it once" in said
             assert torch.equal(x, other)
         else:
             assert torch.equal(got, function(other, other))

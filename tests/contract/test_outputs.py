@@ -2,12 +2,14 @@
 
 import collections
 
+import pytest
 import torch
 from torch import nn
 
 from tests.contract.models import Eval, Function, Train, adam, data, made
 from tests.contract.test_inputs import Batch, Logits, Pair
 from tests.support import settle
+from torchgraph.errors import DataDependent
 
 
 def test_any_structure_comes_back():
@@ -278,3 +280,30 @@ def test_what_is_done_to_a_ring_does_not_reach_the_next_call():
         got = graph(torch.full((2,), float(number)))
         assert got.tolist() == [2 * number] * 2
         got.requires_grad_().sum().backward()
+
+
+SHOWN = {
+    "repr": repr,
+    "str": lambda t: f"loss {t}",
+    "format": lambda t: f"{t.sum():.3f}",
+}
+
+
+@pytest.mark.parametrize("show", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_text_of_what_a_tensor_holds(show, returned):
+    held = torch.ones(3)
+
+    def function(x):
+        text = show(held)
+        return {"cosine": x.cos(), "text": text if returned else "epoch"}
+
+    graph = Function(function)
+    if returned:
+        with pytest.raises(DataDependent, match="text"):
+            graph(torch.ones(2))
+        return
+    for number in range(5):
+        found = graph(torch.full((2,), float(number)))
+    assert found["text"] == "epoch"
+    assert graph.is_compiled

@@ -144,6 +144,23 @@ def test_dropout_in_a_checkpointed_region(use_reentrant, preserve):
     assert torch.equal(torch.get_rng_state(), after)
 
 
+@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
+def test_memory_that_a_repeated_draw_fills(kind):
+    drop, weight = kind(0.3), torch.ones(3, 4, requires_grad=True)
+
+    def function(x):
+        hidden = torch.utils.checkpoint.checkpoint(drop, x * weight, use_reentrant=False)
+        return torch.autograd.grad(hidden.square().sum(), weight)[0]
+
+    graph = Function(function)
+    for number in range(5):
+        torch.manual_seed(number)
+        got = graph(torch.randn(3, 4))
+        torch.manual_seed(number)
+        assert torch.equal(got, function(torch.randn(3, 4)))
+    assert graph.is_compiled
+
+
 def test_draws_after_a_state_that_build_got():
     def function(x):
         state = torch.get_rng_state()

@@ -149,6 +149,19 @@ def test_a_thread_that_waits_draws_nothing(draw):
             Function(build)(torch.ones(4))
 
 
+def test_a_thread_that_the_step_waits_for_draws():
+    def build(batch):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(torch.rand(4)))
+        thread.start()
+        thread.join()
+        return batch + found[0]
+
+    with pytest.raises(RandomStateTouched, match="a thread that draws") as raised:
+        Function(build)(torch.ones(4))
+    assert "contextlib" not in str(raised.value)
+
+
 def test_another_thread_that_draws_once_costs_one_call():
     draws = iter([False, True, False, False, False, False, False, False])
     with Meanwhile(lambda: next(draws, False) and torch.rand(3)) as meanwhile:

@@ -337,3 +337,26 @@ def test_each_weight_is_cast_once_per_step(policy):
 
     assert casts(plan.first) == len(list(mine.parameters()))
     assert casts(plan.following) == casts(plan.update) == 0
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_gradients_that_a_late_call_finds(k):
+    mine, optimizer, other, others = twins(Mlp, lambda p: optim.SGD(p, lr=0.1))
+    graph = Train(mine, optimizer, k)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=k == 1)
+    if k == 1:  # a scaler and micro-batches each hold gradients that are not final
+        graph.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
+    for number, (x, y) in enumerate(batches(Mlp, 5)):
+        if number == 3:
+            for model in (mine, other):
+                sum(p.square().sum() for p in model.parameters()).backward()
+        torch.manual_seed(number)
+        graph(x, y)
+        torch.manual_seed(number)
+        for part, target in zip(x.chunk(k), y.chunk(k), strict=True):
+            loss = nn.functional.cross_entropy(other(part), target)
+            scaler.scale(loss / k).backward()
+        scaler.step(others)
+        scaler.update()
+        others.zero_grad()
+        assert_same(mine, optimizer, other, others)

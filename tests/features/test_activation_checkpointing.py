@@ -310,3 +310,20 @@ def test_torchs_own_checkpoint_in_the_model(use_reentrant):
     settle(plain, *batch)
     settle(graph, *batch)
     assert peak(lambda: graph(*batch)) < 0.6 * peak(lambda: plain(*batch))
+
+
+def test_an_op_whose_sizes_no_fake_kernel_knows():
+    weight = torch.randn(4, 8, 8, requires_grad=True)
+    targets, lengths = torch.ones(1, 2, dtype=torch.long), ([4], [2])
+
+    @tg.step
+    def step(x):
+        scores = (x @ weight).tanh().log_softmax(2)[:, :1]
+        loss = nn.functional.ctc_loss(scores, targets, *lengths)
+        return loss.detach(), *torch.autograd.grad(loss, weight)
+
+    step.config.set_activation_checkpointing("matmuls")
+    for _ in range(4):
+        x = torch.randn(4, 2, 8)
+        assert all(map(torch.equal, step(x), step.build(x)))
+    assert step.is_compiled

@@ -176,7 +176,11 @@ def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
         hit = [name for name in names if name in written]
         if len(group) > 1 and hit and _overlap([leaves[i].value for i in group]):
             others = ", ".join(name for name in names if name != hit[0])
-            raise SharedMemory(f"The step writes {hit[0]}, which shares memory with {others}.")
+            given = all(leaves[i].role is Role.INPUT for i in group)
+            raise SharedMemory(
+                f"The step writes {hit[0]}, which shares memory with {others}.",
+                fix="pass it once, or clone() it before." if given else "",
+            )
 
 
 def _overlap(tensors: Sequence[torch.Tensor]) -> bool:

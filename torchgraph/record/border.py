@@ -15,16 +15,17 @@ import torch
 
 from .._listening import is_listening, not_listening
 from .._torch import VF
-from ..errors import DataDependent, NonScalarBackward
+from ..errors import DataDependent, NonScalarBackward, SourceLine
 from ..program import Phase
-from . import number
+from ..structure import Returned
+from . import number, refusals
 from .recorder import Recorder
 from .trail import Trail
 
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
 _SUBCLASS = ("_make_subclass", "as_subclass")
-_ABSENT = object()
+_ABSENT: Any = object()
 
 
 class Border:
@@ -36,6 +37,16 @@ class Border:
         self._thread = threading.get_ident()
         self.losses: list[torch.Tensor] = []
         """The tensors that ``backward()`` was called on."""
+        self._texts: dict[str, SourceLine | None] = {}
+        """What tensors look like, and where they were shown."""
+
+    def refuse_texts(self, returned: Returned) -> None:
+        """Refuse texts of what tensors hold in what `build` returns; to print them is fine."""
+        for path, found in returned.texts():
+            line = next((line for text, line in self._texts.items() if text in found), _ABSENT)
+            if line is not _ABSENT:
+                self._recorder.refuse(refusals.text(path, line))
+                return
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -134,7 +145,10 @@ class Border:
 
     def _shown(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         with not_listening():
-            return theirs(tensor, *args, **kwargs)
+            text = theirs(tensor, *args, **kwargs)
+        if isinstance(text, str) and text:
+            self._texts.setdefault(text, self._trail.line)
+        return text
 
     def _data(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
         """C++ reads the tensors in a list, and tells nobody."""

@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 
+from .. import effects
 from .._listening import not_listening
 from .._torch import OpOverload
 from ..errors import NoProgram, RandomStateTouched
@@ -108,7 +109,13 @@ class Draws:
         return out
 
     def _again(self, made: _Draw, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
-        written = self._writer.index(args[0]) if op._schema.is_mutable else None
+        if op._schema.is_mutable:
+            if effects.written(op) != (0,):
+                self._writer.give_up(f"{op} is to draw again what it has drawn, in a checkpoint")
+            else:
+                self._writer.run(aten.copy_.default, (args[0], made.copies[0]), {})
+            with not_listening():
+                return op(*args, **kwargs)
         with not_listening():
             out = op(*args, **kwargs)
         results = out if isinstance(out, (tuple, list)) else (out,)
@@ -118,9 +125,7 @@ class Draws:
                 continue
             given = Ref(self._writer.index(copy))
             outs = self._writer.outs(result)
-            if written is not None:
-                entry = Entry(aten.copy_.default, (Ref(written), given), {}, outs, here)
-            elif copy.dtype != result.dtype:
+            if copy.dtype != result.dtype:
                 to = {"dtype": result.dtype}
                 entry = Entry(aten._to_copy.default, (given,), to, outs, here)
             else:
@@ -198,8 +203,8 @@ class Draws:
                 self._writer.give_up(ELSEWHERE, passing=True)
                 return
             self._refuse(
-                "build seeds torch, or sets its generator: the draws would be the same at every "
-                "step.",
+                "build seeds torch, or sets its generator, or waits for a thread that draws: a "
+                "program would draw the same at every step.",
                 fix="seed outside of build, or draw there and pass the result in.",
             )
 

@@ -63,8 +63,9 @@ class Gradients:
         )
         self._owners = {id(p): number for number, p in owned}
         self._running = False
-        self._from_backward: set[int] = set()
-        """The memories of gradients that ``backward()`` has put into ``.grad``."""
+        there = (p.grad for p in self._parameters if p.grad is not None)
+        self._from_backward = set(map(_memory, there))
+        """The memories of gradients that ``backward()`` has put into ``.grad``, or found there."""
 
     def around(
         self, outer: Callable[..., AbstractContextManager[None]]

@@ -15,6 +15,7 @@ from .._listening import not_listening
 from .._torch import OpOverload
 from ..capture.step import Step
 from ..errors import (
+    DataDependent,
     DeviceMismatch,
     NoProgram,
     RandomStateTouched,
@@ -159,6 +160,16 @@ def torn(line: SourceLine | None) -> NoProgram:
         "The step writes memory in which tensors from outside overlap, and none holds the others.",
         where=line,
         fix="keep the tensor that they are parts of, and take the parts in the step.",
+    )
+
+
+def text(path: str, line: SourceLine | None) -> DataDependent:
+    """The refusal of a result that says what a tensor holds."""
+    at = f" at {path}" if path else ""
+    return DataDependent(
+        f"build returns{at} a text of what a tensor holds, and no program writes text.",
+        where=line,
+        fix="return the tensor, and make the text after the call.",
     )
 
 

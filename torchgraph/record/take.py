@@ -171,6 +171,7 @@ class _Taking:
         with self._engine():
             with self._listening(), self._random():
                 self._came = what_came(self._run_build(self._batches[0]), self._whole)
+                self._border.refuse_texts(self._came)
                 self._gradients.check_assigned()
                 self._loss = loss_of(self._border.losses, self._came.tensors)
                 self.built(self._loss is not None)

@@ -173,6 +173,10 @@ class Returned:
             elif not isinstance(one, Node):
                 yield path, one, two
 
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """(path, text) of those in it."""
+        return ((path, leaf) for path, leaf in self._nodes() if isinstance(leaf, str))
+
     def settle(self, other: Returned) -> None:
         """Both calls gave the same: an object that is one in both was made by neither."""
         for (_, one), (_, two) in zip(self._nodes(), other._nodes(), strict=True):
