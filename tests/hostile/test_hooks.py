@@ -92,7 +92,7 @@ def a_step_hook_that_reads_a_number():
     return trains(model, optimizer=optimizer, before={5: lambda: setattr(held, "by", 3.0)})
 
 
-@case
+@case(forms="step")
 def a_hook_after_accumulation():
     model, hooks = net(), []
 

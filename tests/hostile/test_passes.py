@@ -81,7 +81,7 @@ class Sam(Optimizer):
         self.zero_grad()
 
 
-@case(fault={"step": "never served: a slot is another one at each call"})
+@case
 def sharpness_aware_as_published():
     model = net()
     optimizer = Sam(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)

@@ -136,7 +136,7 @@ def the_class_of_an_instance():
     return trains(model, before={5: lambda: setattr(model, "__class__", Triples)})
 
 
-@case(fault="the code is not looked at")
+@case
 def the_code_of_a_function():
     def scale(x):
         return x * 2
@@ -151,7 +151,7 @@ def the_code_of_a_function():
     )
 
 
-@case(fault="the code is not looked at")
+@case
 def the_code_of_the_step():
     def step(x):
         return x * 2
@@ -164,7 +164,7 @@ def the_code_of_the_step():
     )
 
 
-@case(fault="special methods are not looked at")
+@case
 def a_plain_objects_method():
     class Loss:
         def __call__(self, x):
@@ -181,7 +181,7 @@ def a_plain_objects_method():
     return Play(lambda x: loss(x), before=change, calls=singles(12))
 
 
-@case(fault="special methods are not looked at")
+@case
 def a_plain_objects_operator():
     class Weight:
         def __init__(self, value):
@@ -220,7 +220,7 @@ def a_function_that_a_function_calls():
     )
 
 
-@case(fault="torch's functions are not looked at")
+@case
 def a_function_of_torch_called_by_the_step():
     def step(x):
         return functional.gelu(x)

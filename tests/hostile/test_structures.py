@@ -17,7 +17,7 @@ from tests.hostile.plays import (
     Play,
     singles,
 )
-from torchgraph.errors import NoProgram
+from torchgraph.errors import DataDependent, NoProgram
 
 case = Cases()
 Pair = namedtuple("Pair", "first second")  # noqa: PYI024 - what people still write
@@ -244,7 +244,7 @@ def item_of_what_does_not_move():
     return returns(lambda x: (x + 1, constant.item()), before={5: lambda: constant.add_(1)})
 
 
-@case
+@case(refused=DataDependent)
 def text_of_a_tensor():
     return returns(lambda x: (x + 1, f"{x.sum():.3f}"))
 

@@ -237,6 +237,8 @@ class Carried:
         before, now = self._lists[id(holder)], list(holder)
         if len(holder) <= _ITEMS and len(before) <= len(now):
             return False
+        if not any(isinstance(item, torch.Tensor) for item in (*before, *now)):
+            return False
         return _new(before, holder) == 0 and not _same_items(before, now)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import CellType
+from types import CellType, ModuleType
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ from ..guards.names import (
 )
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
-from .host import Assigned, Fixed
+from .host import Assigned, Fixed, modes
+from .resolve import is_library
 from .touched import Touched
 from .watch import AttributeWatch, Change, is_own
 from .written import Attribute, Named, Refilled, place_of, repetition
@@ -43,6 +44,7 @@ class Stray:
     name: Name
     inside: bool
     """They are in the container that it leads to."""
+    read: bool
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -94,10 +96,12 @@ class Exits:
             exits._add(one, carried)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
+        exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
         exits.changes += carried.counted(exits.sees_to)
         if not adopts:
             exits.changes += [stray.change for stray in exits.strays]
-            exits.strays = []
+            exits.names += [stray.name for stray in exits.strays if stray.read]
+            exits.strays, exits.refused = [], None
         return exits
 
     def sees_to(self, holder: Any, key: Any) -> bool:
@@ -117,9 +121,12 @@ class Exits:
 
     def _add(self, one: Touched, carried: Carried) -> None:
         name = one.name
+        owner = name.owner()
         if not name.moved:
             self.names.append(name)
             return
+        if isinstance(owner, ModuleType) and is_library(owner.__name__):
+            return  # our own patch, while the step was recorded
         value = follow(name.owner(), name.path)
         if not one.outer:  # what the step makes itself, as far as can be told
             if one.read:
@@ -159,7 +166,7 @@ class Exits:
         elif one.read:
             self.names.append(replace(name, guarded=False))
         if not _is_carried(one, value, carried):
-            stray = Stray(name, inside)
+            stray = Stray(name, inside, one.read)
             of_class = bool(name.path) and name.path[-1][0] is By.CLASS
             if not (Carried.can_carry(value) if inside else not of_class):
                 what = f"{name.shown} holds tensors where no program can put them."

@@ -116,6 +116,22 @@ class GradientOfArgument:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """Whether an argument requires a gradient."""
+
+    position: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("requires_grad", self.position)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        call.tensors[self.position].requires_grad_(value)
+
+
+@dataclass(frozen=True)
 class Modes:
     """Whether modules train or evaluate."""
 

@@ -12,6 +12,7 @@ from ..capture.step import Leaf, Step
 from ..program import Role
 from ..structure import Contents
 from .driven import Driven
+from .host import Assigned, Fixed, Trained
 from .recorder import Recorder
 
 
@@ -34,6 +35,8 @@ class Inputs:
         self._step, self._index, self._recorder = step, index, recorder
         self._driven, self._contents = driven, contents
         self._arguments: list[tuple[Leaf, int]] = []
+        self._trained: list[bool] = []
+        """Of each argument, whether it came as one that requires a gradient."""
         self.free: list[tuple[Leaf, int]] = []
         """What is read by reference, and gradients that were there."""
 
@@ -45,6 +48,16 @@ class Inputs:
             leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
             self._arguments.append((leaf, self._recorder.memory.argument(tensor)))
             self._driven.add(leaf)
+            self._trained.append(tensor.requires_grad)
+
+    def changed(self) -> list[Assigned]:
+        """What ``requires_grad_()`` in the step has made of arguments."""
+        flags = [leaf.value.requires_grad for leaf, _ in self._arguments]
+        return [
+            Assigned(Trained(number), Fixed(now, now))
+            for number, (before, now) in enumerate(zip(self._trained, flags, strict=True))
+            if now is not before
+        ]
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""

@@ -159,9 +159,10 @@ class Memory:
             known = self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
         return known[0]
 
-    def read(self, tensor: torch.Tensor) -> None:
-        """An op reads ``tensor``."""
-        self._read[id(tensor)] = weakref.ref(tensor)
+    def read(self, tensor: torch.Tensor, *, foreign: bool) -> None:
+        """An op reads ``tensor``. ``foreign``: its memory was there before the step."""
+        if foreign:
+            self._read[id(tensor)] = weakref.ref(tensor)
 
     def aliases(self, leaves: Iterable[Leaf]) -> Iterator[Alias]:
         """What was read in the memory of a state and is still there, but for the states."""

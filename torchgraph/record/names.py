@@ -28,11 +28,12 @@ from ..guards.names import (
     follow,
     is_container,
     look,
+    of_class,
     shown,
 )
 from ..program import Role
 from .frames import Frames
-from .resolve import Source, looks_up_itself, step_of
+from .resolve import Source, is_library, looks_up_itself, step_of
 from .scan import Chain, Line, Root, Use
 from .touched import CONTENT, Cell, Touched, in_cell
 
@@ -66,6 +67,7 @@ class NameWatch:
         """What the step may have replaced, whether it reads it or not."""
         self._tensors: dict[Any, Any] = {}
         self._containers: dict[Any, Any] = {}
+        self._classes: set[type] = set()
         self._outside: dict[int, Any] = {}
         """By identity, what was there before the step, as far as names have led there."""
         self._outer: set[Any] = set()
@@ -203,10 +205,22 @@ class NameWatch:
             self._contents(chain, use, value, sources)
             return
         self._frames.see(value)
+        self._operators(type(value))
         for source in sources:
             self._add(str(chain), value, source, use)
         if use is Use.INSIDE:
             self._inside(chain, value)
+
+    def _operators(self, cls: type) -> None:
+        """The special methods of a user's class: no name leads to them."""
+        if cls in self._classes or is_library(cls.__module__):
+            return
+        self._classes.add(cls)
+        for name in {name for one in cls.__mro__ for name in vars(one) if name.startswith("__")}:
+            found = of_class(cls, name)
+            if isinstance(found, FunctionType) and not is_library(found.__module__):
+                source = Source(cls, ((By.CLASS, name),))
+                self._add(f"{cls.__qualname__}.{name}", found, source, Use.NAMED)
 
     def _contents(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
         if sources:
@@ -337,7 +351,7 @@ class NameWatch:
 
     def _defaults(self, functions: Sequence[FunctionType]) -> Iterator[Name]:
         for function in functions:
-            for attribute in ("__defaults__", "__kwdefaults__"):
+            for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
                 value = getattr(function, attribute)
                 line = SourceLine(
                     function.__code__.co_filename,

@@ -251,7 +251,7 @@ class Recorder:
 
     def index(self, tensor: torch.Tensor) -> int:
         """The value of a tensor; one that nobody knew is told to ``found``."""
-        self.memory.read(tensor)
+        self.memory.read(tensor, foreign=self.undo.is_foreign(tensor))
         known = self.memory.find(tensor)
         if known is not None:
             return known

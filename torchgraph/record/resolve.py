@@ -63,7 +63,7 @@ def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool])
         return Step(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
     if isinstance(value, ModuleType):
         found = vars(value).get(key, ABSENT)
-        path: Path = () if is_library(value.__name__) else ((By.OWN, key),)
+        path: Path = ((By.OWN, key),) if _may_change(value, key) else ()
         return Step(found, value, path) if found is not ABSENT or path else None
     if isinstance(value, type):
         found = of_class(value, key)
@@ -135,6 +135,13 @@ def _class_path(cls: type, key: str) -> Path:
     """Classes of libraries stay as they are."""
     holder = next((held for held in cls.__mro__ if key in vars(held)), cls)
     return () if is_library(holder.__module__) else ((By.CLASS, key),)
+
+
+def _may_change(module: ModuleType, key: str) -> bool:
+    """False for what libraries keep as it is; torch's functions are patched now and then."""
+    name = str(module.__name__)
+    functions = name == "torch" or name.startswith("torch.")
+    return not is_library(name) or (functions and callable(vars(module).get(key)))
 
 
 def is_library(module: str) -> bool:

@@ -32,7 +32,7 @@ from .ends import ends, relaid
 from .exits import Exits
 from .generators import python_random_unchanged
 from .gradients import Gradients, kept
-from .host import Host, modes
+from .host import Host
 from .inputs import Inputs
 from .names import NameWatch
 from .numbers import Numbers
@@ -370,7 +370,7 @@ class _Taking:
             skipped=self._update.skipped,
             rests=self._rests,
             driven=bool(self.driven),
-            host=host.plus([*exits.assigned.values(), *modes(self._attributes.modes)]),
+            host=host.plus([*exits.assigned.values(), *self._inputs.changed()]),
             extra=tensors[len(values) :],
             adopted=self.driven.own.unknown,
             repeated=exits.repeated,
