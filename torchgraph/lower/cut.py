@@ -43,6 +43,7 @@ _NEVER_INSIDE = frozenset(
     {
         # Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
         *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+        "torchgraph::rnn_layer_without_grad",
         "torchgraph::differs",  # a pause looks for its node to say what has moved
     }
 )

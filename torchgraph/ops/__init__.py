@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from . import bce as bce, library as library, norm as norm, update as update
 from .cross_entropy import cross_entropy
-from .draws import bernoulli, grouped_mm, normal
+from .draws import bernoulli, grouped_mm, normal, rnn_layer_without_grad
 from .expect import ValueMoved, differs, expect, expect_none, expect_shape
 from .grad_stats import clip_coefficient, grad_stats
 from .marks import accumulated, amp_black, amp_white, before_update, gradient
@@ -37,6 +37,7 @@ __all__ = [
     "grouped_mm",
     "keep",
     "normal",
+    "rnn_layer_without_grad",
     "unscale",
     "update_scale",
     "update_scale_",

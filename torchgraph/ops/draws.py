@@ -6,9 +6,14 @@ from the same generator.
 
 ``grouped_mm``: ATen's op, whose fake kernel refuses the dtypes and mistakes the strides that its
 CPU kernel has.
+
+``rnn_layer_without_grad``: oneDNN's LSTM asks whether gradients are on, and rounds otherwise where
+they are not.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -48,6 +53,11 @@ def _grouped_mm_shape(
     return mat_a.new_empty_strided((groups, rows, columns), (rows * row, row, 1), dtype=dtype)
 
 
+@torch.no_grad()
+def _rnn_layer(*args: Any) -> Any:
+    return torch.ops.aten.mkldnn_rnn_layer.default(*args)
+
+
 bernoulli = define(
     "bernoulli(Tensor like, float p) -> Tensor", _bernoulli, tags=_TAGS, compiled=False
 )
@@ -66,3 +76,13 @@ grouped_mm = define(
     compiled=False,
 )
 """``aten._grouped_mm`` on the CPU."""
+
+rnn_layer_without_grad = define(
+    "rnn_layer_without_grad(Tensor input, Tensor weight0, Tensor weight1, Tensor weight2, "
+    "Tensor weight3, Tensor hx, Tensor cx, bool reverse, int[] batch_sizes, int mode, "
+    "int hidden_size, int num_layers, bool has_biases, bool bidirectional, bool batch_first, "
+    "bool train) -> (Tensor, Tensor, Tensor, Tensor)",
+    _rnn_layer,
+    compiled=False,
+)
+"""``aten.mkldnn_rnn_layer`` as in ``torch.no_grad()``."""

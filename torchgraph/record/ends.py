@@ -26,6 +26,9 @@ def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
             continue  # gone: the next recording sees another structure
         if not isinstance(now, torch.Tensor) or not _alike(now, leaf.value):
             continue
+        if now is not leaf.value and now.is_inference():
+            recorder.give_up(f"{leaf.fqn} is made an inference tensor, which no program writes")
+            return
         known = recorder.index(now.detach())
         if known != index[position]:
             value = now.detach()

@@ -19,7 +19,7 @@ from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .generators import own_generators, without_default
 from .memory import Memory
-from .rewritten import in_parts, rewritten
+from .rewritten import in_its_own_ops, in_parts, rewritten
 from .tape import Entry, Expectation, Ref, Tape
 from .trail import Trail
 from .undo import Undo
@@ -103,7 +103,7 @@ class Recorder:
             with not_listening():
                 return op(*args, **kwargs)
         if decomposes(op, operands.device(args)):
-            return op.decompose(*args, **kwargs)
+            return in_its_own_ops(op)(*args, **kwargs)
         if facts(op).takes_generator:
             args, kwargs = without_default((args, kwargs))
             if own_generators((args, kwargs)):

@@ -9,8 +9,9 @@ formula under `torch.func.functionalize`, a bit off eager's: the ops that its ea
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
 ``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
 value to Python, and autocast casts what the kernel of ``_trilinear`` calls: their ops are heard,
-too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does. Ops that only raise
-are looks at what they go by: where a program finds what eager refuses, eager is asked.
+too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does. oneDNN's LSTM rounds
+otherwise where gradients are off. Ops that only raise are looks at what they go by: where a program
+finds what eager refuses, eager is asked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 
 from .. import ops
 from .._listening import not_listening
-from .._torch import OpOverload, composite
+from .._torch import OpOverload, composite, has_kernel_for
 
 aten = torch.ops.aten
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -80,6 +81,12 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
 }
 
 
+def in_its_own_ops(op: OpOverload) -> Callable[..., Any]:
+    """The body of a composite op: eager's, where Python has another beside it."""
+    key = "CompositeImplicitAutograd"
+    return composite(op, key) if has_kernel_for(op.name(), key) else op.decompose
+
+
 def runs_in_parts(op: OpOverload) -> bool:
     """True for an op of which `in_parts` may find parts."""
     return op in _PARTS
@@ -105,6 +112,8 @@ def rewritten(
         return _cudnn_batch_norm(*args, **kwargs)
     if op is aten._grouped_mm.default:
         return ops.grouped_mm, (args, kwargs)
+    if name == "aten::mkldnn_rnn_layer" and not torch.is_grad_enabled():
+        return ops.rnn_layer_without_grad, (args, kwargs)
     if name == "aten::_reshape_alias":  # strides are for the layout that eager's tensor has
         return aten.view.default, (args[:2], {})
     if name == "aten::_index_put_impl_":
