@@ -194,8 +194,8 @@ def test_constructors_run_as_often_as_in_eager(kind):
     graph = Function(lambda given: kind(given.x + 1))
     for number, x in enumerate(batches()):
         graph(kind(x))
-        # The caller's own, and that of build in the two calls that run build.
-        assert getattr(kind, count) == number + 1 + min(number + 1, 2)
+        # The caller's own, and that of build.
+        assert getattr(kind, count) == 2 * (number + 1)
 
 
 def test_what_is_one_object_in_eager_is_one_in_a_replay():

@@ -219,7 +219,7 @@ def a_dict_of_lists_that_grow():
     return returns(give, [log])
 
 
-@case(fault={"graph": "after the reset the total stays as it is"})
+@case(forms="step")
 def numbers_added_up_as_tensors():
     held = SimpleNamespace(total=0.0)
 
@@ -249,7 +249,7 @@ def text_of_a_tensor():
     return returns(lambda x: (x + 1, f"{x.sum():.3f}"))
 
 
-@case(fault="the text is baked")
+@case(refused=DataDependent)
 def repr_of_a_small_tensor():
     held = torch.zeros(2)
     return returns(lambda x: (x + 1, repr(held)), before={5: lambda: held.add_(1)})
@@ -294,7 +294,7 @@ def numpy_of_a_detached_result():
 # --- places ---------------------------------------------------------------------------------------
 
 
-@case(forms="step", fault="a class is no place that is filled")
+@case(forms="step", refused=NoProgram)
 def an_attribute_of_a_class():
     class Holder:
         last = torch.zeros(())
@@ -359,7 +359,7 @@ def losses_collected_and_cleared():
     return returns(give, [losses])
 
 
-@case(refused=NoProgram, fault="what the refused call assigned is left")
+@case(forms="step")
 def an_average_that_begins_with_none():
     held = SimpleNamespace(average=None)
 

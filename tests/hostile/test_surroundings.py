@@ -50,7 +50,7 @@ def a_view_made_before_the_data_moved():
     return Play(body, [model, row], {5: change}, calls=singles())
 
 
-@case(fault="the program fails when it is confirmed")
+@case(refused=NoProgram)
 def views_that_overlap():
     base = torch.randn(8)
     left, right = base[:5], base[3:]
@@ -118,7 +118,7 @@ def a_global_tensor_rebound_to_a_view():
     return Play(body, [held], {5: lambda: held.update(h=torch.ones(3, 4)[1])}, calls=singles())
 
 
-@case(refused=NoProgram, fault="what the refused call assigned is left")
+@case(forms="step")
 def a_carried_tensor_rebound_to_an_input():
     held = {"last": torch.zeros(5, 4)}
 

@@ -92,7 +92,7 @@ class Exits:
     ) -> Exits:
         """``carried``: what is seen to elsewhere. ``adopts``: strays are, from the next call on."""
         exits = cls()
-        for one in touched:
+        for one in sorted(touched, key=lambda one: not one.read):
             exits._add(one, carried)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
@@ -152,7 +152,7 @@ class Exits:
         if repeated is not None:
             self.repeated[repeated.place.key] = (repeated, change)
             self._see_to(one, value)
-        elif not _is_carried(one, value, carried):
+        elif not (_is_carried(one, value, carried) or self.sees_to(value, None)):
             self.changes.append(change)
 
     def _tensors(self, one: Touched, value: Any, carried: Carried) -> None:

@@ -33,11 +33,15 @@ from ..guards.names import (
 )
 from ..program import Role
 from .frames import Frames
+from .inside import containers_in, has_more_than_tensors, keyed, lies_in
 from .resolve import Source, is_library, looks_up_itself, step_of
 from .scan import Chain, Line, Root, Use
 from .touched import CONTENT, Cell, Touched, in_cell
 
-_WRITES = frozenset({"append", "extend", "insert", "add", "clear", "discard", "appendleft"})
+_WRITES = {
+    **dict.fromkeys(("append", "extend", "insert", "add", "discard", "appendleft"), Use.COUNTED),
+    "clear": Use.CLEARED,
+}
 """Methods of containers that look at nothing."""
 _LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _PROBED = 256
@@ -65,7 +69,6 @@ class NameWatch:
         self._stored: set[Any] = set()
         self._replaced: set[Any] = set()
         """What the step may have replaced, whether it reads it or not."""
-        self._tensors: dict[Any, Any] = {}
         self._containers: dict[Any, Any] = {}
         self._classes: set[type] = set()
         self._outside: dict[int, Any] = {}
@@ -73,7 +76,7 @@ class NameWatch:
         self._outer: set[Any] = set()
         self._led: dict[int, tuple[Any, list[Source]]] = {}
         """How a container was reached."""
-        self._given = set(map(id, _containers(given)))
+        self._given = set(map(id, containers_in(given)))
         self._seen: dict[Any, Same] = {}
         self._once: set[tuple[CodeType, int]] = set()
         self._frames = Frames(self)
@@ -193,8 +196,7 @@ class NameWatch:
     def _stop(self, at: Chain, key: Any, value: Any, sources: list[Source]) -> None:
         """Code of the object's own gives what follows."""
         if is_container(value):
-            use = Use.COUNTED if key in _WRITES else Use.WHOLE
-            self._arrive(at, use, value, sources)
+            self._arrive(at, _WRITES.get(key, Use.WHOLE), value, sources)
         elif looks_up_itself(value):
             self._inside(at, value)
 
@@ -227,14 +229,14 @@ class NameWatch:
             known = self._led.setdefault(id(value), (value, []))[1]
             marks = {(id(owner), path) for owner, path in known}
             known += [source for source in sources if (id(source[0]), source[1]) not in marks]
-        elif not isinstance(value, tuple) and _has_more_than_tensors(value):
+        elif not isinstance(value, tuple) and has_more_than_tensors(value):
             sources = [Source(value, ())]
         for source in sources if use is not Use.NAMED else ():
             self._add(str(chain), value, source, use, deep=use is not Use.ITEMS)
             if use < Use.NAMED:
                 self._add(str(chain), value, source, use, deep=False)
         if use is Use.ITEMS and len(value) <= _PROBED:
-            for key, item in _keyed(value):
+            for key, item in keyed(value):
                 below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
                 if is_container(item):
                     self._contents(chain.then(True, key), Use.NAMED, item, below)
@@ -253,13 +255,7 @@ class NameWatch:
         owner, path = source
         key = (id(owner), path, deep)
         if key not in self._names:
-            found, words = self._look(value, use, deep=deep), shown(value)
-            name = Name(text, lambda: None, path, deep, found, words, self._where)
-            self._names[key] = (owner if _is_held(owner) else Same(owner), name)
-            if isinstance(value, torch.Tensor):
-                self._tensors[key] = Same(value)
-            elif is_container(value) and not isinstance(value, (tuple, frozenset)):
-                self._containers[key] = value
+            self._meet(key, text, value, source, use)
         if self._is_outside(owner):
             self._outer.add(key)
             if key not in self._own:
@@ -268,9 +264,31 @@ class NameWatch:
             self._replaced.add(key)
             if use is Use.STORED:
                 self._stored.add(key)
+            elif use is Use.CLEARED and key not in self._reads:
+                self._own.add(key)
             self._touched.append((key, use))
         elif key not in self._own:
             self._reads.add(key)
+
+    def _meet(self, key: Any, text: str, value: Any, source: Source, use: Use) -> None:
+        owner, path = source
+        found, words = self._look(value, use, deep=key[-1]), shown(value)
+        name = Name(text, lambda: None, path, key[-1], found, words, self._where)
+        self._names[key] = (owner if _is_held(owner) else Same(owner), name)
+        for around in self._moved_around(owner, path):
+            self._own.add(key)  # it is what the step has made of what is around it
+            if not isinstance(value, torch.Tensor):
+                self._reads.add(around)
+        if is_container(value) and not isinstance(value, (tuple, frozenset)):
+            self._containers[key] = value
+
+    def _moved_around(self, owner: Any, path: Path) -> Iterator[Any]:
+        """Containers on the way that the step has changed since it met them."""
+        for length in range(1, len(path)):
+            key = (id(owner), path[:length], True)
+            container = self._containers.get(key)
+            if container is not None and look(container) != self._names[key][1].found:
+                yield key
 
     def _look(self, value: Any, use: Use, *, deep: bool) -> Any:
         """What gives another value each time is never as it was."""
@@ -325,7 +343,7 @@ class NameWatch:
 
     def _is_idle(self, one: Touched, inputs: set[int]) -> bool:
         value = follow(one.name.owner(), one.name.path)
-        return isinstance(value, torch.Tensor) and not _lies_in(value, inputs)
+        return isinstance(value, torch.Tensor) and not lies_in(value, inputs)
 
     def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
@@ -365,33 +383,6 @@ class NameWatch:
                     yield Name(text, Same(function), path, False, found, shown(value), line)
 
 
-def _lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
-    return tensor.layout is torch.strided and storage_id(tensor) in storages
-
-
 def _is_held(owner: Any) -> bool:
     """True for what no weak reference finds again."""
     return is_container(owner) or isinstance(owner, Cell)
-
-
-def _keyed(container: Any) -> list[tuple[Any, Any]]:
-    if isinstance(container, dict):
-        return [row for row in dict.items(container) if type(row[0]) in (str, int, bool)]
-    return list(enumerate(container)) if isinstance(container, (list, tuple)) else []
-
-
-def _has_more_than_tensors(container: Any) -> bool:
-    items = dict.values(container) if isinstance(container, dict) else container
-    return not all(isinstance(item, torch.Tensor) for item in items)
-
-
-def _containers(value: Any) -> Iterator[Any]:
-    """The containers among the arguments of a call, which may hold one another."""
-    seen: set[int] = set()
-    pending = [value]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, (list, tuple, dict)) and id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            pending.extend(found.values() if isinstance(found, dict) else found)
