@@ -16,7 +16,6 @@ from tests.hostile.plays import (
     singles,
     trains,
 )
-from torchgraph.errors import NoProgram
 
 case = Cases()
 
@@ -286,7 +285,7 @@ def the_gradient_of_an_input():
     return Play(step, [model], calls=calls)
 
 
-@case(refused=NoProgram, fault="the refused call has added to the gradients")
+@case(forms="step")
 def one_input_again_and_again():
     model = net()
     x, y = pairs(1)[0]

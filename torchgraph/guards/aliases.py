@@ -39,8 +39,8 @@ class Aliases:
 
     def with_more(self, found: Sequence[Alias]) -> Aliases:
         """Also these; `over` says of which states."""
-        known = {alias.tensor for alias in self._found}
-        more = [alias for alias in found if alias.tensor not in known]
+        known = {id(alias.tensor()) for alias in self._found}
+        more = [alias for alias in found if id(alias.tensor()) not in known]
         return Aliases([*self._found, *more])
 
     def hold(self) -> bool:

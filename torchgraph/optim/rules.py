@@ -44,7 +44,7 @@ def refusal(optimizer: Optimizer) -> UnsupportedOptimizer | None:
     if any(g.get("fused") for g in optimizer.param_groups) and set(scaled) != {None}:
         return UnsupportedOptimizer(
             f"{name}(fused=True) with a grad_scale or a found_inf cannot be part of a program yet.",
-            fix="leave fused=True out, or unscale the gradients before the step.",
+            fix="leave fused=True out.",
         )
     if needs_closure(optimizer):
         return UnsupportedOptimizer(

@@ -127,8 +127,7 @@ class _Taking:
         self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
         if self._count > 1:
-            number = range(self._count)
-            self._batches = [micro_batch(call, build, options, i) for i in number]
+            self._batches = [micro_batch(call, build, options, i) for i in range(self._count)]
         index, recorder = numbers.index, self._recorder
         self._inputs = Inputs(step, index, recorder, self.driven, self._contents)
         self._inputs.take(self._batches[0])
