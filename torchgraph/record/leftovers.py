@@ -107,7 +107,7 @@ class Leftovers:
         seen = set(states)
         for key, leaf in self._parameters.items():
             now = leaf.value.grad
-            if now is None or now is self._found[key]:
+            if now is None or now is self._found[key] or not has_strides(now):
                 continue
             if storage_id(now) in seen:
                 return f"{leaf.fqn}.grad"

@@ -149,4 +149,4 @@ def what_came(returned: Any, contents: Contents | None) -> Returned:
     try:
         return Returned(returned, contents)
     except Unfit as unfit:
-        raise UnsupportedOutput(f"What build returned{unfit.what}.", fix=unfit.fix) from None
+        raise UnsupportedOutput(f"What build returned{unfit.what}.") from None
