@@ -5,7 +5,7 @@ Thirty steps each: bitwise on `aten`, within rounding where `auto` has gone over
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +14,9 @@ from torch import nn
 from torch.distributions import Categorical
 from torch.nn import functional
 
-from tests.contract.loops import Batch, Loop, Make, assert_as_eager, mlp
+from tests.contract.loops import Batch, Loop, Make, assert_as_eager, in_eager, mlp
 from tests.parity.test_compiled import InThisProcess
+from torchgraph.errors import EagerWarning
 from torchgraph.lower import job
 from torchgraph.replay import switch
 
@@ -207,6 +208,30 @@ def actor_critic() -> Loop:
     return Loop(step, [model, optimizer])
 
 
+def time_sequence() -> Loop:
+    """Two LSTM cells that go on with a wave; LBFGS asks for the loss as often as it likes."""
+    first, second, linear = nn.LSTMCell(1, 5), nn.LSTMCell(5, 5), nn.Linear(5, 1)
+    model = nn.ModuleList([first, second, linear])
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8, max_iter=3)
+    criterion = nn.MSELoss()
+
+    def step(x, y):
+        def closure():
+            optimizer.zero_grad()
+            upper, lower, found = None, None, []
+            for column in x.split(1, dim=1):
+                upper = first(column, upper)
+                lower = second(upper[0], lower)
+                found.append(linear(lower[0]))
+            loss = criterion(torch.cat(found, dim=1), y)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    return Loop(step, [model, optimizer])
+
+
 def words(*size: int) -> torch.Tensor:
     return torch.randint(11, size)
 
@@ -237,20 +262,41 @@ def test_thirty_steps_are_eagers(name):
     assert_as_eager(make, lambda: [batch() for _ in range(_STEPS)], replayed)
 
 
+def test_thirty_steps_of_lbfgs_in_eager():
+    def waves() -> list[Batch]:
+        waves = [torch.sin(torch.linspace(0, 3, 7) + torch.rand(4, 1)) for _ in range(_STEPS)]
+        return [(wave[:, :-1], wave[:, 1:]) for wave in waves]
+
+    with pytest.warns(EagerWarning, match="LBFGS"):
+        assert_as_eager(time_sequence, waves, replayed=0, configure=in_eager)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(job.cpp_compiler() is None, reason="there is no C++ compiler here")
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
 @pytest.mark.parametrize("name", LOOPS)
 def test_thirty_steps_of_which_most_are_compiled(name, monkeypatch, tmp_path):
+    make, batch, replayed = LOOPS[name]
+
+    in_this_process(monkeypatch, tmp_path)
+    assert_mostly_compiled(make, lambda: [batch() for _ in range(_STEPS)], replayed)
+
+
+def in_this_process(monkeypatch: Any, tmp_path: Any) -> None:
+    """Let Inductor compile here, into a folder of its own, quickly."""
     monkeypatch.setattr(switch, "Compilation", InThisProcess)
     monkeypatch.setattr(InThisProcess, "root", tmp_path, raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")
-    make, batch, replayed = LOOPS[name]
 
+
+def assert_mostly_compiled(
+    make: Make, batches: Callable[[], Sequence[Batch]], replayed: int
+) -> None:
+    """Eager's numbers, but for rounding, with ``backend="auto"`` that switches early."""
     graph = assert_as_eager(
         make,
-        lambda: [batch() for _ in range(_STEPS)],
+        batches,
         replayed,
         compare=close,
         configure=lambda graph: graph.config.set_backend("auto", switch_at=8),

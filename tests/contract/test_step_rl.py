@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-from collections import deque
-
 import pytest
 import torch
 from torch import nn
-from torch.distributions import Categorical, Normal
 from torch.nn import functional
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad_norm_
 
+from tests.contract import learners
 from tests.contract.loops import Loop, assert_as_eager, mlp
+from tests.contract.test_published_loops import assert_mostly_compiled, in_this_process
+from torchgraph.lower import job
 
 
 def test_gan():
@@ -77,194 +76,34 @@ def test_gradient_penalty_and_a_generator_every_third_step():
     assert_as_eager(make, batches, replayed=11)
 
 
-class Agent:
-    """An actor, two critics, and targets that follow them, as in TD3."""
-
-    def __init__(self) -> None:
-        self.actor, self.first, self.second = mlp(4, 2), mlp(6, 1), mlp(6, 1)
-        networks = self.actor, self.first, self.second
-        self.targets = nn.ModuleList(copy.deepcopy(network) for network in networks)
-        critics = [*self.first.parameters(), *self.second.parameters()]
-        self.acts = torch.optim.Adam(self.actor.parameters(), 1e-3)
-        self.judges = torch.optim.Adam(critics, 1e-3)
-
-    def update(self, seen, action, reward, then, act):
-        actor, first, second = self.targets
-        with torch.no_grad():
-            noise = (torch.randn_like(action) * 0.2).clamp(-0.5, 0.5)
-            next_state = torch.cat([then, (actor(then).tanh() + noise).clamp(-1, 1)], 1)
-            wanted = reward + 0.99 * torch.min(first(next_state), second(next_state))
-        state = torch.cat([seen, action], 1)
-        loss = functional.mse_loss(self.first(state), wanted)
-        loss = loss + functional.mse_loss(self.second(state), wanted)
-        self.judges.zero_grad()
-        loss.backward()
-        self.judges.step()
-        if act:
-            value = self.first(torch.cat([seen, self.actor(seen).tanh()], 1))
-            self.acts.zero_grad()
-            (-value.mean()).backward()
-            self.acts.step()
-            networks = nn.ModuleList([self.actor, self.first, self.second])
-            pairs = zip(networks.parameters(), self.targets.parameters(), strict=True)
-            for parameter, slow in pairs:
-                slow.data.copy_(0.005 * parameter.data + 0.995 * slow.data)
-        return loss
+LEARNERS = {
+    "td3": (learners.td3, learners.td3_batch, 24),
+    "sac": (learners.sac, learners.sac_batch, 27),
+    "ppo": (learners.ppo, learners.ppo_batch, 27),
+    "dqn": (learners.dqn, learners.dqn_batch, 27),
+    "reinforce": (learners.reinforce, learners.reinforce_batch, 27),
+}
 
 
-def test_td3():
-    def make():
-        agent = Agent()
-        return Loop(agent.update, list(vars(agent).values()))
+@pytest.mark.parametrize("name", LEARNERS)
+def test_thirty_steps_of_learning(name):
+    make, batch, replayed = LEARNERS[name]
 
-    def batches():
-        tensors = (torch.randn(5, 4), torch.rand(5, 2), torch.randn(5, 1), torch.randn(5, 4))
-        return [(*map(torch.randn_like, tensors), number % 2 == 1) for number in range(16)]
+    graph = assert_as_eager(make, lambda: [batch(number) for number in range(30)], replayed)
 
-    graph = assert_as_eager(make, batches, replayed=10)
-
-    assert len(graph._cache) == 2
+    assert len(graph._cache) == (2 if name == "td3" else 1)
 
 
-def test_sac():
-    def make():
-        actor, critic = mlp(4, 4), mlp(6, 1)
-        target = copy.deepcopy(critic)
-        temperature = torch.zeros(1, requires_grad=True)
-        acts, judges, heats = (
-            torch.optim.Adam(parameters, 1e-3)
-            for parameters in (actor.parameters(), critic.parameters(), [temperature])
-        )
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(job.cpp_compiler() is None, reason="there is no C++ compiler here")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
+@pytest.mark.parametrize("name", LEARNERS)
+def test_learning_mostly_compiled(name, monkeypatch, tmp_path):
+    make, batch, replayed = LEARNERS[name]
 
-        def chosen(seen):
-            mean, spread = actor(seen).chunk(2, -1)
-            found = Normal(mean, spread.clamp(-5, 2).exp())
-            raw = found.rsample()
-            action = raw.tanh()
-            density = found.log_prob(raw) - torch.log(1 - action.pow(2) + 1e-6)
-            return action, density.sum(-1, keepdim=True)
-
-        def step(seen, action, reward, then):
-            with torch.no_grad():
-                next_action, density = chosen(then)
-                value = target(torch.cat([then, next_action], 1))
-                wanted = reward + 0.99 * (value - temperature.exp() * density)
-            judged = functional.mse_loss(critic(torch.cat([seen, action], 1)), wanted)
-            judges.zero_grad()
-            judged.backward()
-            judges.step()
-            for parameter in critic.parameters():
-                parameter.requires_grad_(False)
-            own, density = chosen(seen)
-            value = critic(torch.cat([seen, own], 1))
-            acted = (temperature.exp().detach() * density - value).mean()
-            acts.zero_grad()
-            acted.backward()
-            acts.step()
-            for parameter in critic.parameters():
-                parameter.requires_grad_(True)
-            heated = -(temperature * (density.detach() - 2.0)).mean()
-            heats.zero_grad()
-            heated.backward()
-            heats.step()
-            with torch.no_grad():
-                for slow, fast in zip(target.parameters(), critic.parameters(), strict=True):
-                    slow.lerp_(fast, 0.005)
-            return judged, acted, heated
-
-        return Loop(step, [actor, critic, target, temperature, acts, judges, heats])
-
-    def batches():
-        sizes = (5, 4), (5, 2), (5, 1), (5, 4)
-        return [tuple(torch.randn(size) for size in sizes) for _ in range(10)]
-
-    assert_as_eager(make, batches, replayed=7)
-
-
-def test_ppo():
-    def make():
-        nets = nn.ModuleDict({"policy": mlp(4, 3), "value": mlp(4, 1)})
-        optimizer = torch.optim.Adam(nets.parameters(), lr=3e-4, eps=1e-5)
-
-        def step(seen, action, old, advantage, wanted):
-            for _ in range(2):
-                found = Categorical(logits=nets["policy"](seen))
-                ratio = (found.log_prob(action) - old).exp()
-                gain = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-                policy = torch.max(-gain * ratio, -gain * ratio.clamp(0.8, 1.2)).mean()
-                value = 0.5 * (nets["value"](seen).view(-1) - wanted).square().mean()
-                loss = policy - 0.01 * found.entropy().mean() + 0.5 * value
-                optimizer.zero_grad()
-                loss.backward()
-                clip_grad_norm_(nets.parameters(), 0.5)
-                optimizer.step()
-            with torch.no_grad():
-                divergence = (ratio - 1 - ratio.log()).mean()
-            return loss, divergence
-
-        return Loop(step, [nets, optimizer])
-
-    def batch():
-        floats = -torch.rand(8), torch.randn(8), torch.randn(8)
-        return torch.randn(8, 4), torch.randint(3, (8,)), *floats
-
-    assert_as_eager(make, lambda: [batch() for _ in range(8)], replayed=5)
-
-
-def test_dqn():
-    def make():
-        net = mlp(4, 3)
-        target = copy.deepcopy(net)
-        optimizer = torch.optim.RMSprop(net.parameters(), 1e-3)
-
-        def step(seen, action, reward, then, done):
-            value = net(seen).gather(1, action.unsqueeze(1)).squeeze(1)
-            with torch.no_grad():
-                wanted = reward + 0.99 * target(then).max(1).values * (1 - done)
-            loss = functional.smooth_l1_loss(value, wanted)
-            optimizer.zero_grad()
-            loss.backward()
-            clip_grad_value_(net.parameters(), 100)
-            optimizer.step()
-            return loss
-
-        def follow():
-            target.load_state_dict(net.state_dict())
-
-        return Loop(step, [net, target, optimizer], {4: follow, 7: follow})
-
-    def batch():
-        rest = torch.randn(6), torch.randn(6, 4), torch.randint(2, (6,)).float()
-        return torch.randn(6, 4), torch.randint(3, (6,)), *rest
-
-    assert_as_eager(make, lambda: [batch() for _ in range(10)], replayed=7)
-
-
-def test_reinforce():
-    def make():
-        policy = mlp(4, 2)
-        optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
-
-        def step(seen, action, rewards):
-            total, returns = 0, deque()
-            for reward in rewards.flip(0):
-                total = reward + 0.99 * total
-                returns.appendleft(total)
-            gains = torch.stack(list(returns))
-            gains = (gains - gains.mean()) / (gains.std() + 1e-9)
-            density = Categorical(logits=policy(seen)).log_prob(action)
-            loss = -(density * gains).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return Loop(step, [policy, optimizer])
-
-    def batch():
-        return torch.randn(6, 4), torch.randint(2, (6,)), torch.rand(6)
-
-    assert_as_eager(make, lambda: [batch() for _ in range(8)], replayed=5)
+    in_this_process(monkeypatch, tmp_path)
+    assert_mostly_compiled(make, lambda: [batch(number) for number in range(30)], replayed)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
