@@ -285,6 +285,27 @@ def test_an_attribute_that_moves_is_said_once_with_the_line():
     assert model.calls == 8
 
 
+def test_a_counter_of_a_module_that_nothing_reads_counts_on():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * 2
+
+    model = Counts()
+    graph = Eval(model)
+    with counters.expect(captures=1, replays=6):
+        for number, x in enumerate(data(8), start=1):
+            assert torch.equal(graph(x), x * 2)
+            assert model.calls == number
+    model.calls = 100
+    graph(*data())
+    assert model.calls == 101
+
+
 def test_a_list_that_grows_is_said_at_the_third_call():
     class Collects(nn.Module):
         def __init__(self):

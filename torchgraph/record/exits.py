@@ -32,9 +32,9 @@ from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
 from .host import Assigned, Fixed, modes
 from .resolve import is_library
-from .touched import Touched
+from .touched import Counts, Touched
 from .watch import AttributeWatch, Change, is_own
-from .written import Attribute, Named, Refilled, place_of, repetition
+from .written import Attribute, Moved, Named, Refilled, place_of, repetition
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,26 @@ class Exits:
 
     @classmethod
     def of(
-        cls, touched: Sequence[Touched], watch: AttributeWatch, carried: Carried, *, adopts: bool
+        cls,
+        touched: Sequence[Touched],
+        counts: Counts,
+        watch: AttributeWatch,
+        carried: Carried,
+        *,
+        adopts: bool,
     ) -> Exits:
-        """``carried``: what is seen to elsewhere. ``adopts``: strays are, from the next call on."""
+        """What comes of a step.
+
+        Args:
+            counts: how often each attribute was moved on.
+            carried: what is seen to elsewhere.
+            adopts: strays are, from the next call on.
+        """
         exits = cls()
+        for count in watch.drop_counters(counts):
+            place = Moved(count.owner, count.change.name)
+            assigned = Assigned(place, Fixed(count.by, count.by))
+            exits.repeated[place.key] = (assigned, count.change)
         for one in sorted(touched, key=lambda one: not one.read):
             exits._add(one, carried)
         for owner, change in watch.changes():
@@ -110,6 +126,8 @@ class Exits:
 
     def _add_attribute(self, owner: Any, change: Change, carried: Carried) -> None:
         value = vars(owner).get(change.name, ABSENT)
+        if Moved(owner, change.name).key in self.repeated:
+            return
         if carried.knows(vars(owner), change.name) and _has_tensors(value):
             return
         if is_container(value) and (carried.knows(value) or self.sees_to(value, None)):

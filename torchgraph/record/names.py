@@ -7,6 +7,7 @@ The chains of each line (see `scan`) are looked at just before it runs (see `fra
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -36,7 +37,7 @@ from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, keyed, lies_in
 from .resolve import Source, is_library, looks_up_itself, step_of
 from .scan import Chain, Line, Root, Use
-from .touched import CONTENT, Cell, Touched, in_cell
+from .touched import CONTENT, Cell, Counts, Touched, in_cell, settings
 
 _WRITES = {
     **dict.fromkeys(("append", "extend", "insert", "add", "discard", "appendleft"), Use.COUNTED),
@@ -66,6 +67,7 @@ class NameWatch:
         self._reads: set[Any] = set()
         self._own: set[Any] = set()
         """What the step wrote before it read it."""
+        self._counts: Counts = Counter()
         self._stored: set[Any] = set()
         self._replaced: set[Any] = set()
         """What the step may have replaced, whether it reads it or not."""
@@ -98,9 +100,22 @@ class NameWatch:
             self._read(frame, line.chains, number)
         self._touched = []
         for chain, use in line.stores:
+            if use is Use.COUNTED:
+                self._count(frame, chain)
             read = self._global if chain.root is Root.GLOBAL else self._variable
             read(frame, chain, use)
         return self._touched
+
+    def _count(self, frame: FrameType, chain: Chain) -> None:
+        """``self.calls += 1`` of an object whose attributes others watch."""
+        value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name))
+        for step in chain.steps[:-1]:
+            found = step_of(value, step.key, item=step.item, guarded=self._guarded)
+            if found is None:
+                return
+            value = found.value
+        if chain.steps and self._guarded(value):
+            self._counts[id(value), chain.steps[-1].key] += 1
 
     def after(self, frame: FrameType, line: Line, found: list[tuple[Any, Use]]) -> None:
         """Look at what came under a name while the line ran, and at what it has replaced."""
@@ -311,8 +326,11 @@ class NameWatch:
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> list[Touched]:
-        """What was read and written, when the step is over; of tensors, the step's inputs."""
+    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> tuple[list[Touched], Counts]:
+        """What was read and written, when the step is over; of tensors, the step's inputs.
+
+        And how often an attribute was moved on, where others watch it.
+        """
         inputs = {
             storage_id(leaf.value)
             for leaf, _ in leaves
@@ -321,7 +339,7 @@ class NameWatch:
         functions = self._functions()
         self._led.clear()
         self._outside.clear()
-        found = [Touched(name, True, None, True) for name in self._defaults(functions)]
+        found = [Touched(name, True, None, True) for name in settings(functions)]
         boxes: dict[int, Any] = {}
         for key, (owner, name) in self._names.items():
             if key not in self._reads and key not in self._replaced:
@@ -339,7 +357,8 @@ class NameWatch:
         self._containers.clear()
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
-        return [one for one in touched if one.name.moved or not self._is_idle(one, inputs)]
+        kept = [one for one in touched if one.name.moved or not self._is_idle(one, inputs)]
+        return kept, self._counts
 
     def _is_idle(self, one: Touched, inputs: set[int]) -> bool:
         value = follow(one.name.owner(), one.name.path)
@@ -366,21 +385,6 @@ class NameWatch:
         if all(cell.within(found) for cell in self._cells.values()):
             return found
         return self._frames.functions(everywhere=True)
-
-    def _defaults(self, functions: Sequence[FunctionType]) -> Iterator[Name]:
-        for function in functions:
-            for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
-                value = getattr(function, attribute)
-                line = SourceLine(
-                    function.__code__.co_filename,
-                    function.__code__.co_firstlineno,
-                    function.__name__,
-                )
-                path: Path = ((By.SLOT, attribute),)
-                text = f"{function.__qualname__}.{attribute}"
-                if value is not None:
-                    found = look(value, deep=False)
-                    yield Name(text, Same(function), path, False, found, shown(value), line)
 
 
 def _is_held(owner: Any) -> bool:

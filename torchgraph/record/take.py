@@ -343,8 +343,8 @@ class _Taking:
         if self.driven and self.heard:
             host = self.driven.host(self._inputs.free, self._inputs.leaves, outputs, tensors)
         leaves = list(self._inputs)
-        touched, adopts = self._names.finish(leaves), bool(self.driven)
-        exits = Exits.of(touched, self._attributes, self.driven.carried, adopts=adopts)
+        touched, carried = self._names.finish(leaves), self.driven.carried
+        exits = Exits.of(*touched, self._attributes, carried, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
         return Outcome(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from ..guards.names import By, Name, Path, Same, follow, is_generator, look
+from ..errors import SourceLine
+from ..guards.names import By, Name, Path, Same, follow, is_generator, look, shown
+
+Counts = Counter[tuple[int, str]]
+"""How often ``+=`` has moved an attribute, by object and name."""
 
 
 class Touched(NamedTuple):
@@ -46,4 +51,22 @@ CONTENT: Path = ((By.SLOT, "cell_contents"),)
 
 
 def in_cell(value: Any) -> Any:
+    """The look at what a variable holds: a container is that one, whatever is in it."""
     return Same(value) if is_generator(value) else look(value, deep=False, level=1)
+
+
+def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
+    """The code of functions, and what their arguments are by default."""
+    for function in functions:
+        for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
+            value = getattr(function, attribute)
+            line = SourceLine(
+                function.__code__.co_filename,
+                function.__code__.co_firstlineno,
+                function.__name__,
+            )
+            path: Path = ((By.SLOT, attribute),)
+            text = f"{function.__qualname__}.{attribute}"
+            if value is not None:
+                found = look(value, deep=False)
+                yield Name(text, Same(function), path, False, found, shown(value), line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -68,6 +68,7 @@ class AttributeWatch:
         """id of an object -> (its path, the object). Others are not watched."""
         self._line = line
         self.reads: dict[tuple[int, str], Any] = {}
+        self._loads: Counter[tuple[int, str]] = Counter()
         self._class_reads: dict[tuple[type, str], Any] = {}
         self._writes: dict[tuple[int, str], SourceLine | None] = {}
         self._before = {key: _Snapshot(vars(owner)) for key, (_, owner) in owners.items()}
@@ -123,6 +124,18 @@ class AttributeWatch:
         owners = (self._owners[key][1] for key, name in self._writes if name == "training")
         return {owner: owner.training for owner in owners if isinstance(owner, nn.Module)}
 
+    def drop_counters(self, counted: Mapping[tuple[int, str], int]) -> list[Count]:
+        """Numbers that were only moved on, which is no read; ``counted``: how often, by place."""
+        found = []
+        for key in [key for key in self.reads if self._loads[key] == counted.get(key)]:
+            path, owner = self._owners[key[0]]
+            before, now = self.reads[key], vars(owner).get(key[1])
+            if type(before) is int and type(now) is int:
+                del self.reads[key]
+                change = Change(path, key[1], False, self._writes.get(key))
+                found.append(Count(owner, change, now - before))
+        return found
+
     def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
         original = cls.__getattribute__
         reads, writes, owners = self.reads, self._writes, self._owners
@@ -135,6 +148,7 @@ class AttributeWatch:
                 raise
             finally:
                 key = (id(owner), name)
+                self._loads[key] += 1
                 # What build wrote before is its own value: no later call could find it changed.
                 if key not in reads and key not in writes and id(owner) in owners:
                     self._note(owner, name, value, original(owner, "__dict__"))
@@ -186,6 +200,14 @@ class AttributeWatch:
 
 def _is_mode(owner: Any, name: str) -> bool:
     return name == "training" and isinstance(owner, nn.Module)
+
+
+class Count(NamedTuple):
+    """A number of an object that the step has moved on."""
+
+    owner: Any
+    change: Change
+    by: int
 
 
 class Change(NamedTuple):

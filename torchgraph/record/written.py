@@ -50,6 +50,20 @@ class Attribute:
 
 
 @dataclass(frozen=True)
+class Moved(Attribute):
+    """The same of a number that the step moves on."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("moved", id(self.owner), self.name)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        vars(self.owner)[self.name] += value
+
+
+@dataclass(frozen=True)
 class Refilled:
     """A container without tensors, and all containers in it."""
 
