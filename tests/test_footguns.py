@@ -36,9 +36,9 @@ def test_python_in_build_runs_in_recorded_calls_only(capsys):
 
 def test_hooks_run_in_recorded_calls_only(capsys):
     model = nn.Linear(4, 2)
-    model.register_forward_hook(lambda *_: sys.stdout.write("forward\n"))
+    model.register_forward_hook(lambda *_: sys.stdout.write("forward\n") and None)
     optimizer = adam(model)
-    optimizer.register_step_post_hook(lambda *_: sys.stdout.write("step\n"))
+    optimizer.register_step_post_hook(lambda *_: sys.stdout.write("step\n") and None)
     graph = Train(model, optimizer)
     for x in data(6):
         graph(x)
