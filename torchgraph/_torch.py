@@ -319,8 +319,9 @@ OPTIMIZER_ATTRIBUTES = frozenset(
 
 
 def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
-    """Where hooks around the step are kept, of this and of every optimizer, before and after it."""
-    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
     return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 
 

@@ -51,6 +51,8 @@ class Found:
     """Leaves of autograd that require gradients."""
     containers: list[tuple[str, Any]] = field(default_factory=list)
     """(name, dict, list or closure cell) that may hold others later."""
+    steps: bool = False
+    """Some code names a ``step``."""
 
 
 def discover(function: Callable[..., Any]) -> Found:
@@ -58,6 +60,12 @@ def discover(function: Callable[..., Any]) -> Found:
     search = _Search()
     search.visit("", function, _DEPTH)
     return search.found
+
+
+def steps_of(function: Any) -> list[Optimizer]:
+    """The optimizers that a function names, if code of it names a ``step``."""
+    found = discover(function)
+    return found.optimizers if found.steps else []
 
 
 def bound_to(function: Any) -> list[Any]:
@@ -118,6 +126,11 @@ class _Search:
             self.found.containers.append(("", Entries(function.__globals__, names)))
 
     def _look_inside(self, name: str, value: Any, depth: int) -> None:
+        function = value.__func__ if isinstance(value, types.MethodType) else value
+        if isinstance(function, types.FunctionType):
+            code = inspect.unwrap(function).__code__
+            steps = not is_library(code.co_filename) and "step" in _names(code)
+            self.found.steps = self.found.steps or steps
         if isinstance(value, LRScheduler):
             self.found.schedulers.append(value)
             self.visit(name, vars(value).get("optimizer"), depth)

@@ -26,6 +26,7 @@ from .collection import paused
 from .config import GraphConfig
 from .debug.stages import Stages
 from .debug.tree import TreeSource
+from .discovery import steps_of
 from .errors import BuildNotOverridden, GraphBroken, NoProgram, SharedMemory, UnsupportedInput
 from .holder import ModuleHolder
 from .inspect import announce
@@ -301,6 +302,8 @@ class Running(ModuleHolder):
 
     def _scan(self) -> Step:
         """What a step consists of now."""
+        if not (self._driven or self._optimizers or self._scaler):
+            self._find_own_steps()
         scaler = None if self._driven else self._scaler
         return Step.scan(
             self._modules,
@@ -309,6 +312,14 @@ class Running(ModuleHolder):
             driven=self._driven,
             containers=self._stray_containers(),
         )
+
+    def _find_own_steps(self) -> None:
+        """A `build` that names optimizers and ``step`` steps them, if not in its first call."""
+        named = steps_of(self.build)
+        if named:
+            self._driven = True
+            self._optimizers.extend(named)
+            self.config._set(training=True)
 
     def _stray_containers(self) -> list[tuple[str, Any]]:
         found = {key: stray.container() for key, stray in self._strays.items()}

@@ -17,10 +17,14 @@ def test_names_count_per_class():
     class Counted(tg.Graph):
         pass
 
-    class Other(tg.Graph):
+    class CountedApart(tg.Graph):
         pass
 
-    assert [Counted().name, Counted().name, Other().name] == ["Counted_0", "Counted_1", "Other_0"]
+    assert [Counted().name, Counted().name, CountedApart().name] == [
+        "Counted_0",
+        "Counted_1",
+        "CountedApart_0",
+    ]
 
 
 def test_is_compiled_and_training():

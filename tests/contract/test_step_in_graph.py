@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import torchgraph as tg
 from tests.contract.loops import mlp, pairs, snapshot
+from tests.contract.models import Function, same
 from torchgraph.counters import counters
 from torchgraph.errors import OptimizerStepInBuild, ScalerInBuild
 
@@ -136,3 +137,36 @@ def test_a_scaler_of_a_build_that_leaves_the_update_to_the_graph():
 
     with pytest.raises(ScalerInBuild):
         Scaled(added=True)(*pairs(1)()[0])
+
+
+@pytest.mark.parametrize("kind", ["scaler", "accumulation"])
+def test_the_first_call_may_leave_the_step_out(kind):
+    """Gradients overflow, or it is the first micro-batch: names in `build` tell that it steps."""
+
+    def run(graphed):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+
+        def build(x, update):
+            loss = model(x).square().mean()
+            if kind == "scaler":
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                if update:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            return loss.detach()
+
+        graph = Function(build, model=model) if graphed else build
+        first = torch.inf if kind == "scaler" else 1.0
+        given = [torch.randn(3, 4) * (first if number == 0 else 1.0) for number in range(12)]
+        results = [graph(x, number % 2 == 1) for number, x in enumerate(given)]
+        return results[1:], model.state_dict()  # the first may be NaN
+
+    assert same(run(True), run(False))

@@ -292,7 +292,7 @@ class NameWatch:
         self._names[key] = (owner if _is_held(owner) else Same(owner), name)
         for around in self._moved_around(owner, path):
             self._own.add(key)  # it is what the step has made of what is around it
-            if not isinstance(value, torch.Tensor):
+            if not (isinstance(value, torch.Tensor) or self._is_appended(around, path)):
                 self._reads.add(around)
         if is_container(value) and not isinstance(value, (tuple, frozenset)):
             self._containers[key] = value
@@ -304,6 +304,14 @@ class NameWatch:
             container = self._containers.get(key)
             if container is not None and look(container) != self._names[key][1].found:
                 yield key
+
+    def _is_appended(self, around: Any, path: Path) -> bool:
+        """True for an item behind all that a list held when the step met it."""
+        container, before = self._containers[around], self._names[around][1].found[1]
+        key = path[len(around[1])][1]
+        listed = isinstance(container, list) and isinstance(before, tuple)
+        kept = listed and look(container)[1][: len(before)] == before
+        return kept and type(key) is int and key % len(container) >= len(before)
 
     def _look(self, value: Any, use: Use, *, deep: bool) -> Any:
         """What gives another value each time is never as it was."""
