@@ -88,3 +88,8 @@ class Taken(NamedTuple):
     outcome: Outcome
     lesson: Lesson | None
     """None where nothing is to be learnt."""
+
+    def be_patient(self) -> None:
+        """Count the recordings that are not the same from here on."""
+        if self.lesson is not None:
+            self.lesson.known.restless = self.lesson.known.restless_constants = 0

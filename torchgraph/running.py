@@ -28,6 +28,7 @@ from .debug.stages import Stages
 from .debug.tree import TreeSource
 from .discovery import steps_of
 from .errors import BuildNotOverridden, GraphBroken, NoProgram, SharedMemory, UnsupportedInput
+from .guards import Name
 from .holder import ModuleHolder
 from .inspect import announce
 from .inspect.snapshot import Snapshot
@@ -35,7 +36,7 @@ from .lower import lower
 from .ops.expect import ValueMoved
 from .passes import pipeline, run
 from .record.exits import Stray
-from .record.outcome import Outcome
+from .record.outcome import Outcome, rebound_between
 from .record.take import take
 from .recordings import Recordings
 from .replay.replay import Replay
@@ -71,6 +72,8 @@ class Running(ModuleHolder):
         self._name = name
         self._optimizers: list[Optimizer] = []
         self._scaler: Scaler | None = None
+        self._rebound: dict[Any, Name] = {}
+        """Names under which others put another tensor between calls, by key."""
         self._strays: dict[Any, Stray] = {}
         """Places where a step keeps tensors, besides those that a scan finds."""
         self._driven = False
@@ -164,7 +167,8 @@ class Running(ModuleHolder):
                 self._recordings.learn(taken)
             finally:  # whatever comes of that, Ctrl-C or a warning that is an error
                 self._progress.count(outcome.serves)
-                self._drive(outcome)
+                if self._drive(outcome):
+                    taken.be_patient()
                 numbered = enumerate(self._optimizers)
                 stepped = [opt for number, opt in numbered if number not in outcome.skipped]
                 stepped = list(outcome.host.stepped) if outcome.driven else stepped
@@ -315,8 +319,7 @@ class Running(ModuleHolder):
 
     def _find_own_steps(self) -> None:
         """A `build` that names optimizers and ``step`` steps them, if not in its first call."""
-        named = steps_of(self.build)
-        if named:
+        if named := steps_of(self.build):
             self._driven = True
             self._optimizers.extend(named)
             self.config._set(training=True)
@@ -333,13 +336,17 @@ class Running(ModuleHolder):
         """Objects besides modules and optimizers whose attributes `build` moves."""
         return ()
 
-    def _drive(self, outcome: Outcome) -> None:
-        """Take note of optimizers that `build` has stepped."""
+    def _drive(self, outcome: Outcome) -> bool:
+        """Take note of optimizers that `build` has stepped, and of places; True for new places."""
+        known = len(self._strays) + len(self._rebound)
         self._driven = self._driven or outcome.driven
         self._optimizers.extend(outcome.adopted)
         self._strays.update({stray.key: stray for stray in outcome.strays})
+        if self._driven and self._last_call is not None:
+            self._rebound.update(rebound_between(self._last_call[0], outcome))
         if outcome.adopted:
             self.config._set(training=True)
+        return len(self._strays) + len(self._rebound) > known
 
     def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
         given = call.unbound

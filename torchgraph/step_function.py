@@ -105,6 +105,7 @@ class StepFunction(Graph):
             driven=True,
             tensors=found.tensors,
             containers=[*found.containers, *attributes, *self._stray_containers()],
+            rebound=list(self._rebound.values()),
         )
 
     def _moved_by_build(self) -> Sequence[Any]:

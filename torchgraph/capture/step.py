@@ -97,6 +97,8 @@ class Step:
     """Leaves of autograd that no module holds."""
     containers: Sequence[tuple[str, Any]] = ()
     """(name, dict, list or cell) in which it may keep tensors from call to call."""
+    rebound: Sequence[Any] = ()
+    """Names under which others put another tensor between calls."""
     objects: list[tuple[str, Any]] = field(default_factory=list)
     """What param groups hold besides tensors, numbers and plain values."""
     without_storage: list[tuple[str, str]] = field(default_factory=list)
@@ -117,12 +119,13 @@ class Step:
         driven: bool = False,
         tensors: Mapping[str, torch.Tensor] | None = None,
         containers: Sequence[tuple[str, Any]] = (),
+        rebound: Sequence[Any] = (),
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
         The scaler has made its scale, or is disabled. In a ``driven`` step optimizers may update
         what no module holds, and share parameters. ``tensors``: leaves of autograd by name.
-        ``containers``: as the field.
+        ``containers``, ``rebound``: as the fields.
 
         Raises:
             ParameterOutsideGraph, ParameterInTwoOptimizers.
@@ -135,7 +138,8 @@ class Step:
                     seen.add(id(module))
                     modules[path] = module
         step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
-        step.tensors_by_name, step.containers = dict(tensors or {}), containers
+        step.tensors_by_name = dict(tensors or {})
+        step.containers, step.rebound = containers, rebound
         for path, module in modules.items():
             step._scan_tensors(module._parameters, path, Role.PARAMETER)
             step._scan_tensors(module._buffers, path, Role.BUFFER)
@@ -156,6 +160,7 @@ class Step:
             driven=self.driven,
             tensors=self.tensors_by_name,
             containers=self.containers,
+            rebound=self.rebound,
         )
 
     @property

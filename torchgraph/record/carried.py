@@ -5,7 +5,6 @@ from __future__ import annotations
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,13 +12,13 @@ import torch
 
 from .._torch import storage_id
 from ..aliasing import has_strides
-from ..capture.inputs import Call
 from ..capture.step import Leaf
 from ..discovery import Entries
-from ..guards.names import Same
+from ..guards.names import Name
 from ..program import Role
-from ..structure import Apart, Unfit, key_of, tensors_in
+from ..structure import Apart, Unfit, key_of
 from .host import Assigned, Fixed, OutputTree
+from .kept import Appended, Entry, Item, Part, Rebound, described, held_at, tensors_of
 from .watch import Change
 
 _ITEMS = 64
@@ -28,81 +27,6 @@ _ITEMS = 64
 _GROWING = (list, deque)
 _HOLDS = (dict, list, deque)
 _PLAIN = (bool, int, float, complex, str)
-
-
-@dataclass(frozen=True)
-class Item:
-    """An entry of a dict or list, or what a closure's variable holds."""
-
-    name: str
-    holder: Any
-    item: Any
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
-        return (id(self.holder), self.item)
-
-    def read(self) -> Any:
-        """What is there now; ValueError, KeyError or IndexError when nothing is."""
-        if isinstance(self.holder, types.CellType):
-            return self.holder.cell_contents
-        return self.holder[self.item]
-
-    def write(self, value: Any, call: Call | None = None) -> None:
-        """As `Place.write`."""
-        if isinstance(self.holder, types.CellType):
-            self.holder.cell_contents = value
-        else:
-            self.holder[self.item] = value
-
-
-@dataclass(frozen=True)
-class Appended:
-    """The end of a list."""
-
-    name: str
-    holder: list[Any]
-    number: int
-    """Of those that the step appends."""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
-        return (id(self.holder), "append", self.number)
-
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
-        self.holder.append(value)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What a place must hold when the step begins, but for the tensors in it."""
-
-    place: Item
-    found: Any
-    """As `_described` has it."""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for equal ones."""
-        return (*self.place.key, self.found)
-
-    def fits(self) -> bool:
-        """True when there is the like of what was there."""
-        return bool(_described(_held(self.place)) == self.found)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The n-th tensor of what lies at a place, as the container of a leaf."""
-
-    place: Item
-    position: int
-
-    def __getitem__(self, key: str) -> Any:
-        return _tensors(self.place.read())[self.position]
 
 
 class _Change(NamedTuple):
@@ -114,10 +38,16 @@ class _Change(NamedTuple):
 
 
 class Carried:
-    """Of one step. ``containers``: (name, dict, list or cell) that it may keep tensors in."""
+    """Of one step.
 
-    def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
+    Args:
+        containers: (name, dict, list or cell) that it may keep tensors in.
+        rebound: names under which others put another tensor between calls.
+    """
+
+    def __init__(self, containers: Sequence[tuple[str, Any]], rebound: Sequence[Name] = ()) -> None:
         self._containers = containers
+        self._rebound = {name.key: name for name in rebound}
         self._known = {id(holder) for _, holder in containers if not isinstance(holder, Entries)}
         self._some = {
             (id(holder.values), name)
@@ -135,6 +65,10 @@ class Carried:
         self._plain = {id(holder): _plain(holder) for _, holder in containers}
         self._moved: list[_Change] | None = None
 
+    def takes(self, name: Name) -> bool:
+        """True for a name whose tensor is an argument of the program."""
+        return name.key in self._rebound
+
     def knows(self, holder: Any, key: Any = None) -> bool:
         """True when what lies in ``holder`` is seen to here, or what lies under ``key``."""
         return id(holder) in self._known or (id(holder), key) in self._some
@@ -143,7 +77,7 @@ class Carried:
         """True where the step has put another object."""
         place = Item("", holder, None if isinstance(holder, types.CellType) else key)
         before = self._before.get(place.key)
-        return before is not None and _held(place) is not before[1]
+        return before is not None and held_at(place) is not before[1]
 
     @staticmethod
     def can_carry(container: Any) -> bool:
@@ -181,7 +115,7 @@ class Carried:
             self._moved = []
             for place, now in self._entries():
                 before = self._before.get(place.key, (place, None))[1]
-                has_tensors = now is not before and (_tensors(before) or _tensors(now))
+                has_tensors = now is not before and (tensors_of(before) or tensors_of(now))
                 if has_tensors and not _same(before, now):
                     self._moved.append(_Change(place, before, now))
         return self._moved
@@ -190,12 +124,18 @@ class Carried:
         """``free`` with what lay at a place that has something else now as arguments."""
         parts: dict[tuple[Any, ...], Leaf] = {}
         for place, before, _ in self._changes():
-            for position, tensor in enumerate(_tensors(before)):
+            for position, tensor in enumerate(tensors_of(before)):
                 name = (
                     place.name if isinstance(before, torch.Tensor) else f"{place.name}.{position}"
                 )
-                root = _Part(place, position)
+                root = Part(place, position)
                 parts.setdefault(_where(tensor), Leaf(name, Role.INPUT, root, ("value",), tensor))
+        for bound in self._rebound.values():
+            there = Rebound(bound)
+            tensor = there["value"]
+            if tensor is not None:
+                leaf = Leaf(bound.shown, Role.INPUT, there, ("value",), tensor)
+                parts.setdefault(_where(tensor), leaf)
         return [
             (parts.get(_where(leaf.value), leaf) if leaf.role is Role.FREE else leaf, index)
             for leaf, index in free
@@ -214,13 +154,13 @@ class Carried:
         left = {place.key for place, _ in self._entries()}
         for key, (place, before) in self._before.items():
             growing = isinstance(place.holder, _GROWING)
-            if key not in left and not growing and _tensors(before):
+            if key not in left and not growing and tensors_of(before):
                 return [], f"{place.name} is taken away"
         for name, holder in self._containers:
             if isinstance(holder, _GROWING) and self._is_rewritten(holder):
                 return [], f"what is in {name} is replaced, or taken away"
         for place, _, now in self._changes():
-            for tensor in _tensors(now):
+            for tensor in tensors_of(now):
                 if owned(tensor):
                     return [], f"{place.name} is given a tensor that was there before"
             to: Item | Appended = place
@@ -245,7 +185,7 @@ class Carried:
     def entry(self) -> tuple[Entry, ...]:
         """Of places that the step gives something else: what it does may go by what was there."""
         return tuple(
-            Entry(place, _described(before))
+            Entry(place, described(before))
             for place, before, _ in self._changes()
             if not (isinstance(place.holder, _GROWING) and self._appended(place))
         )
@@ -297,13 +237,6 @@ def _tree(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
     return OutputTree(root, key, tuple(map(slot, apart.tree.tensors)))
 
 
-def _held(place: Item) -> Any:
-    try:
-        return place.read()
-    except (KeyError, IndexError, ValueError):
-        return None
-
-
 def _plain(holder: Any) -> dict[Any, Any]:
     """The numbers, texts and flags in a closure's variable or a dict; those of modules not."""
     if isinstance(holder, Entries):
@@ -345,25 +278,11 @@ def _where(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for _, tensor in tensors_in(value)]
-
-
-def _described(value: Any) -> Any:
-    """All of a value but its tensors; the object itself where that cannot be told."""
-    try:
-        return key_of(value, [], {})
-    except Unfit:
-        return Same(value)
-
-
 def _same(before: Any, now: Any) -> bool:
     """True for new objects that hold the same."""
-    one, other = _tensors(before), _tensors(now)
+    one, other = tensors_of(before), tensors_of(now)
     alike = len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    return alike and bool(_described(before) == _described(now))
+    return alike and bool(described(before) == described(now))
 
 
 def _same_items(one: Any, other: Any) -> bool:

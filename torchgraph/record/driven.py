@@ -43,7 +43,7 @@ class Driven:
         self.late = False
         """True when earlier calls left the update to the Graph."""
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
-        self.carried = Carried(step.containers)
+        self.carried = Carried(step.containers, step.rebound)
         self._leftovers = Leftovers(recorder.memory)
         for _, leaf in step.tensors():
             self._leftovers.add(leaf)

@@ -141,7 +141,7 @@ class Exits:
         name = one.name
         owner = name.owner()
         if not name.moved:
-            self.names.append(name)
+            self.names.append(replace(name, guarded=not carried.takes(name)))
             return
         if isinstance(owner, ModuleType) and is_library(owner.__name__):
             return  # our own patch, while the step was recorded

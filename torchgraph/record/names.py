@@ -35,7 +35,7 @@ from ..guards.names import (
 from ..program import Role
 from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, keyed, lies_in
-from .resolve import Source, is_library, looks_up_itself, step_of
+from .resolve import Source, is_library, is_ours, looks_up_itself, step_of
 from .scan import Chain, Line, Root, Use
 from .touched import CONTENT, Cell, Counts, Touched, in_cell, settings
 
@@ -53,7 +53,7 @@ class NameWatch:
     """Of one recording.
 
     Args:
-        given: the arguments of the call: what is in containers among them is in its key.
+        given: arguments of the call, groups of optimizers: what is in them is watched elsewhere.
         guarded: true for an object whose own attributes others watch.
         bound: what the function of the step is bound to.
     """
@@ -216,7 +216,7 @@ class NameWatch:
             self._inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
-        if id(value) in self._given:
+        if id(value) in self._given or is_ours(value):
             return
         if is_container(value):
             self._contents(chain, use, value, sources)

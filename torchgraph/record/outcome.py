@@ -13,10 +13,12 @@ from ..capture.inputs import hollow
 from ..capture.step import Leaf, Step
 from ..errors import UnsupportedOutput
 from ..guards import Alias, Found, Name
+from ..guards.names import Same, follow
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
 from .exits import Stray
 from .host import Assigned, Host
+from .kept import is_plain_tensor
 from .tape import Tape
 from .watch import Change, is_own
 
@@ -119,6 +121,20 @@ class Outcome:
     def stepped(self) -> bool:
         """True when every optimizer stepped."""
         return not self.skipped and not self.rests
+
+
+def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
+    """Names under which another tensor lay than before, which neither call has put there."""
+    before = {name.key: name.found for name in old.names if not name.moved}
+    found = {}
+    for name in new.names:
+        known = before.get(name.key)
+        if name.moved or not isinstance(known, Same) or known == name.found:
+            continue
+        value, was = follow(name.owner(), name.path), known()
+        if is_plain_tensor(value) and (was is None or is_plain_tensor(was)):
+            found[name.key] = name
+    return found
 
 
 def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:

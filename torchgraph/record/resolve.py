@@ -144,6 +144,16 @@ def _may_change(module: ModuleType, key: str) -> bool:
     return not is_library(name) or (functions and callable(vars(module).get(key)))
 
 
+_OURS = ("torchgraph.record", "torchgraph._symbolic")
+
+
+def is_ours(value: Any) -> bool:
+    """True for what stands in for a number or a function while the step is recorded."""
+    if isinstance(value, FunctionType):
+        return str(value.__globals__.get("__name__")).startswith(_OURS)
+    return str(type(value).__module__).startswith(_OURS)
+
+
 def is_library(module: str) -> bool:
     """True for a module of Python's own, of torch, NumPy or torchgraph."""
     return str(module).partition(".")[0] in _LIBRARIES

@@ -1,0 +1,140 @@
+"""``tg.step`` on trainers as people have them: batches in attributes, optimizers of their own."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import torchgraph as tg
+from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
+from tests.contract.models import same
+
+
+class Plain(torch.optim.Optimizer):
+    """Gradient descent by hand, as LARS, Muon or AdaBound read their groups."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    scale = max(1, parameter.size(0) / parameter.size(-1)) ** 0.5
+                    parameter.add_(parameter.grad, alpha=-group["lr"] * scale)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Around another optimizer, without a ``super().__init__()``, as published."""
+
+    def __init__(self, base: torch.optim.Optimizer, every: int = 5, alpha: float = 0.5) -> None:
+        self.optimizer, self.every, self.alpha = base, every, alpha
+        self.param_groups, self.fast_state = base.param_groups, base.state
+        self.state = collections.defaultdict(dict)
+        for group in self.param_groups:
+            group["counter"] = 0
+
+    def step(self, closure: Any = None) -> Any:
+        loss = self.optimizer.step(closure)
+        for group in self.param_groups:
+            if group["counter"] == 0:
+                for fast in group["params"]:
+                    slow = self.state[fast].setdefault("slow", fast.data.clone())
+                    slow += (fast.data - slow) * self.alpha
+                    fast.data.copy_(slow)
+            group["counter"] = (group["counter"] + 1) % self.every
+        return loss
+
+
+def test_an_optimizer_of_ones_own():
+    def make():
+        model = mlp()
+        optimizer = Plain(model.parameters(), lr=0.1)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def slower():
+            optimizer.param_groups[0]["lr"] = 0.05
+
+        return Loop(step, [model], {5: slower})
+
+    assert_as_eager(make, pairs(10), replayed=8)
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+def test_an_optimizer_around_another_one():
+    def run(graphed):
+        torch.manual_seed(0)
+        model = mlp()
+        optimizer = Lookahead(torch.optim.Adam(model.parameters()))
+
+        def step(x, y):
+            optimizer.optimizer.zero_grad()
+            loss = functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        step = tg.step(step) if graphed else step
+        torch.manual_seed(1)
+        return [step(*batch) for batch in pairs(12)()], dict(model.state_dict())
+
+    assert same(run(True), run(False))
+
+
+class Translates:
+    """``set_input`` and ``optimize_parameters`` apart, as of pix2pix."""
+
+    def __init__(self) -> None:
+        self.net = nn.Linear(3, 2)
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+        self.weight = [torch.ones(2)]
+
+    def set_input(self, a: torch.Tensor, b: torch.Tensor) -> None:
+        self.a, self.b = a, b
+
+    def optimize_parameters(self) -> None:
+        self.made = self.net(self.a)
+        self.optimizer.zero_grad()
+        self.loss = functional.mse_loss(self.made, self.b * self.weight[0])
+        self.loss.backward()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("odd", ["another size", "a view of the other", "other strides", "a leaf"])
+def test_batches_in_attributes(odd):
+    def run(graphed):
+        torch.manual_seed(0)
+        trainer = Translates()
+        step = tg.step(trainer.optimize_parameters) if graphed else trainer.optimize_parameters
+        found = []
+        for number in range(20):
+            size = 2 if odd == "another size" and number == 13 else 4
+            a, b = torch.randn(size, 3), torch.randn(size, 2)
+            if number == 13 and odd == "a view of the other":
+                b = a[:, :2]
+            elif number == 13 and odd == "other strides":
+                a = a.t().contiguous().t()
+            elif number == 13 and odd == "a leaf":
+                b.requires_grad_()
+            if number % 3 == 0:
+                trainer.weight[0] = trainer.weight[0] * 0.9
+            trainer.set_input(a, b)
+            step()
+            found.append((trainer.loss.detach(), trainer.made.detach()))
+        if graphed:
+            assert step.report().calls.programs >= 12
+        return found, dict(trainer.net.state_dict())
+
+    assert same(run(True), run(False))

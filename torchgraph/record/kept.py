@@ -1,0 +1,125 @@
+"""Places in which tensors are kept between calls."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..capture.inputs import Call
+from ..guards.names import Name, Same, follow
+from ..structure import Unfit, key_of, tensors_in
+
+
+@dataclass(frozen=True)
+class Item:
+    """An entry of a dict or list, or what a closure's variable holds."""
+
+    name: str
+    holder: Any
+    item: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return (id(self.holder), self.item)
+
+    def read(self) -> Any:
+        """What is there now; ValueError, KeyError or IndexError when nothing is."""
+        if isinstance(self.holder, types.CellType):
+            return self.holder.cell_contents
+        return self.holder[self.item]
+
+    def write(self, value: Any, call: Call | None = None) -> None:
+        """As `Place.write`."""
+        if isinstance(self.holder, types.CellType):
+            self.holder.cell_contents = value
+        else:
+            self.holder[self.item] = value
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The end of a list."""
+
+    name: str
+    holder: list[Any]
+    number: int
+    """Of those that the step appends."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return (id(self.holder), "append", self.number)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.holder.append(value)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a place must hold when the step begins, but for the tensors in it."""
+
+    place: Item
+    found: Any
+    """As `described` has it."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return (*self.place.key, self.found)
+
+    def fits(self) -> bool:
+        """True when there is the like of what was there."""
+        return bool(described(held_at(self.place)) == self.found)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The n-th tensor of what lies at a place, as the container of a leaf."""
+
+    place: Item
+    position: int
+
+    def __getitem__(self, key: str) -> Any:
+        return tensors_of(self.place.read())[self.position]
+
+
+@dataclass(frozen=True)
+class Rebound:
+    """The tensor under a name, as the container of a leaf."""
+
+    name: Name
+
+    def __getitem__(self, key: str) -> Any:
+        value = follow(self.name.owner(), self.name.path)
+        return value if is_plain_tensor(value) else None
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """True for a tensor of which a program needs to know no more than what it holds."""
+    return type(value) is torch.Tensor and not value.requires_grad and not vars(value)
+
+
+def held_at(place: Item) -> Any:
+    try:
+        return place.read()
+    except (KeyError, IndexError, ValueError):
+        return None
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for _, tensor in tensors_in(value)]
+
+
+def described(value: Any) -> Any:
+    """All of a value but its tensors; the object itself where that cannot be told."""
+    try:
+        return key_of(value, [], {})
+    except Unfit:
+        return Same(value)
