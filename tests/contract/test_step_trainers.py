@@ -138,3 +138,26 @@ def test_batches_in_attributes(odd):
         return found, dict(trainer.net.state_dict())
 
     assert same(run(True), run(False))
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+@pytest.mark.parametrize("apart", range(2, 12))
+def test_two_names_of_one_batch_that_part(apart):
+    """As of an autoencoder, whose target is its input until noise comes in."""
+
+    def run(graphed):
+        torch.manual_seed(0)
+        trainer = Translates()
+        trainer.net = nn.Linear(3, 3)
+        trainer.weight = [torch.ones(3)]
+        trainer.optimizer = torch.optim.Adam(trainer.net.parameters())
+        step = tg.step(trainer.optimize_parameters) if graphed else trainer.optimize_parameters
+        losses = []
+        for number in range(16):
+            a = torch.randn(4, 3)
+            trainer.set_input(a + 0.1 if number >= apart else a, a)
+            step()
+            losses.append(trainer.loss.detach())
+        return losses, dict(trainer.net.state_dict())
+
+    assert same(run(True), run(False))

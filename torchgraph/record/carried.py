@@ -47,7 +47,8 @@ class Carried:
 
     def __init__(self, containers: Sequence[tuple[str, Any]], rebound: Sequence[Name] = ()) -> None:
         self._containers = containers
-        self._rebound = {name.key: name for name in rebound}
+        self._rebound = rebound
+        self._taken: set[Any] = set()
         self._known = {id(holder) for _, holder in containers if not isinstance(holder, Entries)}
         self._some = {
             (id(holder.values), name)
@@ -67,7 +68,7 @@ class Carried:
 
     def takes(self, name: Name) -> bool:
         """True for a name whose tensor is an argument of the program."""
-        return name.key in self._rebound
+        return name.key in self._taken
 
     def knows(self, holder: Any, key: Any = None) -> bool:
         """True when what lies in ``holder`` is seen to here, or what lies under ``key``."""
@@ -130,16 +131,21 @@ class Carried:
                 )
                 root = Part(place, position)
                 parts.setdefault(_where(tensor), Leaf(name, Role.INPUT, root, ("value",), tensor))
-        for bound in self._rebound.values():
-            there = Rebound(bound)
+        bound = {}
+        for known in self._rebound:
+            there = Rebound(known)
             tensor = there["value"]
-            if tensor is not None:
-                leaf = Leaf(bound.shown, Role.INPUT, there, ("value",), tensor)
-                parts.setdefault(_where(tensor), leaf)
-        return [
+            if tensor is not None and _where(tensor) not in parts:
+                leaf = Leaf(known.shown, Role.INPUT, there, ("value",), tensor)
+                parts[_where(tensor)] = leaf
+                bound[id(leaf)] = known.key
+        found = [
             (parts.get(_where(leaf.value), leaf) if leaf.role is Role.FREE else leaf, index)
             for leaf, index in free
         ]
+        # Two names that lead to one tensor may not do so in the next call: one of them is guarded.
+        self._taken = {bound[id(leaf)] for leaf, _ in found if id(leaf) in bound}
+        return found
 
     def assigned(
         self, slot: Callable[[str, torch.Tensor], Any], owned: Callable[[torch.Tensor], bool]

@@ -7,7 +7,7 @@ a sign that it turns, a list that it rotates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType, ModuleType
 from typing import Any
@@ -84,6 +84,9 @@ class Exits:
     changes: list[Change] = field(default_factory=list)
     """Those that were read are written again, others no program writes."""
     refused: NoProgram | None = None
+    given: list[tuple[Name, int]] = field(default_factory=list)
+    """Names that led to an argument of the call: they have to in the next one."""
+    _arguments: Mapping[int, int] = field(default_factory=dict)
     _places: set[tuple[int, Any]] = field(default_factory=set)
 
     @classmethod
@@ -93,6 +96,7 @@ class Exits:
         counts: Counts,
         watch: AttributeWatch,
         carried: Carried,
+        arguments: Sequence[torch.Tensor],
         *,
         adopts: bool,
     ) -> Exits:
@@ -101,9 +105,10 @@ class Exits:
         Args:
             counts: how often each attribute was moved on.
             carried: what is seen to elsewhere.
+            arguments: the tensors of the call.
             adopts: strays are, from the next call on.
         """
-        exits = cls()
+        exits = cls(_arguments={id(tensor): number for number, tensor in enumerate(arguments)})
         for count in watch.drop_counters(counts):
             place = Moved(count.owner, count.change.name)
             assigned = Assigned(place, Fixed(count.by, count.by))
@@ -141,7 +146,7 @@ class Exits:
         name = one.name
         owner = name.owner()
         if not name.moved:
-            self.names.append(replace(name, guarded=not carried.takes(name)))
+            self._unmoved(name, carried)
             return
         if isinstance(owner, ModuleType) and is_library(owner.__name__):
             return  # our own patch, while the step was recorded
@@ -161,6 +166,13 @@ class Exits:
             self.names.append(replace(name, found=Never()))
         else:
             self._plain(one, value)
+
+    def _unmoved(self, name: Name, carried: Carried) -> None:
+        position = self._arguments.get(id(follow(name.owner(), name.path)))
+        if position is not None:
+            self.given.append((name, position))
+        guarded = position is None and not carried.takes(name)
+        self.names.append(replace(name, guarded=guarded))
 
     def _unread(self, one: Touched, value: Any, carried: Carried) -> None:
         """What both recordings do alike is done again; the rest no program writes."""

@@ -15,6 +15,7 @@ import torch
 
 from ..capture.inputs import Call
 from ..capture.step import Leaf
+from ..guards.names import Name, follow
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
 from ..structure import Together
@@ -197,10 +198,13 @@ class Host:
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
+    given: tuple[tuple[Name, int], ...] = ()
+    """Names that lead to an argument of the call, and to which."""
 
-    def plus(self, assigned: Sequence[Assigned]) -> Host:
-        """With more places that the step gives another value."""
-        return replace(self, assigned=(*self.assigned, *assigned))
+    def plus(self, assigned: Sequence[Assigned], given: Sequence[tuple[Name, int]] = ()) -> Host:
+        """With more places that the step gives another value, and names of arguments."""
+        more = (*self.assigned, *assigned), (*self.given, *given)
+        return replace(self, assigned=more[0], given=more[1])
 
     def key(self) -> tuple[Any, ...]:
         """Equal for two steps that do the same."""
@@ -209,7 +213,9 @@ class Host:
         entry = [tuple(map(id, each)) for each in (self.absent, self.present)]
         empty = [one.key for one in self.empty]
         read = [(leaf.fqn, meta) for leaf, meta in self.read]
-        return actions, assigned, entry, empty, read, self.moved, tuple(map(id, self.stepped))
+        given = [(name.key, position) for name, position in self.given]
+        stepped = tuple(map(id, self.stepped))
+        return actions, assigned, entry, empty, read, given, self.moved, stepped
 
     def fits(self) -> bool:
         """True when gradients and tensors are there, and are not, as the step found them."""
@@ -229,6 +235,9 @@ class Host:
         Raises:
             ValueMoved: it is not like what the step met there.
         """
+        for name, position in self.given:
+            if follow(name.owner(), name.path) is not call.tensors[position]:
+                raise ValueMoved("", "", other=f"{name.shown} is no argument of the call now")
         if not self.read:
             return call
         found = self.found() if found is None else found

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .._torch import storage_id
+from ..aliasing import has_strides
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
@@ -335,15 +336,10 @@ class NameWatch:
     # --- afterwards -------------------------------------------------------------------------------
 
     def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> tuple[list[Touched], Counts]:
-        """What was read and written, when the step is over; of tensors, the step's inputs.
-
-        And how often an attribute was moved on, where others watch it.
-        """
-        inputs = {
-            storage_id(leaf.value)
-            for leaf, _ in leaves
-            if isinstance(leaf.value, torch.Tensor) and leaf.role is not Role.INPUT
-        }
+        """What was read and written, and how often ``+=`` moved an attribute that others watch."""
+        inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
+        lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
+        met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
         functions = self._functions()
         self._led.clear()
         self._outside.clear()
@@ -365,12 +361,8 @@ class NameWatch:
         self._containers.clear()
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
-        kept = [one for one in touched if one.name.moved or not self._is_idle(one, inputs)]
+        kept = [one for one in touched if not _is_idle(one, met if one.outer else lasting)]
         return kept, self._counts
-
-    def _is_idle(self, one: Touched, inputs: set[int]) -> bool:
-        value = follow(one.name.owner(), one.name.path)
-        return isinstance(value, torch.Tensor) and not lies_in(value, inputs)
 
     def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
@@ -393,6 +385,12 @@ class NameWatch:
         if all(cell.within(found) for cell in self._cells.values()):
             return found
         return self._frames.functions(everywhere=True)
+
+
+def _is_idle(one: Touched, inputs: set[int]) -> bool:
+    """True for a tensor that the step has only looked at, as an object."""
+    value = follow(one.name.owner(), one.name.path)
+    return not one.name.moved and isinstance(value, torch.Tensor) and not lies_in(value, inputs)
 
 
 def _is_held(owner: Any) -> bool:

@@ -343,8 +343,8 @@ class _Taking:
         if self.driven and self.heard:
             host = self.driven.host(self._inputs.free, self._inputs.leaves, outputs, tensors)
         leaves = list(self._inputs)
-        touched, carried = self._names.finish(leaves), self.driven.carried
-        exits = Exits.of(*touched, self._attributes, carried, adopts=bool(self.driven))
+        known = self._attributes, self.driven.carried, self._call.tensors
+        exits = Exits.of(*self._names.finish(leaves), *known, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
         return Outcome(
@@ -369,7 +369,7 @@ class _Taking:
             skipped=self._update.skipped,
             rests=self._rests,
             driven=bool(self.driven),
-            host=host.plus([*exits.assigned.values(), *self._inputs.changed()]),
+            host=host.plus([*exits.assigned.values(), *self._inputs.changed()], exits.given),
             extra=tensors[len(values) :],
             adopted=self.driven.own.unknown,
             repeated=exits.repeated,
