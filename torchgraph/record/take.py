@@ -330,8 +330,7 @@ class _Taking:
     # --- what comes of it -------------------------------------------------------------------------
 
     def _outcome(self, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
-        names, loss = self._came.names, self._loss
-        returned = self._packed(tensors)
+        names, loss, returned = self._came.names, self._loss, self._packed(tensors)
         outputs: list[tuple[OutputSpec, Any]] = [
             (OutputSpec(OutputKind.USER, name), Ref(index))
             for name, index in zip(names, values, strict=True)
@@ -343,8 +342,9 @@ class _Taking:
         if self.driven and self.heard:
             host = self.driven.host(self._inputs.free, self._inputs.leaves, outputs, tensors)
         leaves = list(self._inputs)
-        known = self._attributes, self.driven.carried, self._call.tensors
-        exits = Exits.of(*self._names.finish(leaves), *known, adopts=bool(self.driven))
+        touched, counts = self._names.finish(leaves)
+        watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
+        exits = Exits.of(touched, counts, watch, carried, given, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
         return Outcome(
