@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,5 +160,49 @@ def test_two_names_of_one_batch_that_part(apart):
             step()
             losses.append(trainer.loss.detach())
         return losses, dict(trainer.net.state_dict())
+
+    assert same(run(True), run(False))
+
+
+@pytest.mark.parametrize("who", ["a", "b"])
+def test_two_places_of_one_tensor_that_part(who):
+    def run(graphed):
+        held = SimpleNamespace(a=torch.zeros(3))
+        held.b = held.a
+
+        def step(x):
+            out = held.a * 2 + held.b * 3 + x
+            held.a = held.b = out * 0.1
+            return out
+
+        step = tg.step(step) if graphed else step
+        results = []
+        for number in range(12):
+            if number in (6, 9):
+                setattr(held, who, torch.full((3,), 7.0))
+            results.append(step(torch.ones(3)))
+        return results
+
+    assert same(run(True), run(False))
+
+
+def test_an_argument_that_was_the_last_one_too():
+    """A buffer of the caller's, which the step keeps, is another tensor later."""
+
+    def run(graphed):
+        held, buffer = {"last": torch.zeros(3)}, torch.ones(3)
+
+        def step(x):
+            out = x * 2 - held["last"]
+            held["last"] = x
+            return out
+
+        step = tg.step(step) if graphed else step
+        results = []
+        for number in range(14):
+            buffer.add_(number < 5)
+            given = buffer if number < 5 or number == 10 else torch.full((3,), float(number))
+            results.append(step(given))
+        return results
 
     assert same(run(True), run(False))

@@ -10,15 +10,24 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._torch import storage_id
-from ..aliasing import has_strides
 from ..capture.step import Leaf
 from ..discovery import Entries
 from ..guards.names import Name
 from ..program import Role
 from ..structure import Apart, Unfit, key_of
 from .host import Assigned, Fixed, OutputTree
-from .kept import Appended, Entry, Item, Part, Rebound, described, held_at, tensors_of
+from .kept import (
+    Appended,
+    Entry,
+    Item,
+    Pair,
+    Part,
+    Rebound,
+    described,
+    held_at,
+    tensors_of,
+    where,
+)
 from .watch import Change
 
 _ITEMS = 64
@@ -49,6 +58,8 @@ class Carried:
         self._containers = containers
         self._rebound = rebound
         self._taken: set[Any] = set()
+        self.together: list[Pair] = []
+        """Places that held one tensor, or an argument."""
         self._known = {id(holder) for _, holder in containers if not isinstance(holder, Entries)}
         self._some = {
             (id(holder.values), name)
@@ -121,26 +132,36 @@ class Carried:
                     self._moved.append(_Change(place, before, now))
         return self._moved
 
-    def inputs(self, free: Sequence[tuple[Leaf, int]]) -> list[tuple[Leaf, int]]:
-        """``free`` with what lay at a place that has something else now as arguments."""
+    def inputs(
+        self, free: Sequence[tuple[Leaf, int]], given: Sequence[torch.Tensor]
+    ) -> list[tuple[Leaf, int]]:
+        """``free`` with what lay at a place that has something else now as arguments.
+
+        ``given``: the arguments of the call.
+        """
         parts: dict[tuple[Any, ...], Leaf] = {}
+        arguments = {where(tensor): position for position, tensor in enumerate(given)}
         for place, before, _ in self._changes():
             for position, tensor in enumerate(tensors_of(before)):
                 name = (
                     place.name if isinstance(before, torch.Tensor) else f"{place.name}.{position}"
                 )
-                root = Part(place, position)
-                parts.setdefault(_where(tensor), Leaf(name, Role.INPUT, root, ("value",), tensor))
+                root, spot = Part(place, position), where(tensor)
+                leaf = parts.setdefault(spot, Leaf(name, Role.INPUT, root, ("value",), tensor))
+                if spot in arguments:
+                    self.together.append((root, arguments[spot]))
+                elif leaf.root is not root:
+                    self.together.append((root, leaf.root))
         bound = {}
         for known in self._rebound:
             there = Rebound(known)
             tensor = there["value"]
-            if tensor is not None and _where(tensor) not in parts:
+            if tensor is not None and where(tensor) not in parts:
                 leaf = Leaf(known.shown, Role.INPUT, there, ("value",), tensor)
-                parts[_where(tensor)] = leaf
+                parts[where(tensor)] = leaf
                 bound[id(leaf)] = known.key
         found = [
-            (parts.get(_where(leaf.value), leaf) if leaf.role is Role.FREE else leaf, index)
+            (parts.get(where(leaf.value), leaf) if leaf.role is Role.FREE else leaf, index)
             for leaf, index in free
         ]
         # Two names that lead to one tensor may not do so in the next call: one of them is guarded.
@@ -274,14 +295,6 @@ def _new(before: list[Any], holder: Any) -> int:
         if len(kept) <= len(now) and all(a is b for a, b in zip(kept, now, strict=False)):
             return len(now) - len(kept)
     return 0
-
-
-def _where(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for a tensor and what ``detach()`` makes of it."""
-    if not has_strides(tensor):
-        return (id(tensor),)
-    place = storage_id(tensor), tensor.storage_offset()
-    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def _same(before: Any, now: Any) -> bool:

@@ -110,7 +110,7 @@ class Driven:
         left, users = self._leftovers, len(tensors)
         own = {id(leaf) for leaf, _ in free}
         given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
-        free[:] = self.carried.inputs(free)
+        free[:] = self.carried.inputs(free, [leaf.value for leaf in given])
         given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         values = [leaf.value for leaf in known]
         before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
@@ -158,4 +158,5 @@ class Driven:
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),
+            tuple(self.carried.together),
         )

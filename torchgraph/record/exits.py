@@ -31,6 +31,7 @@ from ..guards.names import (
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
 from .host import Assigned, Fixed, modes
+from .kept import Given, Pair
 from .resolve import is_library
 from .touched import Counts, Touched
 from .watch import AttributeWatch, Change, is_own
@@ -84,7 +85,7 @@ class Exits:
     changes: list[Change] = field(default_factory=list)
     """Those that were read are written again, others no program writes."""
     refused: NoProgram | None = None
-    given: list[tuple[Name, int]] = field(default_factory=list)
+    together: list[Pair] = field(default_factory=list)
     """Names that led to an argument of the call: they have to in the next one."""
     _arguments: Mapping[int, int] = field(default_factory=dict)
     _places: set[tuple[int, Any]] = field(default_factory=set)
@@ -170,7 +171,7 @@ class Exits:
     def _unmoved(self, name: Name, carried: Carried) -> None:
         position = self._arguments.get(id(follow(name.owner(), name.path)))
         if position is not None:
-            self.given.append((name, position))
+            self.together.append((Given(name), position))
         guarded = position is None and not carried.takes(name)
         self.names.append(replace(name, guarded=guarded))
 

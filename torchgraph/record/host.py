@@ -15,10 +15,10 @@ import torch
 
 from ..capture.inputs import Call
 from ..capture.step import Leaf
-from ..guards.names import Name, follow
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
 from ..structure import Together
+from .kept import Pair, are_together
 from .nested import map_nested
 
 
@@ -198,13 +198,13 @@ class Host:
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
-    given: tuple[tuple[Name, int], ...] = ()
-    """Names that lead to an argument of the call, and to which."""
+    together: tuple[Pair, ...] = ()
+    """Places that held one tensor, of which the program reads it once."""
 
-    def plus(self, assigned: Sequence[Assigned], given: Sequence[tuple[Name, int]] = ()) -> Host:
-        """With more places that the step gives another value, and names of arguments."""
-        more = (*self.assigned, *assigned), (*self.given, *given)
-        return replace(self, assigned=more[0], given=more[1])
+    def plus(self, assigned: Sequence[Assigned], together: Sequence[Pair] = ()) -> Host:
+        """With more places that the step gives another value, and more that hold one tensor."""
+        more = (*self.assigned, *assigned), (*self.together, *together)
+        return replace(self, assigned=more[0], together=more[1])
 
     def key(self) -> tuple[Any, ...]:
         """Equal for two steps that do the same."""
@@ -213,9 +213,9 @@ class Host:
         entry = [tuple(map(id, each)) for each in (self.absent, self.present)]
         empty = [one.key for one in self.empty]
         read = [(leaf.fqn, meta) for leaf, meta in self.read]
-        given = [(name.key, position) for name, position in self.given]
+        together = [(a.key, b if isinstance(b, int) else b.key) for a, b in self.together]
         stepped = tuple(map(id, self.stepped))
-        return actions, assigned, entry, empty, read, given, self.moved, stepped
+        return actions, assigned, entry, empty, read, together, self.moved, stepped
 
     def fits(self) -> bool:
         """True when gradients and tensors are there, and are not, as the step found them."""
@@ -235,9 +235,8 @@ class Host:
         Raises:
             ValueMoved: it is not like what the step met there.
         """
-        for name, position in self.given:
-            if follow(name.owner(), name.path) is not call.tensors[position]:
-                raise ValueMoved("", "", other=f"{name.shown} is no argument of the call now")
+        if not all(are_together(pair, call.tensors) for pair in self.together):
+            raise ValueMoved("", "", other="one tensor is two now")
         if not self.read:
             return call
         found = self.found() if found is None else found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from .._torch import storage_id
+from ..aliasing import has_strides
 from ..capture.inputs import Call
 from ..guards.names import Name, Same, follow
 from ..structure import Unfit, key_of, tensors_in
@@ -84,6 +87,11 @@ class Part:
     place: Item
     position: int
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return (*self.place.key, self.position)
+
     def __getitem__(self, key: str) -> Any:
         return tensors_of(self.place.read())[self.position]
 
@@ -94,9 +102,36 @@ class Rebound:
 
     name: Name
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return self.name.key
+
     def __getitem__(self, key: str) -> Any:
         value = follow(self.name.owner(), self.name.path)
         return value if is_plain_tensor(value) else None
+
+
+@dataclass(frozen=True)
+class Given(Rebound):
+    """The same where that is an argument of the call."""
+
+    def __getitem__(self, key: str) -> Any:
+        return follow(self.name.owner(), self.name.path)
+
+
+Pair = tuple[Part | Rebound, "int | Part | Rebound"]
+"""Two places that held one tensor; a number stands for an argument of the call."""
+
+
+def are_together(pair: Pair, arguments: Sequence[torch.Tensor]) -> bool:
+    """True when they hold one tensor now."""
+    one, other = pair
+    try:
+        tensors = one["value"], arguments[other] if isinstance(other, int) else other["value"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return False
+    return all(isinstance(t, torch.Tensor) for t in tensors) and len(set(map(where, tensors))) == 1
 
 
 def is_plain_tensor(value: Any) -> bool:
@@ -123,3 +158,11 @@ def described(value: Any) -> Any:
         return key_of(value, [], {})
     except Unfit:
         return Same(value)
+
+
+def where(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for a tensor and what ``detach()`` makes of it."""
+    if not has_strides(tensor):
+        return (id(tensor),)
+    place = storage_id(tensor), tensor.storage_offset()
+    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)

@@ -369,7 +369,7 @@ class _Taking:
             skipped=self._update.skipped,
             rests=self._rests,
             driven=bool(self.driven),
-            host=host.plus([*exits.assigned.values(), *self._inputs.changed()], exits.given),
+            host=host.plus([*exits.assigned.values(), *self._inputs.changed()], exits.together),
             extra=tensors[len(values) :],
             adopted=self.driven.own.unknown,
             repeated=exits.repeated,
