@@ -54,7 +54,7 @@ class NameWatch:
     """Of one recording.
 
     Args:
-        given: arguments of the call, groups of optimizers: what is in them is watched elsewhere.
+        given: the arguments of the call: what is in containers among them is in its key.
         guarded: true for an object whose own attributes others watch.
         bound: what the function of the step is bound to.
     """

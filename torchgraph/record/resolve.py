@@ -145,10 +145,14 @@ def _may_change(module: ModuleType, key: str) -> bool:
 
 
 _OURS = ("torchgraph.record", "torchgraph._symbolic")
+_FEW = 64
 
 
 def is_ours(value: Any) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
+    if isinstance(value, (dict, list)) and len(value) <= _FEW:
+        items = dict.values(value) if isinstance(value, dict) else value
+        return any(is_ours(item) for item in items if not isinstance(item, (dict, list)))
     if isinstance(value, FunctionType):
         return str(value.__globals__.get("__name__")).startswith(_OURS)
     return str(type(value).__module__).startswith(_OURS)

@@ -111,7 +111,7 @@ class _Taking:
         owners = {id(module): (path, module) for path, module in step.modules.items()}
         owners.update({id(owner): (path, owner) for path, owner in watched})
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
-        given = (call.args, call.kwargs, [(o.param_groups, o.state) for o in step.optimizers])
+        given = (call.args, call.kwargs)
         self._names = NameWatch(given, self._attributes.watches, bound_to(build))
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
