@@ -42,7 +42,7 @@ class Meanwhile:
         while self._asked.acquire() and not self._over:
             try:
                 self._function()
-            except Exception as error:
+            except Exception as error:  # raised by the test, in its own thread
                 self.failed.append(error)
             finally:
                 self._done.release()

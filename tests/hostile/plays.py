@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,3 +134,10 @@ def base(n: int, *shape: int) -> torch.Tensor:
 def reads(read: Callable[[], Any], change: Callable[[], Any]) -> Play:
     """``x * read()``; the change comes before call 5."""
     return Play(lambda x: x * read(), before={5: change}, calls=singles(10))
+
+
+def module_of(source: str) -> types.ModuleType:
+    """A module made of text, as a user's own file is."""
+    made = types.ModuleType("settings_of_the_user")
+    exec(source, vars(made))
+    return made

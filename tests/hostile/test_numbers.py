@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from tests.hostile.kit import Cases
 from tests.hostile.plays import (
     Play,
+    module_of,
     net,
     reads,
     singles,
@@ -21,13 +21,6 @@ from tests.hostile.plays import (
 case = Cases()
 SCALE = 1.0
 TABLE = {"scale": [1.0, 2.0]}
-
-
-def module_of(source):
-    """A module made of text, as a user's own file is."""
-    made = types.ModuleType("settings_of_the_user")
-    exec(source, vars(made))
-    return made
 
 
 # --- names ----------------------------------------------------------------------------------------

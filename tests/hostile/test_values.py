@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-import types
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -23,15 +22,7 @@ from tests.hostile.plays import (
 )
 
 case = Cases()
-SCALE = 1.0
 TABLE = {"scale": [1.0, 2.0]}
-
-
-def module_of(source):
-    """A module made of text, as a user's own file is."""
-    made = types.ModuleType("settings_of_the_user")
-    exec(source, vars(made))
-    return made
 
 
 # --- kinds of values ------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class Exits:
             return
         if isinstance(owner, ModuleType) and is_library(owner.__name__):
             return  # our own patch, while the step was recorded
-        value = follow(name.owner(), name.path)
+        value = follow(owner, name.path)
         if not one.outer:  # what the step makes itself, as far as can be told
             if one.read:
                 self.names.append(replace(name, guarded=False))
@@ -225,7 +225,7 @@ class Exits:
             held = (held for _, held, _ in mutable_parts(value))
             self._places.update((id(container), Refilled) for container in held)
         elif one.name.path:
-            holder, key = list(_places(one.name))[-1]
+            *_, (holder, key) = _places(one.name)
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
 
 

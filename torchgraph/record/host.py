@@ -190,8 +190,8 @@ class Host:
     """Parameters that must have no gradient when the step begins."""
     present: tuple[torch.Tensor, ...] = ()
     """Parameters that must have one."""
-    empty: tuple[Condition, ...] = ()
-    """Places that the step gives a tensor, and that held none."""
+    entry: tuple[Condition, ...] = ()
+    """What was in places that the step gives something else."""
     read: tuple[tuple[Leaf, TensorMeta], ...] = ()
     """What the program takes from its place as an argument, after those of the call."""
     moved: frozenset[str] = frozenset()
@@ -210,19 +210,19 @@ class Host:
         """Equal for two steps that do the same."""
         actions = [(one.call, one.args, one.kwargs) for one in self.actions]
         assigned = [(one.place.key, one.tree) for one in self.assigned]
-        entry = [tuple(map(id, each)) for each in (self.absent, self.present)]
-        empty = [one.key for one in self.empty]
+        gradients = [tuple(map(id, each)) for each in (self.absent, self.present)]
+        entry = [one.key for one in self.entry]
         read = [(leaf.fqn, meta) for leaf, meta in self.read]
         together = [(a.key, b if isinstance(b, int) else b.key) for a, b in self.together]
         stepped = tuple(map(id, self.stepped))
-        return actions, assigned, entry, empty, read, together, self.moved, stepped
+        return actions, assigned, gradients, entry, read, together, self.moved, stepped
 
     def fits(self) -> bool:
         """True when gradients and tensors are there, and are not, as the step found them."""
         return (
             not any(p.grad is not None for p in self.absent)
             and not any(p.grad is None for p in self.present)
-            and all(one.fits() for one in self.empty)
+            and all(one.fits() for one in self.entry)
         )
 
     def found(self) -> dict[str, Any]:

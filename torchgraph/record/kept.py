@@ -140,6 +140,7 @@ def is_plain_tensor(value: Any) -> bool:
 
 
 def held_at(place: Item) -> Any:
+    """What is there now; None when nothing is."""
     try:
         return place.read()
     except (KeyError, IndexError, ValueError):
@@ -147,6 +148,7 @@ def held_at(place: Item) -> Any:
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Those in an object, in the order of its parts."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for _, tensor in tensors_in(value)]

@@ -234,7 +234,8 @@ class NameWatch:
         if cls in self._classes or is_library(cls.__module__):
             return
         self._classes.add(cls)
-        for name in {name for one in cls.__mro__ for name in vars(one) if name.startswith("__")}:
+        names = (name for one in cls.__mro__ for name in vars(one) if name.startswith("__"))
+        for name in dict.fromkeys(names):
             found = of_class(cls, name)
             if isinstance(found, FunctionType) and not is_library(found.__module__):
                 source = Source(cls, ((By.CLASS, name),))
