@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .capture.inputs import Call
 from .confirm import Start
@@ -14,6 +15,9 @@ from .record.batch import Batch
 from .record.compare import Difference
 from .record.outcome import Outcome
 from .replay.replay import Replay
+
+_FIRST_WAIT = 64
+"""Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
 
 @dataclass(eq=False)
@@ -49,9 +53,35 @@ class Signature:
     """That were made and written down."""
     until: Read | Name | None = None
     """An attribute or a name: once two calls in a row find it the same, they do so no more."""
+    idle: int = 0
+    """Recordings in a row since a program last served."""
+    _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
+    """Of each program, at the last recording."""
+    _waits: int = 0
+    """Calls that are still to run in eager before the next is recorded; 0 for all."""
+    _wait: int = _FIRST_WAIT
+
+    def confirmed(self, replay: Replay) -> None:
+        """A program that may serve from now on."""
+        self._runs.setdefault(replay, replay.runs)
+
+    def recorded(self) -> None:
+        """Count a recording."""
+        self.calls += 1
+        served = any(replay.runs > runs for replay, runs in self._runs.items())
+        self.idle = 0 if served else self.idle + 1
+        self._runs.update({replay: replay.runs for replay in self._runs})
+
+    def wait(self) -> None:
+        """Let the calls run in eager for a while: what moves may come to rest."""
+        self._waits, self._wait = self._wait, 2 * self._wait
 
     def look_again(self) -> None:
-        """Go on recording when the attribute that moved has come to rest."""
+        """Go on recording when what moved has come to rest, or may have."""
+        if self.eager and self._waits:
+            self._waits -= 1
+            if not self._waits:
+                self.eager, self.others, self.idle = "", 0, 0
         if self.until is None:
             return
         if isinstance(self.until, Name):

@@ -95,7 +95,7 @@ class Recordings:
         start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
         outcome = self._take(step, call, True, self.fallback.raises(options))
         self.fallback.count(outcome.serves, outcome.eager)
-        known.calls += 1
+        known.recorded()
         if known.calls > 2:
             self.fallback.began()
         return Taken(outcome, Lesson(key, known, doubted, call, start, outcome, options))
@@ -201,7 +201,8 @@ class Recordings:
             if known.others == 2 and apart.kind is Kind.VALUE:
                 self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
-        if restless or known.others >= size:
+        served_by_none = apart is not None and known.idle >= 2 * max(size, _PATIENCE)
+        if restless or known.others >= size or served_by_none:
             self._give_up(lesson)
             return
         replay = None
@@ -255,6 +256,7 @@ class Recordings:
         self.fallback.began()
         if replay not in self._cache:
             self._cache.add(lesson.key, replay, lesson.options.cache_size)
+        known.confirmed(replay)
         self._doubts.pop(replay, None)
         batches = draft.batch, lesson.start.batch
         doubt = Doubt.about(lesson.key, batches, draft.outcome, outcome)
@@ -335,8 +337,9 @@ class Recordings:
             known.until = apart.read
             return
         if apart.kind is Kind.VALUE:
-            calls = f"in each of {known.others} calls: compute with the tensor, or return it"
-            self._stay_eager(known, f"{apart.what}{at}, {calls}")
+            what = f"{apart.what}{at}, again and again: compute with the tensor, or return it"
+            self._stay_eager(known, what, f"a value{at}")
+            known.wait()
             return
         kind = AttributeReadAndWritten if apart.kind is Kind.ATTRIBUTE else MovingConstant
         self._stay_eager(known, f"from call to call, {apart.what}{at}", kind=kind)

@@ -16,6 +16,7 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 
 from .._listening import is_listening
+from .generators import DrawingLine
 from .resolve import is_library, is_library_file
 from .scan import Line, lines_of
 
@@ -37,6 +38,7 @@ class Frames:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self.drawing = DrawingLine()
         self._ran: set[CodeType] = set()
         self._known: dict[CodeType, FunctionType] = {}
 
@@ -62,15 +64,18 @@ class Frames:
         self._meet(frame)
         lines, listener = lines_of(frame.f_code), self._listener
         last: Line | None = None
+        number = 0
         found: Any = None
 
         def local(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal last, found
+            nonlocal last, number, found
             if last is not None:
                 listener.after(frame, last, found)
+                self.drawing.after(frame, number, last)
+            number = frame.f_lineno
             last = lines.get(frame.f_lineno) if event == "line" else None
             if last is not None:
-                found = listener.before(frame, frame.f_lineno, last)
+                found = listener.before(frame, number, last)
             return local
 
         return local

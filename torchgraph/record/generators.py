@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, Protocol
 
 import torch
 
 from ..errors import NoProgram, RandomStateTouched, SourceLine
+from .scan import Line, Root
 from .threads import OtherThreads
 
 
@@ -58,33 +60,68 @@ ELSEWHERE = (
 """Why a call was not recorded."""
 
 
-@contextmanager
-def python_random_unchanged(
-    disturbed: Callable[[str], None],
-    line: Callable[[], SourceLine | None],
-    refuse: Callable[[NoProgram], None],
-) -> Iterator[None]:
-    """``refuse`` a block that moves Python's generator, or NumPy's.
+class Recorder(Protocol):
+    """As far as these generators need it."""
 
-    ``disturbed``: told why, where other threads may have done so.
-    """
-    before, others = generators(), OtherThreads()
+    def give_up(self, why: str, *, passing: bool = False) -> None:
+        """No program can hold the step."""
+
+    def refuse(self, error: NoProgram) -> None:
+        """No program can hold the step: raise it, or go on without it."""
+
+
+class DrawingLine:
+    """The first line of the user's that draws from Python's generator, or NumPy's."""
+
+    def __init__(self) -> None:
+        self.found: SourceLine | None = None
+        self._before = _python_state()
+
+    def after(self, frame: FrameType, number: int, line: Line) -> None:
+        """A line ran."""
+        if self.found is not None or not _may_draw(frame, line):
+            return
+        if _python_state() != self._before:
+            self.found = SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
+
+
+def _may_draw(frame: FrameType, line: Line) -> bool:
+    roots = {chain.name for chain, _ in line.chains if chain.root is Root.GLOBAL}
+    return any(_is_of_random(frame.f_globals.get(root)) for root in roots)
+
+
+def _is_of_random(value: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return value.__name__ in ("random", "numpy", "numpy.random")
+    module = type(getattr(value, "__self__", None)).__module__
+    return module.startswith(("random", "numpy.random"))
+
+
+def _python_state() -> tuple[Any, ...]:
+    """Of Python's generator, and NumPy's without an array to be compared element by element."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), _comparable(numpy.random.get_state() if numpy is not None else None)
+
+
+@contextmanager
+def without_python_draws(drawing: DrawingLine, recorder: Recorder) -> Iterator[None]:
+    """Refuse a block that moves Python's generator, or NumPy's, unless other threads may have."""
+    before, others = _python_state(), OtherThreads()
     yield
-    after = generators()
-    if after[0] != before[0] or _comparable(after[1]) != _comparable(before[1]):
+    if _python_state() != before:
         if others.ran():
-            disturbed(ELSEWHERE)
+            recorder.give_up(ELSEWHERE, passing=True)
             return
         error = RandomStateTouched(
-            "build draws from Python's random or numpy.random: the draw would be the same at every "
-            "step.",
-            fix="draw outside of build and pass the result in, or use torch.rand.",
+            "The step draws from Python's random or numpy.random: a program would draw the same at "
+            "every call.",
+            where=drawing.found,
+            fix="draw before the call and pass the result in, or use torch.rand.",
         )
-        refuse(error)
+        recorder.refuse(error)
 
 
 def _comparable(state: Any) -> Any:
-    """NumPy's state, without an array that would be compared element by element."""
     if not isinstance(state, tuple):  # of another bit generator than the usual one
         return repr(state)
     return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]

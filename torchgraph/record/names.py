@@ -82,7 +82,7 @@ class NameWatch:
         self._given = set(map(id, containers_in(given)))
         self._seen: dict[Any, Same] = {}
         self._once: set[tuple[CodeType, int]] = set()
-        self._frames = Frames(self)
+        self.frames = Frames(self)
         self._cells: dict[Any, Cell] = {}
         self._where: SourceLine | None = None
         self._touched: list[Any] = []
@@ -93,7 +93,7 @@ class NameWatch:
 
     def active(self) -> AbstractContextManager[None]:
         """Look at what the block reads, in this thread."""
-        return self._frames.active()
+        return self.frames.active()
 
     def before(self, frame: FrameType, number: int, line: Line) -> list[tuple[Any, Use]]:
         """Look at what a line reads, and at what it may replace; gives the latter."""
@@ -162,7 +162,7 @@ class NameWatch:
         if value is ABSENT:
             return
         sources: list[Source] = []
-        if chain.root is Root.FREE and not self._frames.is_local(frame, chain.name):
+        if chain.root is Root.FREE and not self.frames.is_local(frame, chain.name):
             if chain.name == "__class__":
                 return
             sources = [Source(self._cell(chain.name, value), CONTENT)]
@@ -222,7 +222,7 @@ class NameWatch:
         if is_container(value):
             self._contents(chain, use, value, sources)
             return
-        self._frames.see(value)
+        self.frames.see(value)
         self._operators(type(value))
         for source in sources:
             self._add(str(chain), value, source, use)
@@ -382,10 +382,10 @@ class NameWatch:
         return Touched(name, key in self._reads, container, key in self._outer, counted)
 
     def _functions(self) -> list[FunctionType]:
-        found = self._frames.functions(everywhere=False)
+        found = self.frames.functions(everywhere=False)
         if all(cell.within(found) for cell in self._cells.values()):
             return found
-        return self._frames.functions(everywhere=True)
+        return self.frames.functions(everywhere=True)
 
 
 def _is_idle(one: Touched, inputs: set[int]) -> bool:

@@ -30,7 +30,7 @@ from .closure import Evaluations, refused_early
 from .driven import Driven
 from .ends import ends, relaid
 from .exits import Exits
-from .generators import python_random_unchanged
+from .generators import without_python_draws
 from .gradients import Gradients, kept
 from .host import Host
 from .inputs import Inputs
@@ -217,8 +217,7 @@ class _Taking:
         if not self.heard:
             yield
             return
-        give_up = partial(self._recorder.give_up, passing=True)
-        with python_random_unchanged(give_up, lambda: self._trail.line, self._recorder.refuse):
+        with without_python_draws(self._names.frames.drawing, self._recorder):
             yield
             self._recorder.finish_draws()
 
