@@ -11,8 +11,8 @@ import functools
 import random
 import weakref
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any, NamedTuple
@@ -51,6 +51,13 @@ def is_container(value: Any) -> bool:
     return isinstance(value, (dict, list, tuple, set, frozenset, deque))
 
 
+def is_buffer(value: Any) -> bool:
+    """True for an array of NumPy's or Python's, and other bytes that are written in place."""
+    kind = type(value)
+    array_like = hasattr(kind, "tobytes") and hasattr(kind, "shape")
+    return kind in (bytearray, array) or (array_like and hasattr(kind, "__setitem__"))
+
+
 def own(holder: Any) -> Any:
     """The object's own attributes; none where it has no dict."""
     try:
@@ -81,9 +88,9 @@ def _slot(holder: Any, name: str) -> Any:
 
 def _item(container: Any, key: Any) -> Any:
     if isinstance(container, dict):
-        return dict.get(container, key, ABSENT)
-    if isinstance(container, (list, tuple)) and type(key) in (int, bool):
-        kind: Any = list if isinstance(container, list) else tuple
+        return dict.get(container, key() if type(key) is Same else key, ABSENT)
+    if isinstance(container, (list, tuple, deque)) and type(key) in (int, bool):
+        kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))
         fits = -len(container) <= key < len(container)
         return kind.__getitem__(container, key) if fits else ABSENT
     return ABSENT
@@ -177,10 +184,9 @@ def _contents(value: Any, deep: bool, level: int) -> Any:
     if len(value) > _MOST:
         return kind, len(value)
     if isinstance(value, dict):
-        keys: Iterable[Any] = dict.keys(value)
-        values: Iterable[Any] = dict.values(value)
-        items = [look(v, deep=deep, level=level + 1) for v in values]
-        return kind, tuple(map(look, keys)), tuple(items)
+        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has its order
+        items = [look(v, deep=deep, level=level + 1) for v in base.values(value)]
+        return kind, tuple(map(look, base.keys(value))), tuple(items)
     found = (look(item, deep=deep, level=level + 1) for item in value)
     return kind, frozenset(found) if isinstance(value, (set, frozenset)) else tuple(found)
 
@@ -350,6 +356,8 @@ class _Compiling:
             pass
         elif isinstance(value, dict) and len(value) <= _MOST:
             self._checks.members(value)
+            if isinstance(value, OrderedDict):  # its order is not that of a dict
+                self._checks.call(name.holds, ())
         elif type(value) is list and len(value) <= _MOST:
             self._checks.elements(value)
         else:

@@ -55,11 +55,12 @@ class Carried:
     """
 
     def __init__(self, containers: Sequence[tuple[str, Any]], rebound: Sequence[Name] = ()) -> None:
-        self._containers = containers
+        self._containers = _once(containers)
         self._rebound = rebound
         self._taken: set[Any] = set()
         self.together: list[Pair] = []
         """Places that held one tensor, or an argument."""
+        containers = self._containers
         self._known = {id(holder) for _, holder in containers if not isinstance(holder, Entries)}
         self._some = {
             (id(holder.values), name)
@@ -193,6 +194,8 @@ class Carried:
             to: Item | Appended = place
             if isinstance(place.holder, _GROWING):
                 to = self._appended(place) or place
+                if to is place and self._is_shifted(place):
+                    continue
             try:
                 found.append(Assigned(to, _tree(now, partial(slot, to.name))))
             except Unfit as unfit:
@@ -224,6 +227,13 @@ class Carried:
         name = place.name.rpartition(".")[0]
         return Appended(name, place.holder, number) if number >= 0 else None
 
+    def _is_shifted(self, place: Item) -> bool:
+        """True in a full deque that the step appends to: that moves all that is in it."""
+        holder, before = place.holder, self._lists[id(place.holder)]
+        new = _new(before, holder)
+        at = place.item + len(before) + new - len(holder)
+        return new > 0 and at < len(before) and before[at] is held_at(place)
+
     def _items(self, holder: Any) -> Sequence[Any]:
         if isinstance(holder, types.CellType):
             return [None]
@@ -250,6 +260,15 @@ class Carried:
                 if not seen_to(held, place[1]):
                     found.append(Change(name, str(item), False, None))
         return found
+
+
+def _once(containers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Each container under the first of its names."""
+    found: dict[Any, tuple[str, Any]] = {}
+    for name, holder in containers:
+        some = (id(holder.values), *holder.names) if isinstance(holder, Entries) else id(holder)
+        found.setdefault(some, (name, holder))
+    return list(found.values())
 
 
 def _tree(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:

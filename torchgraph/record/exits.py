@@ -7,6 +7,7 @@ a sign that it turns, a list that it rotates.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType, ModuleType
@@ -24,18 +25,19 @@ from ..guards.names import (
     Never,
     Same,
     follow,
+    is_buffer,
     is_container,
     look,
     without_tensors,
 )
-from ..structure import Unfit, key_of, mutable_parts, tensors_in
+from ..structure import Unfit, key_of, map_tensors, mutable_parts, tensors_in
 from .carried import Carried
 from .host import Assigned, Fixed, modes
 from .kept import Given, Pair
 from .resolve import is_library
 from .touched import Counts, Touched
 from .watch import AttributeWatch, Change, is_own
-from .written import Attribute, Moved, Named, Refilled, place_of, repetition
+from .written import Attribute, Moved, Named, Overwritten, Refilled, place_of, repetition
 
 
 @dataclass(frozen=True)
@@ -114,17 +116,26 @@ class Exits:
             place = Moved(count.owner, count.change.name)
             assigned = Assigned(place, Fixed(count.by, count.by))
             exits.repeated[place.key] = (assigned, count.change)
-        for one in sorted(touched, key=lambda one: not one.read):
+        for one in sorted(_as_wholes(touched), key=lambda one: not one.read):
             exits._add(one, carried)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
         exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
+        exits._keep_together(carried)
         exits.changes += carried.counted(exits.sees_to)
         if not adopts:
             exits.changes += [stray.change for stray in exits.strays]
             exits.names += [stray.name for stray in exits.strays if stray.read]
             exits.strays, exits.refused = [], None
         return exits
+
+    def _keep_together(self, carried: Carried) -> None:
+        """A tensor that comes as an argument under one name, and is under another one too."""
+        guarded = {name.found: name for name in self.names if name.guarded and name.path}
+        for name in self.names:
+            other = guarded.get(name.found) if carried.takes(name) else None
+            if other is not None and isinstance(name.found, Same):
+                self.together.append((Given(name), Given(other)))
 
     def sees_to(self, holder: Any, key: Any) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
@@ -212,21 +223,67 @@ class Exits:
             key = value if value is ABSENT else key_of(value, [], {})
         except Unfit:
             key = look(value)
-        if one.container is value is not None:
+        if one.container is value is not None and is_buffer(value):
+            buffer = Overwritten(value)
+            self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
+        elif one.container is value is not None:
             place, parts = Refilled(value), list(mutable_parts(value))
             self.assigned[place.key] = Assigned(place, Fixed(parts, key))
-        elif name.path:
+        elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
             named = Named(name)
-            self.assigned[named.key] = Assigned(named, Fixed(value, key))
+            kept = map_tensors(value, lambda tensor: tensor) if is_container(value) else value
+            self.assigned[named.key] = Assigned(named, Fixed(kept, key))
         self._see_to(one, value)
 
     def _see_to(self, one: Touched, value: Any) -> None:
-        if one.container is value is not None:
+        if one.container is value is not None and not is_buffer(value):
             held = (held for _, held, _ in mutable_parts(value))
             self._places.update((id(container), Refilled) for container in held)
         elif one.name.path:
             *_, (holder, key) = _places(one.name)
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
+
+
+def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
+    """With containers that the step reads and moves as wholes: each is guarded and written once.
+
+    An item of a tuple cannot be written, and one of a list that is another now is of that one.
+    """
+    wholes = {_place(one): one for one in touched if one.name.deep}
+    read = {_place(one) for one in touched if one.read and _place(one) in wholes}
+    kept = []
+    moved = {place for place, one in wholes.items() if one.name.moved}
+    for one in touched:
+        around = _replaced_around(one, wholes) if one.read and one.name.moved else None
+        if around is None:
+            kept.append(one)
+        elif around in wholes:
+            read.add(around)
+        else:
+            kept.append(one._replace(name=replace(one.name, found=Never())))
+    return [
+        one._replace(read=one.read or (_place(one) in read and _place(one) in moved))
+        for one in kept
+        if one.name.deep or _place(one) not in moved
+    ]
+
+
+def _replaced_around(one: Touched, wholes: Mapping[Any, Touched]) -> Any:
+    """Where a container lay that another one has taken the place of; None for none."""
+    owner, path = one.name.owner(), one.name.path
+    for length in range(1, len(path)):
+        value, place = follow(owner, path[:length]), (id(owner), path[:length])
+        if path[length][0] is not By.ITEM or _has_tensors(value):
+            continue
+        around = wholes.get(place)
+        replaced = around is not None and around.name.moved and around.container is not value
+        if replaced or isinstance(value, tuple):
+            return place
+    return None
+
+
+def _place(one: Touched) -> tuple[int, Any]:
+    return id(one.name.owner()), one.name.path
 
 
 def _the_same(one: Touched) -> Name:

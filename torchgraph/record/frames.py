@@ -16,9 +16,10 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 
 from .._listening import is_listening
+from .chains import Line
 from .generators import DrawingLine
 from .resolve import is_library, is_library_file
-from .scan import Line, lines_of
+from .scan import lines_of
 
 _METHODS = (staticmethod, classmethod, MethodType)
 
@@ -31,6 +32,9 @@ class Listener(Protocol):
 
     def after(self, frame: FrameType, line: Line, found: Any) -> None:
         """It ran; ``found`` is what `before` gave."""
+
+    def returned(self, frame: FrameType, line: Line, value: Any) -> None:
+        """A function has returned that a line of ``frame`` calls."""
 
 
 class Frames:
@@ -76,6 +80,8 @@ class Frames:
             last = lines.get(frame.f_lineno) if event == "line" else None
             if last is not None:
                 found = listener.before(frame, number, last)
+            if event == "return":
+                self._returned(frame, arg)
             return local
 
         return local
@@ -86,6 +92,17 @@ class Frames:
             for number, line in lines_of(frame.f_code).items():
                 found = self._listener.before(frame, number, line)
                 self._listener.after(frame, line, found)
+            if event == "return":
+                self._returned(frame, arg)
+
+    def _returned(self, frame: FrameType, value: Any) -> None:
+        """The user's line that called may read on from what a function has returned."""
+        caller = frame.f_back
+        while caller is not None and _is_library(caller):
+            caller = caller.f_back
+        line = None if caller is None else lines_of(caller.f_code).get(caller.f_lineno)
+        if caller is not None and line is not None and line.returned:
+            self._listener.returned(caller, line, value)
 
     # --- functions --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from ..errors import NoProgram, RandomStateTouched, SourceLine
-from .scan import Line, Root
+from .chains import Line, Root
 from .threads import OtherThreads
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from .._torch import storage_id
+from ..guards.names import Same, is_container
+from .watch import is_plain
 
 
 def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
@@ -18,8 +21,29 @@ def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
 def keyed(container: Any) -> list[tuple[Any, Any]]:
     """(key, item) of what a path leads to in a container."""
     if isinstance(container, dict):
-        return [row for row in dict.items(container) if type(row[0]) in (str, int, bool)]
-    return list(enumerate(container)) if isinstance(container, (list, tuple)) else []
+        return [(in_path(key), item) for key, item in dict.items(container)]
+    listed = isinstance(container, (list, tuple, deque))
+    return list(enumerate(container)) if listed else []
+
+
+def in_path(key: Any) -> Any:
+    """The key of an item as a step of a path: compared by identity where it is no plain value."""
+    return key if is_plain(key) else Same(key)
+
+
+def containers_within(value: Any, limit: int = 256) -> dict[tuple[Any, ...], int]:
+    """The identities of an object's containers that may change, by where they are in it."""
+    found: dict[tuple[Any, ...], int] = {}
+    pending: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while pending and len(found) < limit:
+        path, held = pending.pop()
+        if not is_container(held) or id(held) in found.values():
+            continue
+        if not isinstance(held, (tuple, frozenset)):
+            found[path] = id(held)
+        if len(held) <= limit:
+            pending += [((*path, key), item) for key, item in keyed(held)]
+    return found
 
 
 def has_more_than_tensors(container: Any) -> bool:

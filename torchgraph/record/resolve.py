@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import sysconfig
+import weakref
+from collections import deque
 from collections.abc import Callable
 from types import (
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     ModuleType,
 )
@@ -53,12 +57,14 @@ class Step(NamedTuple):
 
 def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool]) -> Step | None:
     """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
+    if isinstance(value, weakref.ProxyTypes):
+        value = value.__init__.__self__
     if item or is_container(value):
         return _item(value, key) if item else _field(value, key)
     if key == "__class__":
         return Step(type(value))
     if key == "__dict__":
-        return Step(own(value))
+        return Step(own(value), value, ((By.SLOT, "__dict__"),))
     if isinstance(value, torch.Tensor):
         return Step(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
     if isinstance(value, ModuleType):
@@ -73,7 +79,10 @@ def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool])
 
 def _item(value: Any, key: Any) -> Step | None:
     path: Path = ((By.ITEM, key),)
-    if not is_container(value) or not isinstance(value, (dict, list, tuple)):
+    if isinstance(value, MappingProxyType):
+        (held,) = gc.get_referents(value)
+        return Step(follow(held, path), held, path) if type(held) is dict else None
+    if not isinstance(value, (dict, list, tuple, deque)):
         return None
     found = follow(value, path)
     missing = isinstance(value, dict) and type(value) is not dict and found is ABSENT

@@ -7,80 +7,16 @@ cut short, where a local variable takes over: those are looked at when the line 
 from __future__ import annotations
 
 import dis
-import enum
 import functools
 from collections.abc import Iterator
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Root(enum.Enum):
-    """Where a chain begins."""
-
-    GLOBAL = "global"
-    LOCAL = "local"
-    FREE = "free"
-    """A variable of a function around, or of this one that a function inside uses."""
-
-
-class Use(enum.IntEnum):
-    """What becomes of the value that a chain leads to."""
-
-    CLEARED = -3  # a container, of all that is in it
-    COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
-    STORED = -1  # it is replaced
-    NAMED = 0  # kept under a name, or called
-    ITEMS = 1  # its elements are looked at, one by one
-    WHOLE = 2  # anything
-    INSIDE = 3  # its attributes are read, whatever they are
-
-
-class Step(NamedTuple):
-    """One step of a chain."""
-
-    item: bool
-    """``[key]``; else ``.key``."""
-    key: Any
-
-    def __str__(self) -> str:
-        return f"[{self.key!r}]" if self.item else f".{self.key}"
-
-
-class Chain(NamedTuple):
-    """A name, and what is read from there on."""
-
-    root: Root
-    name: str
-    steps: tuple[Step, ...] = ()
-
-    def __str__(self) -> str:
-        return self.name + "".join(map(str, self.steps))
-
-    def then(self, item: bool, key: Any) -> Chain:
-        """One step further."""
-        return self._replace(steps=(*self.steps, Step(item, key)))
-
+from .chains import EACH, OWN, Chain, Constant, Line, Lines, Result, Root, Use
 
 _COUNTED = object()
 """On the stack, the result of an augmented assignment."""
 
-
-class Constant(NamedTuple):
-    """A constant on the stack."""
-
-    value: Any
-
-
-class Line(NamedTuple):
-    """What one line reads."""
-
-    chains: tuple[tuple[Chain, Use], ...]
-    inner: tuple[tuple[Chain, Use], ...]
-    """Those that begin at a variable which the same line stores: a loop in one line."""
-    stores: tuple[tuple[Chain, Use], ...]
-
-
-Lines = dict[int, Line]
 
 _ROOTS = {
     "LOAD_GLOBAL": Root.GLOBAL,
@@ -109,6 +45,9 @@ _CALLS = {
 }
 """How many values a call takes besides its arguments."""
 _INSIDE = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
+_COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
+_GIVEN = 5
+"""Of so many arguments of a call a result may be an item."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
@@ -133,21 +72,19 @@ def lines_of(code: CodeType) -> Lines:
 
 
 def _line(chains: list[tuple[Chain, Use]], stored: set[str]) -> Line:
-    reads = tuple(row for row in chains if row[1] >= Use.NAMED)
+    returned = tuple(row for row in chains if row[0].root is Root.RETURNED)
+    named = [row for row in chains if row[0].root is not Root.RETURNED]
+    reads = tuple(row for row in named if row[1] >= Use.NAMED)
     inner = (row for row in reads if row[0].root is not Root.GLOBAL and row[0].name in stored)
-    return Line(reads, tuple(inner), tuple(row for row in chains if row[1] < Use.NAMED))
+    stores = tuple(row for row in named if row[1] < Use.NAMED)
+    return Line(reads, tuple(inner), stores, returned)
 
 
 def _once(chains: list[tuple[Chain, Use]]) -> list[tuple[Chain, Use]]:
     """Each chain with all that is done with it."""
     uses: dict[tuple[Any, ...], tuple[Chain, Use]] = {}
     for chain, use in chains:
-        key = (
-            use < Use.NAMED,
-            chain.root,
-            chain.name,
-            *((s.item, type(s.key), s.key) for s in chain.steps),
-        )
+        key = (use < Use.NAMED, chain.mark)
         known = uses.get(key)
         uses[key] = (chain, use if known is None else max(use, known[1]))
     return list(uses.values())
@@ -232,56 +169,66 @@ class _Scan:
         called = next((i for i, value in enumerate(values) if value is not None), taken)
         got, use = self._looks_inside(values[called:])
         for i, value in enumerate(values):
-            if isinstance(value, Chain) and (got is None or i == called):
-                yield value, Use.NAMED if i == called and called <= 1 else use
-        self._stack.append(got)
+            if got is None or i == called:
+                named = i == called and called <= 1
+                yield from _chains(value, Use.NAMED if named else use)
+        self._stack.append(_result(values[called:]) if got is None else got)
 
     @staticmethod
-    def _looks_inside(values: list[Any]) -> tuple[Chain | None, Use]:
-        """``getattr(x, "name")`` reads what ``x.name`` does, ``vars(x)`` everything."""
-        name = values[0].name if values and isinstance(values[0], Chain) else ""
-        if name not in _INSIDE or values[0] != Chain(Root.GLOBAL, name) or len(values) < 2:
+    def _looks_inside(values: list[Any]) -> tuple[Any, Use]:
+        """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything."""
+        called = values[0] if values else None
+        if not isinstance(called, Chain) or len(values) < 2:
             return None, Use.WHOLE
+        name = str(called.steps[-1].key) if called.steps else called.name
         held, key = values[1], values[2] if len(values) > 2 else None
-        if not isinstance(held, Chain):
+        if name in _COPIES and called.root is Root.GLOBAL:
+            return None, Use.INSIDE
+        if name not in _INSIDE or called != Chain(Root.GLOBAL, name):
+            return None, Use.WHOLE
+        if not isinstance(held, (Chain, Result)):
             return None, Use.WHOLE
         if name == "type":
             return (held.then(False, "__class__") if len(values) == 2 else None), Use.NAMED
+        if name == "vars":
+            return held.then(*OWN), Use.NAMED
         if isinstance(key, Constant) and type(key.value) is str:
             return held.then(False, key.value), Use.INSIDE
-        return None, Use.INSIDE
+        return (held.then(False, key) if isinstance(key, Chain) else None), Use.INSIDE
 
     def _attribute(self, ins: Any) -> None:
         held = self._pop()
         if _effect(ins) == 1:  # a method comes with its object, or with an empty place
             self._stack.append(None)
-        self._stack.append(held.then(False, ins.argval) if isinstance(held, Chain) else None)
+        known = isinstance(held, (Chain, Result))
+        self._stack.append(held.then(False, ins.argval) if known else None)
 
     def _item(self) -> Iterator[tuple[Chain, Use]]:
         key, held = self._pop(), self._pop()
-        if isinstance(key, Chain):
-            yield key, Use.WHOLE
-        plain = isinstance(key, Constant) and type(key.value) in (str, int, bool)
-        if isinstance(held, Chain) and plain:
+        yield from _chains(key, Use.WHOLE)
+        if not isinstance(held, (Chain, Result)):
+            self._stack.append(None)
+        elif _is_plain(key):
             self._stack.append(held.then(True, key.value))
-            return
-        if isinstance(held, Chain):
-            yield held, Use.ITEMS
-        self._stack.append(None)
+        else:
+            yield from _chains(held, Use.ITEMS)
+            self._stack.append(held.then(True, key if isinstance(key, Chain) else EACH))
 
     def _store(self, name: str, argument: Any) -> Iterator[tuple[Chain, Use]]:
         values = [self._pop() for _ in range(_POPS[name])][::-1]
         use = self._stored(values[0]) if len(values) > 1 else Use.STORED
         key = Constant(argument) if name.endswith("ATTR") else values.pop()
         held = values.pop()
-        for value in (*values, key):
-            if isinstance(value, Chain):
-                yield value, Use.NAMED if value is not key else Use.WHOLE
+        for value in values:
+            yield from _chains(value, Use.NAMED)
+        yield from _chains(key, Use.WHOLE)
         if not isinstance(held, Chain):
             return
         yield held, Use.NAMED
-        if isinstance(key, Constant) and type(key.value) in (str, int, bool):
+        if _is_plain(key):
             yield held.then(not name.endswith("ATTR"), key.value), use
+        elif isinstance(key, Chain) and held.steps and held.steps[-1] == OWN:
+            yield held.then(True, key), use
         else:
             yield held, Use.COUNTED
 
@@ -301,8 +248,7 @@ class _Scan:
     ) -> Iterator[tuple[Chain, Use]]:
         values = [self._pop() for _ in range(count)][::-1]
         for value in values[1 if skip_first else 0 :]:
-            if isinstance(value, Chain):
-                yield value, use
+            yield from _chains(value, use)
 
     def _peek(self, depth: int) -> Any:
         return self._stack[-depth] if len(self._stack) >= depth else None
@@ -314,6 +260,35 @@ class _Scan:
         missing = depth - len(self._stack)
         self._stack[:0] = [None] * missing
         self._stack[-1], self._stack[-depth] = self._stack[-depth], self._stack[-1]
+
+
+def _chains(value: Any, use: Use) -> Iterator[tuple[Chain, Use]]:
+    """What is used of a value on the stack; of a result alone nothing is known."""
+    if isinstance(value, Chain):
+        yield value, use
+    elif isinstance(value, Result):
+        yield from ((chain, use) for chain in value.chains if not _is_bare(chain))
+
+
+def _is_bare(chain: Chain) -> bool:
+    return not chain.steps or chain.steps[-1].key is EACH
+
+
+def _is_plain(key: Any) -> bool:
+    return isinstance(key, Constant) and type(key.value) in (str, int, bool)
+
+
+def _result(values: list[Any]) -> Result:
+    """Of a call; first comes what is called."""
+    called, *given = values or [None]
+    chains = [Chain(Root.RETURNED, "")]
+    if isinstance(called, Chain):
+        chains = [Chain(Root.RETURNED, f"{called}()")]
+        given = [called, *given]
+        if called.steps:  # of a container, as `d.get(key)`
+            given = [called._replace(steps=called.steps[:-1]), *given]
+    known = [value for value in given if isinstance(value, Chain)]
+    return Result((*chains, *(chain.then(True, EACH) for chain in known[:_GIVEN])))
 
 
 def _effect(ins: Any) -> int:

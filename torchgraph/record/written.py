@@ -29,7 +29,8 @@ class Named:
         """As `Place.write`. A container is another one each time, as the step makes it."""
         owner = self.name.owner()
         if owner is not None:
-            put(owner, self.name.path, map_tensors(value, lambda tensor: tensor))
+            made = value if value is ABSENT else map_tensors(value, lambda tensor: tensor)
+            put(owner, self.name.path, made)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ class Attribute:
 
     def write(self, value: Any, call: Call) -> None:
         """As `Place.write`."""
-        vars(self.owner)[self.name] = value
+        if value is ABSENT:
+            vars(self.owner).pop(self.name, None)
+        else:
+            vars(self.owner)[self.name] = value
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,24 @@ class Refilled:
 
 
 @dataclass(frozen=True)
+class Overwritten:
+    """An array, written in place."""
+
+    buffer: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("overwritten", id(self.buffer))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.buffer[... if hasattr(value, "shape") else slice(None)] = value
+
+
+@dataclass(frozen=True)
 class Counter:
-    """A number that the step moves on: ``calls += 1``."""
+    """A number, text or tuple that the step moves on: ``calls += 1``."""
 
     name: Name
 
@@ -130,9 +150,20 @@ def repetition(name: Name, value: Any, container: Any, *, counted: bool) -> Assi
         return None
     if not counted:
         return Assigned(Named(name), Fixed(value, look(value)))
-    if type(value) is int and isinstance(before, tuple) and before[0] is int:
-        by = value - before[1]
-        return Assigned(Counter(name), Fixed(by, by))
+    by = _moved_on(before, value)
+    return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
+
+
+def _moved_on(before: Any, now: Any) -> Any:
+    """What ``+=`` has added to what was there; None where that cannot be told."""
+    if not isinstance(before, tuple) or before[0] is not type(now):
+        return None
+    if type(now) is int:
+        return now - before[1]
+    if type(now) is str and now.startswith(before[1]):
+        return now[len(before[1]) :]
+    if type(now) is tuple and look(now)[1][: len(before[1])] == before[1]:
+        return now[len(before[1]) :]
     return None
 
 

@@ -1,0 +1,113 @@
+"""Chains: what a line of code reads, from a name on: ``cfg.beta``, ``args["w"]``, ``table[i]``."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+
+class Root(enum.Enum):
+    """Where a chain begins."""
+
+    GLOBAL = "global"
+    LOCAL = "local"
+    FREE = "free"
+    """A variable of a function around, or of this one that a function inside uses."""
+    RETURNED = "returned"
+    """What a function returns that the line calls."""
+
+
+class Use(enum.IntEnum):
+    """What becomes of the value that a chain leads to."""
+
+    CLEARED = -3  # a container, of all that is in it
+    COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
+    STORED = -1  # it is replaced
+    NAMED = 0  # kept under a name, or called
+    ITEMS = 1  # its elements are looked at, one by one
+    WHOLE = 2  # anything
+    INSIDE = 3  # its attributes are read, whatever they are
+
+
+class Each(enum.Enum):
+    """The key of a step to one item of a container, nobody knows which."""
+
+    EACH = "each"
+
+    def __str__(self) -> str:
+        return "..."
+
+
+EACH = Each.EACH
+
+
+class Step(NamedTuple):
+    """One step of a chain."""
+
+    item: bool
+    """``[key]``; else ``.key``."""
+    key: Any
+    """A `Chain` where that is to be found when the line runs; `EACH`."""
+
+    @property
+    def is_open(self) -> bool:
+        """True where the code alone does not tell the key."""
+        return self.key is EACH or isinstance(self.key, Chain)
+
+    def __str__(self) -> str:
+        if self.item:
+            return f"[{self.key}]" if self.is_open else f"[{self.key!r}]"
+        return f".{self.key}"
+
+
+class Chain(NamedTuple):
+    """A name, and what is read from there on."""
+
+    root: Root
+    name: str
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name + "".join(map(str, self.steps))
+
+    def then(self, item: bool, key: Any) -> Chain:
+        """One step further."""
+        return self._replace(steps=(*self.steps, Step(item, key)))
+
+    @property
+    def mark(self) -> tuple[Any, ...]:
+        """Equal for equal chains: 1 and True are other keys."""
+        return self.root, self.name, *((s.item, type(s.key), s.key) for s in self.steps)
+
+
+OWN = Step(False, "__dict__")
+
+
+class Result(NamedTuple):
+    """What a call gives: what a function returned, or an item of what it was given."""
+
+    chains: tuple[Chain, ...]
+
+    def then(self, item: bool, key: Any) -> Result:
+        """One step further."""
+        return Result(tuple(chain.then(item, key) for chain in self.chains))
+
+
+class Constant(NamedTuple):
+    """A constant on the stack."""
+
+    value: Any
+
+
+class Line(NamedTuple):
+    """What one line reads."""
+
+    chains: tuple[tuple[Chain, Use], ...]
+    inner: tuple[tuple[Chain, Use], ...]
+    """Those that begin at a variable which the same line stores: a loop in one line."""
+    stores: tuple[tuple[Chain, Use], ...]
+    returned: tuple[tuple[Chain, Use], ...]
+    """Those that begin at what a function returns."""
+
+
+Lines = dict[int, Line]

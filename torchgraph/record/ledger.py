@@ -1,0 +1,248 @@
+"""What a step reads and writes by name, as it was when it was met, and what has become of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from .._torch import storage_id
+from ..aliasing import has_strides
+from ..capture.step import Leaf
+from ..errors import SourceLine
+from ..guards import ABSENT
+from ..guards.names import Name, Never, Path, Same, follow, is_buffer, is_container, look, shown
+from ..program import Role
+from .chains import Use
+from .inside import containers_within, lies_in
+from .resolve import Source
+from .touched import CONTENT, Cell, Touched, in_cell, settings
+
+_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_MARKED = 256
+"""Items of a container that are looked at one by one."""
+
+
+class Meeting(NamedTuple):
+    """A value that a chain has led to."""
+
+    text: str
+    value: Any
+    use: Use
+    where: SourceLine | None
+    deep: bool = True
+
+
+class Ledger:
+    """Of one recording.
+
+    Args:
+        guarded: true for an object whose own attributes others watch.
+    """
+
+    def __init__(self, guarded: Callable[[Any], bool]) -> None:
+        self._guarded = guarded
+        self._names: dict[Any, tuple[Any, Name]] = {}
+        """All that was read, and what the step wrote, as it was before."""
+        self._reads: set[Any] = set()
+        self._own: set[Any] = set()
+        """What the step wrote before it read it."""
+        self._stored: set[Any] = set()
+        self._replaced: set[Any] = set()
+        """What the step may have replaced, whether it reads it or not."""
+        self._containers: dict[Any, Any] = {}
+        self._within: dict[Any, dict[tuple[Any, ...], int]] = {}
+        """The containers in each value, as they were."""
+        self._outside: dict[int, Any] = {}
+        """By identity, what was there before the step, as far as names have led there."""
+        self._outer: set[Any] = set()
+        self._old: set[int] = set()
+        self._cells: dict[Any, Cell] = {}
+
+    def cell(self, name: str, value: Any) -> Cell:
+        """The variable of a function around, by what it holds."""
+        found = in_cell(value)
+        return self._cells.setdefault((name, found), Cell(name, found))
+
+    def mark(self, value: Any, depth: int = 3) -> None:
+        """It was there before the step, and what is in it."""
+        if type(value) in _LEAVES or id(value) in self._outside:
+            return
+        self._outside[id(value)] = value
+        for item in _held_by(value) if depth else ():
+            self.mark(item, depth - 1)
+
+    def add(self, meeting: Meeting, source: Source) -> Any:
+        """Something is read, or about to be written, that lies there; gives its key."""
+        use = meeting.use
+        key = (id(source.owner), source.path, meeting.deep)
+        if key not in self._names:
+            self._meet(key, meeting, source)
+        if self._is_outside(source.owner):
+            self._outer.add(key)
+            if key not in self._own:
+                self.mark(meeting.value)
+        if use < Use.NAMED:
+            self._replaced.add(key)
+            if use is Use.STORED:
+                self._stored.add(key)
+            elif use is Use.CLEARED and key not in self._reads:
+                self._own.add(key)
+        elif key not in self._own:
+            self._reads.add(key)
+        return key
+
+    def written(self, key: Any, now: Callable[[str], Any]) -> None:
+        """A line is over that stored something there: what it reads next is of its own.
+
+        Args:
+                now: what a variable of the function that runs holds; `ABSENT` for none.
+        """
+        if key not in self._reads and self._is_another(key, now):
+            self._own.add(key)
+
+    def _is_another(self, key: Any, now: Callable[[str], Any]) -> bool:
+        owner, name = self._names[key]
+        if not isinstance(owner, Cell):
+            held = owner if _is_held(owner) else owner()
+            return bool(look(follow(held, name.path), deep=name.deep) != name.found)
+        value = now(owner.name)
+        if name.path != CONTENT or value is ABSENT:
+            return False
+        owner.last = in_cell(value)
+        self._cells[owner.name, owner.last] = owner
+        return bool(look(value, deep=name.deep) != name.found)
+
+    def _meet(self, key: Any, meeting: Meeting, source: Source) -> None:
+        owner, path = source
+        value = meeting.value
+        found, words = _look(value, meeting.use, deep=meeting.deep), shown(value)
+        name = Name(meeting.text, lambda: None, path, meeting.deep, found, words, meeting.where)
+        self._names[key] = (owner if _is_held(owner) else Same(owner), name)
+        for around in self._moved_around(owner, path):
+            self._own.add(key)  # it is what the step has made of what is around it
+            if not (isinstance(value, torch.Tensor) or self._is_appended(around, path)):
+                self._reads.add(around)
+        unchanging = isinstance(value, (tuple, frozenset))
+        if is_buffer(value) or (is_container(value) and not unchanging):
+            self._containers[key] = value
+        if is_container(value):
+            self._within[key] = containers_within(value)
+
+    def _moved_around(self, owner: Any, path: Path) -> Iterator[Any]:
+        """Containers on the way that the step has changed since it met them."""
+        for length in range(1, len(path)):
+            key = (id(owner), path[:length], True)
+            container = self._containers.get(key)
+            if container is not None and look(container) != self._names[key][1].found:
+                yield key
+
+    def _is_appended(self, around: Any, path: Path) -> bool:
+        """True for an item behind all that a list held when the step met it."""
+        container, before = self._containers[around], self._names[around][1].found[1]
+        key = path[len(around[1])][1]
+        listed = isinstance(container, list) and isinstance(before, tuple)
+        kept = listed and look(container)[1][: len(before)] == before
+        return kept and type(key) is int and key % len(container) >= len(before)
+
+    def _is_outside(self, owner: Any) -> bool:
+        known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
+        return known or self._guarded(owner)
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def cells(self) -> list[Cell]:
+        """The variables that were met."""
+        return list(self._cells.values())
+
+    def finish(
+        self, leaves: Sequence[tuple[Leaf, int]], functions: Sequence[FunctionType]
+    ) -> list[Touched]:
+        """What was read and written."""
+        inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
+        lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
+        met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
+        self._old = set(self._outside)
+        self._outside.clear()
+        found = [Touched(name, True, None, True) for name in settings(functions)]
+        boxes: dict[int, Any] = {}
+        for key, (owner, name) in self._names.items():
+            if key not in self._reads and key not in self._replaced:
+                continue
+            held = owner if _is_held(owner) else owner()
+            if isinstance(held, Cell):
+                found += [self._touch(key, name, cell) for cell in held.within(functions)]
+            elif held is not None:
+                boxes.setdefault(id(held), (held, []))[1].append((key, name))
+        self._names.clear()
+        self._cells.clear()
+        owner = held = None
+        for box in boxes.values():
+            found += self._of_owner(box)
+        self._containers.clear()
+        # What was read later under the same name, the step has put there.
+        touched = {one.name.key: one for one in reversed(found)}.values()
+        return [one for one in touched if not _is_idle(one, met if one.outer else lasting)]
+
+    def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
+        """A container that only this holds was made by the step."""
+        if is_container(box[0]):
+            ours = 2 + sum(held is box[0] for held in self._containers.values())
+            if sys.getrefcount(box[0]) <= ours:
+                return
+        for key, name in box[1]:
+            yield self._touch(key, name, box[0])
+
+    def _touch(self, key: Any, name: Name, owner: Any) -> Touched:
+        value = follow(owner, name.path)
+        moved = look(value, deep=name.deep) != name.found
+        if moved and self._moves_about(key, value):
+            name = replace(name, found=Never())
+        name = replace(name, owner=Same(owner), moved=moved)
+        counted = key not in self._stored
+        container = self._containers.get(key)
+        return Touched(name, key in self._reads, container, key in self._outer, counted)
+
+    def _moves_about(self, key: Any, value: Any) -> bool:
+        """True for containers that the step has put where others were: no copy is that one."""
+        before = self._within.get(key, {})
+        now = containers_within(value) if is_container(value) else {}
+        return any(found in self._old and before.get(at) != found for at, found in now.items())
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """What a container holds, and what a function is given without an argument."""
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, FunctionType):
+        cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if not is_container(value) or len(value) > _MARKED:
+        return []
+    items: Iterable[Any] = dict.values(value) if isinstance(value, dict) else value
+    return items
+
+
+def _look(value: Any, use: Use, *, deep: bool) -> Any:
+    """What gives another value each time is never as it was."""
+    if isinstance(value, Iterator) and use in (Use.ITEMS, Use.WHOLE):
+        return Never()
+    if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
+        return Never()
+    return look(value, deep=deep)
+
+
+def _is_idle(one: Touched, inputs: set[int]) -> bool:
+    """True for a tensor that the step has only looked at, as an object."""
+    value = follow(one.name.owner(), one.name.path)
+    return not one.name.moved and isinstance(value, torch.Tensor) and not lies_in(value, inputs)
+
+
+def _is_held(owner: Any) -> bool:
+    """True for what no weak reference finds again."""
+    return is_container(owner) or isinstance(owner, Cell)
