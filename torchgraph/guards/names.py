@@ -31,6 +31,7 @@ _PLAIN = frozenset(
 _UNCHANGING = _PLAIN | {float, complex, frozenset, MethodType}
 _MOST, _DEEPEST, _BYTES = 1024, 8, 1 << 16
 """Elements of a container, levels of containers and bytes of an array that are compared."""
+_CACHED = type(functools.lru_cache(len))
 _Get = Callable[[Any, Any], Any]
 
 
@@ -150,6 +151,9 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
         return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
     if isinstance(value, MethodType):
         return kind, Same(value.__self__), Same(value.__func__)
+    if kind is _CACHED:
+        found = value.cache_info()
+        return kind, Same(value), found.misses, found.currsize
     if kind in (bytearray, array):
         return kind, len(value), bytes(memoryview(value).cast("B")[:_BYTES])
     if is_generator(value):

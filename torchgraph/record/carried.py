@@ -184,9 +184,9 @@ class Carried:
             growing = isinstance(place.holder, _GROWING)
             if key not in left and not growing and tensors_of(before):
                 return [], f"{place.name} is taken away"
-        for name, holder in self._containers:
-            if isinstance(holder, _GROWING) and self._is_rewritten(holder):
-                return [], f"what is in {name} is replaced, or taken away"
+        why = self._why_not_rewritten()
+        if why:
+            return [], why
         for place, _, now in self._changes():
             for tensor in tensors_of(now):
                 if owned(tensor):
@@ -201,6 +201,15 @@ class Carried:
             except Unfit as unfit:
                 return [], f"{place.name} {unfit.what}"
         return found, ""
+
+    def _why_not_rewritten(self) -> str:
+        for name, holder in self._containers:
+            if isinstance(holder, _GROWING) and self._is_rewritten(holder):
+                return f"what is in {name} is replaced, or taken away"
+        for holder, before in self._contents:
+            if isinstance(before, dict) and _is_reordered(before, holder):
+                return "a dict of tensors is put in another order"
+        return ""
 
     def _is_rewritten(self, holder: Any) -> bool:
         """True for a long list of tensors in which more has changed than its end."""
@@ -314,6 +323,12 @@ def _new(before: list[Any], holder: Any) -> int:
         if len(kept) <= len(now) and all(a is b for a, b in zip(kept, now, strict=False)):
             return len(now) - len(kept)
     return 0
+
+
+def _is_reordered(before: dict[Any, Any], now: Any) -> bool:
+    """True where a key was taken out and put in again."""
+    kept = [key for key in before if key in now]
+    return kept != list(now)[: len(kept)]
 
 
 def _same(before: Any, now: Any) -> bool:

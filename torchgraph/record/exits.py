@@ -30,14 +30,23 @@ from ..guards.names import (
     look,
     without_tensors,
 )
-from ..structure import Unfit, key_of, map_tensors, mutable_parts, tensors_in
+from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
 from .host import Assigned, Fixed, modes
 from .kept import Given, Pair
 from .resolve import is_library
 from .touched import Counts, Touched
 from .watch import AttributeWatch, Change, is_own
-from .written import Attribute, Moved, Named, Overwritten, Refilled, place_of, repetition
+from .written import (
+    Attribute,
+    Moved,
+    Named,
+    Overwritten,
+    Refilled,
+    another,
+    place_of,
+    repetition,
+)
 
 
 @dataclass(frozen=True)
@@ -190,7 +199,7 @@ class Exits:
         """What both recordings do alike is done again; the rest no program writes."""
         name = one.name
         change = Change(*_words(name), read=False, where=name.where)
-        repeated = repetition(name, value, one.container, counted=one.counted)
+        repeated = repetition(one, value)
         if repeated is not None:
             self.repeated[repeated.place.key] = (repeated, change)
             self._see_to(one, value)
@@ -230,8 +239,9 @@ class Exits:
             place, parts = Refilled(value), list(mutable_parts(value))
             self.assigned[place.key] = Assigned(place, Fixed(parts, key))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
-            named = Named(name)
-            kept = map_tensors(value, lambda tensor: tensor) if is_container(value) else value
+            same = one.same_object and not is_container(value)
+            kept = another(value) if is_container(value) else value
+            named = Named(name, same)
             self.assigned[named.key] = Assigned(named, Fixed(kept, key))
         self._see_to(one, value)
 

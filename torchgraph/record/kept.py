@@ -33,7 +33,11 @@ class Item:
         """What is there now; ValueError, KeyError or IndexError when nothing is."""
         if isinstance(self.holder, types.CellType):
             return self.holder.cell_contents
-        return self.holder[self.item]
+        if not isinstance(self.holder, dict):
+            return self.holder[self.item]
+        if not dict.__contains__(self.holder, self.item):  # a defaultdict would make it
+            raise KeyError(self.item)
+        return dict.get(self.holder, self.item)
 
     def write(self, value: Any, call: Call | None = None) -> None:
         """As `Place.write`."""

@@ -97,6 +97,13 @@ class Ledger:
             self._reads.add(key)
         return key
 
+    def notice(self, meeting: Meeting, source: Source) -> None:
+        """The step is about to write into what lies there: how it was, if it is read later."""
+        for deep in (True, False):
+            key = (id(source.owner), source.path, deep)
+            if key not in self._names:
+                self._meet(key, meeting._replace(deep=deep), source)
+
     def written(self, key: Any, now: Callable[[str], Any]) -> None:
         """A line is over that stored something there: what it reads next is of its own.
 
@@ -206,7 +213,8 @@ class Ledger:
         name = replace(name, owner=Same(owner), moved=moved)
         counted = key not in self._stored
         container = self._containers.get(key)
-        return Touched(name, key in self._reads, container, key in self._outer, counted)
+        read, outer, old = key in self._reads, key in self._outer, id(value) in self._old
+        return Touched(name, read, container, outer, counted, old)
 
     def _moves_about(self, key: Any, value: Any) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""

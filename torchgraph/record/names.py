@@ -179,6 +179,8 @@ class NameWatch:
             if is_container(value):
                 self._arrive(at, Use.NAMED, value, sources)
                 sources = sources or [Source(value, ())]
+                for source in sources if use < Use.NAMED else ():
+                    self._ledger.notice(Meeting(str(at), value, use, self._where), source)
             else:
                 self._arrive(at, use if use is Use.INSIDE else Use.NAMED, value, sources)
             step = self._closed(chain.steps[number])
@@ -212,6 +214,7 @@ class NameWatch:
     def _each(self, chain: Chain, use: Use, value: Any, sources: list[Source], number: int) -> None:
         """Go on from every item of a container, or from what a weak reference leads to."""
         if isinstance(value, weakref.ref):
+            self._ledger.mark(value())
             self._walk(chain, use, value(), [], number + 1)
             return
         if not is_container(value) or len(value) > _PROBED:

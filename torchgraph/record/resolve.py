@@ -159,7 +159,7 @@ _FEW = 64
 
 def is_ours(value: Any) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
-    if isinstance(value, (dict, list)) and len(value) <= _FEW:
+    if isinstance(value, (dict, list, tuple)) and len(value) <= _FEW:
         items = dict.values(value) if isinstance(value, dict) else value
         return any(is_ours(item) for item in items if not isinstance(item, (dict, list)))
     if isinstance(value, FunctionType):

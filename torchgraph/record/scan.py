@@ -166,6 +166,7 @@ class _Scan:
         more = _CALLS.get(ins.opname)
         taken = 1 - _effect(ins) if more is None else ins.arg + more
         values = [self._pop() for _ in range(taken)][::-1]
+        yield from _stores_by_name([value for value in values if value is not None])
         called = next((i for i, value in enumerate(values) if value is not None), taken)
         got, use = self._looks_inside(values[called:])
         for i, value in enumerate(values):
@@ -268,6 +269,15 @@ def _chains(value: Any, use: Use) -> Iterator[tuple[Chain, Use]]:
         yield value, use
     elif isinstance(value, Result):
         yield from ((chain, use) for chain in value.chains if not _is_bare(chain))
+
+
+def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
+    """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
+    if len(values) < 3 or values[0] != Chain(Root.GLOBAL, "setattr"):
+        return
+    held, key = values[1], values[2]
+    if isinstance(held, Chain) and (isinstance(key, Chain) or _is_plain(key)):
+        yield held.then(False, key if isinstance(key, Chain) else key.value), Use.STORED
 
 
 def _is_bare(chain: Chain) -> bool:

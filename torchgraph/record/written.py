@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import enum
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from ..capture.inputs import Call
 from ..guards import ABSENT
-from ..guards.names import By, Name, Path, follow, look, own
+from ..guards.names import By, Name, Path, Same, follow, is_container, look, own
 from ..structure import map_tensors
 from .host import Assigned, Fixed
+from .touched import Touched
 from .watch import is_plain
 
 
@@ -19,6 +22,8 @@ class Named:
     """What lies under a name, as a place."""
 
     name: Name
+    same_object: bool = False
+    """It is that very object; else another one each time, as the step makes it."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -26,11 +31,10 @@ class Named:
         return ("name", *self.name.key)
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`. A container is another one each time, as the step makes it."""
+        """As `Place.write`."""
         owner = self.name.owner()
         if owner is not None:
-            made = value if value is ABSENT else map_tensors(value, lambda tensor: tensor)
-            put(owner, self.name.path, made)
+            put(owner, self.name.path, value if self.same_object else another(value))
 
 
 @dataclass(frozen=True)
@@ -134,21 +138,39 @@ class Extended:
         self.container.extend(value)
 
 
-def repetition(name: Name, value: Any, container: Any, *, counted: bool) -> Assigned | None:
+def another(value: Any) -> Any:
+    """The like of a container with the same objects in it, or of an object."""
+    if value is ABSENT:
+        return value
+    if not is_container(value):
+        return map_tensors(value, lambda tensor: tensor)
+    kept: dict[int, Any] = {}
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        if is_container(found) and id(found) not in kept:
+            pending += [*found, *(found.values() if isinstance(found, dict) else ())]
+        elif not is_container(found):
+            kept[id(found)] = found
+    return copy.deepcopy(value, kept)
+
+
+def repetition(one: Touched, value: Any) -> Assigned | None:
     """How a replay does again what the step has done to what it never reads; None: not at all.
 
-    Args:
-        value: what lies there now.
-        container: the list, dict or the like that lay there first.
-        counted: it was moved on from what it was.
+    ``value``: what lies there now.
     """
-    before = name.found
-    if container is not None:
-        more = _appended(before, value) if container is value else None
+    name, before = one.name, one.name.found
+    if one.container is not None:
+        more = _appended(before, value) if one.container is value else None
         return None if more is None else Assigned(Extended(value), Fixed(more, look(more)))
-    if not name.path or not is_plain(value):
+    if not name.path:
         return None
-    if not counted:
+    if isinstance(value, enum.Enum) or (one.same_object and type(look(value)) is Same):
+        return Assigned(Named(name, True), Fixed(value, look(value)))
+    if not is_plain(value):
+        return None
+    if not one.counted:
         return Assigned(Named(name), Fixed(value, look(value)))
     by = _moved_on(before, value)
     return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
