@@ -221,7 +221,7 @@ class Name:
     moved: bool = False
     """The step itself left something else there."""
     shape_only: bool = False
-    """Of the tensors in a container, only that they are there counts: the step carries them."""
+    """Of tensors, only what they are like counts: the step carries them, or only asks for that."""
     same_object: bool = False
     """What is in the container does not count, but that it is this one."""
     guarded: bool = True
@@ -246,8 +246,7 @@ class Name:
     def _look(self, value: Any) -> Any:
         if self.same_object:
             return Same(value)
-        found = look(value, deep=self.deep)
-        return without_tensors(found) if self.shape_only else found
+        return alike(value) if self.shape_only else look(value, deep=self.deep)
 
 
 def is_number(found: Any) -> bool:
@@ -259,14 +258,21 @@ class Never:
     """The look at what no two calls find alike: an iterator that gives its next."""
 
 
-def without_tensors(found: Any) -> Any:
-    """A look in which all tensors are alike, and those that are gone."""
-    if isinstance(found, Same):
-        value = found()
-        return torch.Tensor if value is None or isinstance(value, torch.Tensor) else found
-    if type(found) in (tuple, frozenset):
-        return type(found)(map(without_tensors, found))
-    return found
+def alike(value: Any, level: int = 0) -> Any:
+    """A look in which tensors are equal that differ in their elements alone."""
+    if isinstance(value, torch.Tensor):
+        trained = value.is_leaf and value.requires_grad
+        layout = (value.dtype, value.device, value.layout)
+        return type(value), tuple(value.shape), *layout, trained, look(own(value), deep=False)
+    if not is_container(value) or len(value) > _MOST or level >= _DEEPEST:
+        return look(value, level=level)
+    if isinstance(value, dict):
+        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+        items = tuple(alike(item, level + 1) for item in base.values(value))
+        return type(value), tuple(map(look, base.keys(value))), items
+    found = (alike(item, level + 1) for item in value)
+    unordered = isinstance(value, (set, frozenset))
+    return type(value), frozenset(found) if unordered else tuple(found)
 
 
 def shown(value: Any) -> str:

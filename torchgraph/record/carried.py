@@ -133,6 +133,10 @@ class Carried:
                     self._moved.append(_Change(place, before, now))
         return self._moved
 
+    def assigned_tensors(self) -> list[torch.Tensor]:
+        """What the places that the step gives something else hold now."""
+        return [tensor for _, _, now in self._changes() for tensor in tensors_of(now)]
+
     def inputs(
         self, free: Sequence[tuple[Leaf, int]], given: Sequence[torch.Tensor]
     ) -> list[tuple[Leaf, int]]:

@@ -110,6 +110,8 @@ class Driven:
         left, users = self._leftovers, len(tensors)
         own = {id(leaf) for leaf, _ in free}
         given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
+        for tensor in self.carried.assigned_tensors():
+            self._recorder.index(tensor)  # one that only changes its place is met here
         free[:] = self.carried.inputs(free, [leaf.value for leaf in given])
         given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         values = [leaf.value for leaf in known]

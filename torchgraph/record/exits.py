@@ -8,6 +8,7 @@ a sign that it turns, a list that it rotates.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType, ModuleType
@@ -23,12 +24,12 @@ from ..guards.names import (
     Drawn,
     Name,
     Never,
+    Path,
     Same,
     follow,
     is_buffer,
     is_container,
     look,
-    without_tensors,
 )
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
@@ -175,7 +176,7 @@ class Exits:
         if not one.outer:  # what the step makes itself, as far as can be told
             if one.read:
                 self.names.append(replace(name, guarded=False))
-        elif _has_tensors(value) or without_tensors(name.found) is torch.Tensor:
+        elif _has_tensors(value) or _was_tensor(one):
             self._tensors(one, value, carried)
         elif not one.read:
             if one.container is value and name.path:
@@ -211,12 +212,13 @@ class Exits:
         name, inside = one.name, one.container is value
         if inside and name.path:
             self.names.append(_the_same(one))
-        if one.read and inside:
-            found = without_tensors(name.found)
-            self.names.append(replace(name, found=found, shape_only=True))
+        if (one.read and inside) or (one.read and _was_tensor(one)):
+            self.names.append(replace(name, found=one.alike, shape_only=True))
         elif one.read:
             self.names.append(replace(name, guarded=False))
-        if not _is_carried(one, value, carried):
+        if _is_carried(one, value, carried):
+            self.names += _ways(name, carried)
+        else:
             stray = Stray(name, inside, one.read)
             of_class = bool(name.path) and name.path[-1][0] is By.CLASS
             if not (Carried.can_carry(value) if inside else not of_class):
@@ -301,6 +303,24 @@ def _the_same(one: Touched) -> Name:
     return replace(one.name, found=Same(one.container), moved=False, same_object=True)
 
 
+def _was_tensor(one: Touched) -> bool:
+    return isinstance(one.name.found, Same) and one.alike is not None
+
+
+def _ways(name: Name, carried: Carried) -> Iterator[Name]:
+    """The containers on the way to a place that a program writes: they have to be those again."""
+    owner = name.owner()
+    for length in range(1, len(name.path)):
+        value, path = follow(owner, name.path[:length]), name.path[:length]
+        if isinstance(value, (dict, list, deque)) and not carried.replaces(*_at(owner, path)):
+            yield replace(name, path=path, found=Same(value), moved=False, same_object=True)
+
+
+def _at(owner: Any, path: Path) -> tuple[Any, Any]:
+    holder, by, key = place_of(owner, path)
+    return (owner if by is By.SLOT else holder), key
+
+
 def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:
     if one.container is value is not None:
         return carried.knows(value)
@@ -314,8 +334,7 @@ def _places(name: Name) -> Iterator[tuple[Any, Any]]:
     """(holder, key) of each step of a name's path."""
     owner = name.owner()
     for length in range(1, len(name.path) + 1):
-        holder, by, key = place_of(owner, name.path[:length])
-        yield (owner if by is By.SLOT else holder), key
+        yield _at(owner, name.path[:length])
 
 
 def _has_tensors(value: Any) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,18 @@ from ..aliasing import has_strides
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
-from ..guards.names import Name, Never, Path, Same, follow, is_buffer, is_container, look, shown
+from ..guards.names import (
+    Name,
+    Never,
+    Path,
+    Same,
+    alike,
+    follow,
+    is_buffer,
+    is_container,
+    look,
+    shown,
+)
 from ..program import Role
 from .chains import Use
 from .inside import containers_within, lies_in
@@ -56,6 +67,8 @@ class Ledger:
         self._replaced: set[Any] = set()
         """What the step may have replaced, whether it reads it or not."""
         self._containers: dict[Any, Any] = {}
+        self._alike: dict[Any, Any] = {}
+        """What tensors, and containers of tensors, were like."""
         self._within: dict[Any, dict[tuple[Any, ...], int]] = {}
         """The containers in each value, as they were."""
         self._outside: dict[int, Any] = {}
@@ -140,6 +153,8 @@ class Ledger:
             self._containers[key] = value
         if is_container(value):
             self._within[key] = containers_within(value)
+        if is_container(value) or isinstance(value, torch.Tensor):
+            self._alike[key] = alike(value)
 
     def _moved_around(self, owner: Any, path: Path) -> Iterator[Any]:
         """Containers on the way that the step has changed since it met them."""
@@ -194,7 +209,8 @@ class Ledger:
         self._containers.clear()
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
-        return [one for one in touched if not _is_idle(one, met if one.outer else lasting)]
+        kept = (_idle(one, met if one.outer else lasting) for one in touched)
+        return [one for one in kept if one is not None]
 
     def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
@@ -214,7 +230,7 @@ class Ledger:
         counted = key not in self._stored
         container = self._containers.get(key)
         read, outer, old = key in self._reads, key in self._outer, id(value) in self._old
-        return Touched(name, read, container, outer, counted, old)
+        return Touched(name, read, container, outer, counted, self._alike.get(key), old)
 
     def _moves_about(self, key: Any, value: Any) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""
@@ -227,6 +243,8 @@ def _held_by(value: Any) -> Iterable[Any]:
     """What a container holds, and what a function is given without an argument."""
     if isinstance(value, partial):
         return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
     if isinstance(value, FunctionType):
         cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
@@ -245,10 +263,14 @@ def _look(value: Any, use: Use, *, deep: bool) -> Any:
     return look(value, deep=deep)
 
 
-def _is_idle(one: Touched, inputs: set[int]) -> bool:
-    """True for a tensor that the step has only looked at, as an object."""
+def _idle(one: Touched, inputs: set[int]) -> Touched | None:
+    """A tensor that the step has only looked at, as an object, counts for what it is like."""
     value = follow(one.name.owner(), one.name.path)
-    return not one.name.moved and isinstance(value, torch.Tensor) and not lies_in(value, inputs)
+    if one.name.moved or not isinstance(value, torch.Tensor) or lies_in(value, inputs):
+        return one
+    if not one.outer:
+        return None
+    return one._replace(name=replace(one.name, found=one.alike, shape_only=True))
 
 
 def _is_held(owner: Any) -> bool:

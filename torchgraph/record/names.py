@@ -41,7 +41,7 @@ class NameWatch:
     Args:
         given: the arguments of the call: what is in containers among them is in its key.
         guarded: true for an object whose own attributes others watch.
-        bound: what the function of the step is bound to.
+        bound: the function of the step, and what it is bound to.
     """
 
     def __init__(

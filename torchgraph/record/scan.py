@@ -49,6 +49,7 @@ _COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
 _GIVEN = 5
 """Of so many arguments of a call a result may be an item."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
+_MOVES_ON = frozenset({"INPLACE_ADD", "INPLACE_SUBTRACT"})
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
@@ -151,8 +152,7 @@ class _Scan:
         used = max(-effect, 0)
         leaves = 0 if name.startswith(_LEAVES_NONE) else 1
         if effect <= 0:
-            counted = name == "BINARY_OP" and ins.argrepr.endswith("=")
-            counted = counted or name.startswith("INPLACE_")
+            counted = name in _MOVES_ON or (name == "BINARY_OP" and ins.argrepr in ("+=", "-="))
             use = Use.NAMED if name in _KEPT else Use.WHOLE
             yield from self._used(used + leaves, use, skip_first=counted)
             self._stack += [_COUNTED if counted else None] * leaves

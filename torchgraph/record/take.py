@@ -112,7 +112,7 @@ class _Taking:
         owners.update({id(owner): (path, owner) for path, owner in watched})
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         given = (call.args, call.kwargs)
-        self._names = NameWatch(given, self._attributes.watches, bound_to(build))
+        self._names = NameWatch(given, self._attributes.watches, [build, *bound_to(build)])
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
         self._outside: list[nn.Module] = []

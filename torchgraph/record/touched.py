@@ -25,6 +25,8 @@ class Touched(NamedTuple):
     """True for a place that was there before the step."""
     counted: bool = False
     """It was only moved on: ``x += 1``."""
+    alike: Any = None
+    """The look at what a tensor or a container was like."""
     same_object: bool = False
     """What lies there now was there before, here or elsewhere."""
 
