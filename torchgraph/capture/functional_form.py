@@ -48,6 +48,8 @@ _SPLITTING = frozenset(
 )
 _SAME_IN_ANY_LAYOUT = frozenset({"add", "sub", "mul", "neg", "clone", "detach"})
 """Element by element, without a function that vector code and its remainder compute differently."""
+_PRODUCTS = frozenset({"addmm", "addmv", "addbmm", "baddbmm"})
+"""They add up in an order that depends on where the result lies."""
 
 
 class _NeedsRetrace(Exception):
@@ -122,12 +124,11 @@ class _Copy:
 
     def _note_strides(self, recorded: fx.Node, new: fx.Node) -> None:
         old, value = recorded.meta["val"], new.meta["val"]
-        if isinstance(old, torch.Tensor) and _steps(old) != _steps(value):
+        if isinstance(old, torch.Tensor) and steps(old) != steps(value):
             self._dense.add(new)
 
     def _value(self, new: fx.Node) -> Any:
-        args, kwargs = with_values((new.args, dict(new.kwargs)))
-        return evaluate(self._mode, new.target, args, kwargs)
+        return value_of(self._mode, new.target, new.args, dict(new.kwargs))
 
     def _argument(self, node: fx.Node) -> fx.Node:
         """The new node that holds the value of a recorded one at this point."""
@@ -210,7 +211,10 @@ class _Copy:
         op: Any = node.target
         if len(node.args) <= max(effects.written(op)):
             raise _NeedsRetrace
-        new = self._made[node] = self._functional(node, _functional_op(op))
+        functional = functional_op(op)
+        if functional is None or adds_up_by_layout(node):
+            raise _NeedsRetrace
+        new = self._made[node] = self._functional(node, functional)
         written = effects.written_values(op, node.args)
         if isinstance(new.meta["val"], (list, tuple)):
             if len(set(written)) < len(written):
@@ -222,7 +226,7 @@ class _Copy:
     def _functional(self, node: fx.Node, op: OpOverload, value: Any = None) -> fx.Node:
         """``value``: the new fake value, where it is known."""
         argument = self._arguments(node)
-        args = fx.map_arg((*node.args, *_defaults(node, op)), argument)
+        args = fx.map_arg((*node.args, *defaults(node, op)), argument)
         kwargs = fx.map_arg(node.kwargs, argument)
         new = nodes.call(self._new, op, args, kwargs)
         new.meta["provenance"] = provenance(node)
@@ -251,7 +255,7 @@ class _Copy:
             for other in others
         )
         returns = node.target._schema.returns  # type: ignore[union-attr]  # an overload
-        if not alike or len(returns) != 1 or not _is_dense(value):
+        if not alike or len(returns) != 1 or not is_dense(value):
             return None
         return fake_like(self._mode, value)
 
@@ -333,14 +337,14 @@ def _same_but_for_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
     return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
 
 
-def _steps(tensor: torch.Tensor) -> list[Any]:
+def steps(tensor: torch.Tensor) -> list[Any]:
     """The strides that a kernel goes by: of images all, else those from element to element."""
     sizes = zip(tensor.stride(), tensor.shape, strict=True)
     image = tensor.ndim > 3
     return [stride for stride, size in sizes if image or type(size) is not int or size != 1]
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
+def is_dense(tensor: torch.Tensor) -> bool:
     """True for a contiguous tensor with the strides that an op gives a new one.
 
     One row of a part of a split tensor is contiguous, and has the strides of the whole.
@@ -359,22 +363,34 @@ def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
     if starts[0] != starts[1]:
         return False
     try:
-        return _steps(left.view(right.shape)) == _steps(right)
+        return steps(left.view(right.shape)) == steps(right)
     except (RuntimeError, ValueError):  # elements that lie apart otherwise
         return False
 
 
-def _functional_op(op: Any) -> OpOverload:
+def functional_op(op: Any) -> OpOverload | None:
     """``aten.add.Tensor`` for ``aten.add_.Tensor``, and so for our own ops."""
-    if op in _OTHER_NAMES:
-        return _OTHER_NAMES[op]
-    found = effects.other_form(op)
-    if found is None or not op._schema.is_mutable:
-        raise _NeedsRetrace
-    return found
+    return _OTHER_NAMES.get(op) or (effects.other_form(op) if op._schema.is_mutable else None)
 
 
-def _defaults(node: fx.Node, op: OpOverload) -> list[Any]:
+def adds_up_by_layout(node: fx.Node) -> bool:
+    """True for a product written into memory that no new tensor would lie in: other bits."""
+    if _name(node) not in _PRODUCTS or not _is_mutable(node.target):
+        return False
+    outs = [node.kwargs.get("out"), *effects.written_values(node.target, node.args)]  # type: ignore[arg-type]  # an overload
+    return any(isinstance(out, fx.Node) and not is_dense(out.meta["val"]) for out in outs)
+
+
+def value_of(mode: FakeTensorMode, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an op returns for the fake values of nodes."""
+    value = evaluate(mode, op, *with_values((args, kwargs)))
+    if op is aten.uniform.default:  # its fake kernel keeps gaps
+        with mode:
+            return torch.empty_like(value)
+    return value
+
+
+def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
     """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
     mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
     pairs = list(zip(mine, other, strict=False))[len(node.args) :]
