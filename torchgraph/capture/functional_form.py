@@ -25,16 +25,21 @@ from .._torch import (
 from ..aliasing import storages
 from ..each import Each
 from ..program import IN_PLACE, RECORDED, provenance
-from ..values import evaluate, neutral, same_layout, with_values
+from ..values import neutral, same_layout
+from .forms import (
+    adds_up_by_layout,
+    defaults,
+    functional_op,
+    is_dense,
+    is_mutable,
+    name_of,
+    steps,
+    value_of,
+)
 
 aten = torch.ops.aten
 _Tensor = tuple[int, Any]
 """One tensor: its storage, and its place in it."""
-_OTHER_NAMES = {
-    aten.bernoulli_.float: aten.bernoulli.p,
-    aten.pow_.Scalar: aten.pow.Tensor_Scalar,
-    aten.pow_.Tensor: aten.pow.Tensor_Tensor,
-}
 _BATCH_NORM = {
     aten._native_batch_norm_legit.default: (
         aten._native_batch_norm_legit_functional.default,
@@ -48,8 +53,6 @@ _SPLITTING = frozenset(
 )
 _SAME_IN_ANY_LAYOUT = frozenset({"add", "sub", "mul", "neg", "clone", "detach"})
 """Element by element, without a function that vector code and its remainder compute differently."""
-_PRODUCTS = frozenset({"addmm", "addmv", "addbmm", "baddbmm"})
-"""They add up in an order that depends on where the result lies."""
 
 
 class _NeedsRetrace(Exception):
@@ -95,7 +98,7 @@ class _Copy:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 self._shown.setdefault(storage_id(value), []).append(node)
-                if node.target is operator.getitem and _name(node.args[0]) in _SPLITTING:
+                if node.target is operator.getitem and name_of(node.args[0]) in _SPLITTING:
                     self._parts[_tensor(value)] = node.all_input_nodes[0]
 
     def run(self) -> fx.Graph:
@@ -142,21 +145,21 @@ class _Copy:
 
         def argument(node: fx.Node) -> fx.Node:
             new = self._argument(node)
-            if new in self._elsewhere and _name(reader).startswith("as_strided"):
+            if new in self._elsewhere and name_of(reader).startswith("as_strided"):
                 raise _NeedsRetrace
-            indifferent = _name(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
+            indifferent = name_of(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
             if new not in self._dense or indifferent:
                 return new
             if not self._is_view(reader, node):
                 return self._laid_out(new, node)
-            if _name(reader).startswith("as_strided"):
+            if name_of(reader).startswith("as_strided"):
                 raise _NeedsRetrace
             return new
 
         return argument
 
     def _is_view(self, reader: fx.Node, node: fx.Node) -> bool:
-        if _is_mutable(reader.target):
+        if is_mutable(reader.target):
             return False
         return not set(storages(reader)).isdisjoint(storages(node))
 
@@ -185,7 +188,7 @@ class _Copy:
             raise _NeedsRetrace
         if isinstance(node.target, Each):
             self._rows(node, node.target)
-        elif not _is_mutable(node.target):
+        elif not is_mutable(node.target):
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]
@@ -321,40 +324,8 @@ def _reading(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.is_conj(), value.is_neg()
 
 
-def _is_mutable(target: Any) -> bool:
-    return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
-
-
-def _name(node: Any) -> str:
-    """``add`` for a call of aten.add.Tensor or aten.add_.Tensor; empty for all but ATen's ops."""
-    target = getattr(node, "target", None)
-    if not isinstance(target, OpOverload) or target.namespace != "aten":
-        return ""
-    return str(target.overloadpacket.__name__).removesuffix("_")
-
-
 def _same_but_for_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
     return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
-
-
-def steps(tensor: torch.Tensor) -> list[Any]:
-    """The strides that a kernel goes by: of images all, else those from element to element."""
-    sizes = zip(tensor.stride(), tensor.shape, strict=True)
-    image = tensor.ndim > 3
-    return [stride for stride, size in sizes if image or type(size) is not int or size != 1]
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """True for a contiguous tensor with the strides that an op gives a new one.
-
-    One row of a part of a split tensor is contiguous, and has the strides of the whole.
-    """
-    step = 1
-    for stride, size in zip(reversed(tensor.stride()), reversed(tensor.shape), strict=True):
-        if stride != step:
-            return False
-        step *= max(size, 1)
-    return True
 
 
 def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -366,36 +337,3 @@ def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
         return steps(left.view(right.shape)) == steps(right)
     except (RuntimeError, ValueError):  # elements that lie apart otherwise
         return False
-
-
-def functional_op(op: Any) -> OpOverload | None:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``, and so for our own ops."""
-    return _OTHER_NAMES.get(op) or (effects.other_form(op) if op._schema.is_mutable else None)
-
-
-def adds_up_by_layout(node: fx.Node) -> bool:
-    """True for a product written into memory that no new tensor would lie in: other bits."""
-    if _name(node) not in _PRODUCTS or not _is_mutable(node.target):
-        return False
-    outs = [node.kwargs.get("out"), *effects.written_values(node.target, node.args)]  # type: ignore[arg-type]  # an overload
-    return any(isinstance(out, fx.Node) and not is_dense(out.meta["val"]) for out in outs)
-
-
-def value_of(mode: FakeTensorMode, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What an op returns for the fake values of nodes."""
-    value = evaluate(mode, op, *with_values((args, kwargs)))
-    if op is aten.uniform.default:  # its fake kernel keeps gaps
-        with mode:
-            return torch.empty_like(value)
-    return value
-
-
-def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
-    """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
-    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
-    pairs = list(zip(mine, other, strict=False))[len(node.args) :]
-    return [
-        old.default_value
-        for old, new in pairs
-        if not new.kwarg_only and not new.has_default_value() and old.name not in node.kwargs
-    ]

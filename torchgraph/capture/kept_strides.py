@@ -18,7 +18,7 @@ from .._torch import FakeTensorMode, OpOverload
 from ..aliasing import alias_sources
 from ..program import IN_PLACE, RECORDED, provenance
 from ..values import leaves, neutral
-from .functional_form import adds_up_by_layout, defaults, functional_op, is_dense, steps, value_of
+from .forms import adds_up_by_layout, defaults, functional_op, is_dense, steps, value_of
 from .lost_writes import LostWrite
 
 aten = torch.ops.aten
