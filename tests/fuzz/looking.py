@@ -5,6 +5,7 @@ Printed in front of a program that differs: it needs nothing but torch and torch
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,6 +100,17 @@ def difference(eager: Looks, ours: Looks, tolerance: float) -> str:
     return ""
 
 
+def calls_before(looks: Looks) -> int:
+    """How many calls the step that raised has had before; it may have come later than others."""
+    for frame, _ in traceback.walk_tb(looks.error.__traceback__):
+        graph = frame.f_locals.get("self")
+        if isinstance(graph, tg.Graph):
+            fallback = graph._recordings.fallback
+            eager = sum(one.count for one in fallback.eager)
+            return fallback.recorded + eager + graph._cache.served
+    return len(looks.calls)
+
+
 def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
     """``same``, or a word for the kind of fault and what it is; ``refused`` is no fault."""
     eager = looked(run, graphed=False)
@@ -109,7 +121,7 @@ def verdict(run: Callable[[bool, Looks], None], tolerance: float = 0.0) -> str:
         return f"different: {found}"
     if type(eager.error) is not type(ours.error):
         late = 3 if isinstance(ours.error, tg.errors.NotSupported) else 2  # docs/training.md
-        refused = isinstance(ours.error, tg.errors.GraphError) and len(ours.calls) < late
+        refused = isinstance(ours.error, tg.errors.GraphError) and calls_before(ours) < late
         kind = "refused" if refused else "raised"
         return f"{kind}: {type(ours.error).__name__} at call {len(ours.calls)}: {ours.error}"
     if confirm := [text for text in ours.warnings if text.startswith("ConfirmWarning")]:

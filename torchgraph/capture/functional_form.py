@@ -25,16 +25,21 @@ from .._torch import (
 from ..aliasing import storages
 from ..each import Each
 from ..program import IN_PLACE, RECORDED, provenance
-from ..values import evaluate, neutral, same_layout, with_values
+from ..values import neutral, same_layout
+from .forms import (
+    adds_up_by_layout,
+    defaults,
+    functional_op,
+    is_dense,
+    is_mutable,
+    name_of,
+    steps,
+    value_of,
+)
 
 aten = torch.ops.aten
 _Tensor = tuple[int, Any]
 """One tensor: its storage, and its place in it."""
-_OTHER_NAMES = {
-    aten.bernoulli_.float: aten.bernoulli.p,
-    aten.pow_.Scalar: aten.pow.Tensor_Scalar,
-    aten.pow_.Tensor: aten.pow.Tensor_Tensor,
-}
 _BATCH_NORM = {
     aten._native_batch_norm_legit.default: (
         aten._native_batch_norm_legit_functional.default,
@@ -93,7 +98,7 @@ class _Copy:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 self._shown.setdefault(storage_id(value), []).append(node)
-                if node.target is operator.getitem and _name(node.args[0]) in _SPLITTING:
+                if node.target is operator.getitem and name_of(node.args[0]) in _SPLITTING:
                     self._parts[_tensor(value)] = node.all_input_nodes[0]
 
     def run(self) -> fx.Graph:
@@ -122,12 +127,11 @@ class _Copy:
 
     def _note_strides(self, recorded: fx.Node, new: fx.Node) -> None:
         old, value = recorded.meta["val"], new.meta["val"]
-        if isinstance(old, torch.Tensor) and _steps(old) != _steps(value):
+        if isinstance(old, torch.Tensor) and steps(old) != steps(value):
             self._dense.add(new)
 
     def _value(self, new: fx.Node) -> Any:
-        args, kwargs = with_values((new.args, dict(new.kwargs)))
-        return evaluate(self._mode, new.target, args, kwargs)
+        return value_of(self._mode, new.target, new.args, dict(new.kwargs))
 
     def _argument(self, node: fx.Node) -> fx.Node:
         """The new node that holds the value of a recorded one at this point."""
@@ -141,21 +145,21 @@ class _Copy:
 
         def argument(node: fx.Node) -> fx.Node:
             new = self._argument(node)
-            if new in self._elsewhere and _name(reader).startswith("as_strided"):
+            if new in self._elsewhere and name_of(reader).startswith("as_strided"):
                 raise _NeedsRetrace
-            indifferent = _name(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
+            indifferent = name_of(reader) in _SAME_IN_ANY_LAYOUT and not reader.kwargs
             if new not in self._dense or indifferent:
                 return new
             if not self._is_view(reader, node):
                 return self._laid_out(new, node)
-            if _name(reader).startswith("as_strided"):
+            if name_of(reader).startswith("as_strided"):
                 raise _NeedsRetrace
             return new
 
         return argument
 
     def _is_view(self, reader: fx.Node, node: fx.Node) -> bool:
-        if _is_mutable(reader.target):
+        if is_mutable(reader.target):
             return False
         return not set(storages(reader)).isdisjoint(storages(node))
 
@@ -184,7 +188,7 @@ class _Copy:
             raise _NeedsRetrace
         if isinstance(node.target, Each):
             self._rows(node, node.target)
-        elif not _is_mutable(node.target):
+        elif not is_mutable(node.target):
             self._copy(node)
         elif node.target in _BATCH_NORM:
             op, written = _BATCH_NORM[node.target]
@@ -210,7 +214,10 @@ class _Copy:
         op: Any = node.target
         if len(node.args) <= max(effects.written(op)):
             raise _NeedsRetrace
-        new = self._made[node] = self._functional(node, _functional_op(op))
+        functional = functional_op(op)
+        if functional is None or adds_up_by_layout(node):
+            raise _NeedsRetrace
+        new = self._made[node] = self._functional(node, functional)
         written = effects.written_values(op, node.args)
         if isinstance(new.meta["val"], (list, tuple)):
             if len(set(written)) < len(written):
@@ -222,7 +229,7 @@ class _Copy:
     def _functional(self, node: fx.Node, op: OpOverload, value: Any = None) -> fx.Node:
         """``value``: the new fake value, where it is known."""
         argument = self._arguments(node)
-        args = fx.map_arg((*node.args, *_defaults(node, op)), argument)
+        args = fx.map_arg((*node.args, *defaults(node, op)), argument)
         kwargs = fx.map_arg(node.kwargs, argument)
         new = nodes.call(self._new, op, args, kwargs)
         new.meta["provenance"] = provenance(node)
@@ -251,7 +258,7 @@ class _Copy:
             for other in others
         )
         returns = node.target._schema.returns  # type: ignore[union-attr]  # an overload
-        if not alike or len(returns) != 1 or not _is_dense(value):
+        if not alike or len(returns) != 1 or not is_dense(value):
             return None
         return fake_like(self._mode, value)
 
@@ -317,40 +324,8 @@ def _reading(value: torch.Tensor) -> tuple[Any, ...]:
     return value.dtype, value.is_conj(), value.is_neg()
 
 
-def _is_mutable(target: Any) -> bool:
-    return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
-
-
-def _name(node: Any) -> str:
-    """``add`` for a call of aten.add.Tensor or aten.add_.Tensor; empty for all but ATen's ops."""
-    target = getattr(node, "target", None)
-    if not isinstance(target, OpOverload) or target.namespace != "aten":
-        return ""
-    return str(target.overloadpacket.__name__).removesuffix("_")
-
-
 def _same_but_for_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
     return (left.shape, left.dtype, left.device) == (right.shape, right.dtype, right.device)
-
-
-def _steps(tensor: torch.Tensor) -> list[Any]:
-    """The strides that a kernel goes by: of images all, else those from element to element."""
-    sizes = zip(tensor.stride(), tensor.shape, strict=True)
-    image = tensor.ndim > 3
-    return [stride for stride, size in sizes if image or type(size) is not int or size != 1]
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """True for a contiguous tensor with the strides that an op gives a new one.
-
-    One row of a part of a split tensor is contiguous, and has the strides of the whole.
-    """
-    step = 1
-    for stride, size in zip(reversed(tensor.stride()), reversed(tensor.shape), strict=True):
-        if stride != step:
-            return False
-        step *= max(size, 1)
-    return True
 
 
 def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -359,27 +334,6 @@ def _same_elements(left: torch.Tensor, right: torch.Tensor) -> bool:
     if starts[0] != starts[1]:
         return False
     try:
-        return _steps(left.view(right.shape)) == _steps(right)
+        return steps(left.view(right.shape)) == steps(right)
     except (RuntimeError, ValueError):  # elements that lie apart otherwise
         return False
-
-
-def _functional_op(op: Any) -> OpOverload:
-    """``aten.add.Tensor`` for ``aten.add_.Tensor``, and so for our own ops."""
-    if op in _OTHER_NAMES:
-        return _OTHER_NAMES[op]
-    found = effects.other_form(op)
-    if found is None or not op._schema.is_mutable:
-        raise _NeedsRetrace
-    return found
-
-
-def _defaults(node: fx.Node, op: OpOverload) -> list[Any]:
-    """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
-    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
-    pairs = list(zip(mine, other, strict=False))[len(node.args) :]
-    return [
-        old.default_value
-        for old, new in pairs
-        if not new.kwarg_only and not new.has_default_value() and old.name not in node.kwargs
-    ]

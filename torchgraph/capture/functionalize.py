@@ -53,6 +53,7 @@ from ..program import (
 from ..record.trail import Stamp
 from . import lost_writes
 from .functional_form import functional_form
+from .kept_strides import keep_strides
 from .step import Leaf
 from .strided import parts
 
@@ -203,7 +204,7 @@ def _writing_op_of_ours(target: Any) -> OpOverload | None:
 
 def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
     op = node.target
-    if isinstance(op, OpOverload) and op._schema.is_mutable:
+    if isinstance(op, OpOverload) and (op._schema.is_mutable or IN_PLACE in node.meta):
         for new in stamp.unstamped():
             if _same_op(new.target, op):
                 new.meta[IN_PLACE] = True
@@ -243,6 +244,7 @@ def functionalize(
     if not may_trace:
         return None
     lost_writes.refuse(gm.graph)
+    keep_strides(gm.graph, mode)
     return _program(_retrace(gm, inputs), inputs, outputs)
 
 
