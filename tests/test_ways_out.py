@@ -205,7 +205,7 @@ WAYS = {
         evaluated(lambda x: [x * n for n in range(3)]),
     ),
     "a counter": Way(
-        errors.AttributeReadAndWritten, "keep the state in a buffer",
+        errors.AttributeReadAndWritten, "keep the state in a tensor",
         held(Counts), held(CountsInABuffer),
     ),
     "a pointer": Way(

@@ -355,15 +355,18 @@ class AttributeReadAndWritten(EagerWarning):
     An attribute that is written and read but then stays as it is, such as a cache, is no concern.
     """
 
-    fix = "keep the state in a buffer (register_buffer) and update it in place."
+    fix = (
+        "keep the state in a tensor that is updated in place (in a module: register_buffer); what "
+        "Python decides by may be an argument: step(x, n % 10 == 0)."
+    )
 
 
 class MovingConstant(EagerWarning):
     """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call."""
 
     fix = (
-        "pass it in as a tensor, or keep it in a buffer; what changes seldom may be an attribute "
-        "of a module."
+        "pass it in as a tensor, or keep it in one; what changes seldom may be an attribute of a "
+        "module."
     )
 
 

@@ -201,8 +201,8 @@ class Recordings:
             if known.others == 2 and apart.kind is Kind.VALUE:
                 self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
-        served_by_none = apart is not None and known.idle >= 2 * max(size, _PATIENCE)
-        if restless or known.others >= size or served_by_none:
+        idles = apart is not None and self._idles(lesson)
+        if restless or known.others >= size or idles:
             self._give_up(lesson)
             return
         replay = None
@@ -322,19 +322,33 @@ class Recordings:
         known.drafts.clear()
         self.fallback.say(why, about, kind)
 
+    @staticmethod
+    def _idles(lesson: Lesson) -> bool:
+        """True where programs are made, and none of them serves."""
+        return lesson.known.idle >= 2 * max(lesson.options.cache_size, _PATIENCE)
+
     def _give_up(self, lesson: Lesson) -> None:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
         at = _at(apart)
         if apart.kind in (Kind.STRUCTURE, Kind.STATE):
-            self._stay_eager(known, f"it is not the same from call to call, {apart.what}{at}")
+            why = f"it is not the same from call to call, {apart.what}{at}"
+            kind = EagerWarning
+            if apart.cause:
+                why, kind = f"{why}; it reads what it moves: {apart.cause}", AttributeReadAndWritten
+            self._stay_eager(known, why, kind=kind)
             return
         if apart.kind is Kind.ASSIGNED:
-            fix = "pass it to the Graph as an argument, or keep it in a buffer (register_buffer)"
+            fix = (
+                "pass it as an argument, a number as a tensor, or write it into a tensor that stays"
+            )
             why = f"{apart.what}, assigned anew between calls, until it stays as it is: {fix}"
             assert apart.read is not None
             self._stay_eager(known, why, _named(apart.read))
-            known.until = apart.read
+            if self._idles(lesson):
+                known.wait()
+            else:
+                known.until = apart.read
             return
         if apart.kind is Kind.VALUE:
             what = f"{apart.what}{at}, again and again: compute with the tensor, or return it"

@@ -277,7 +277,7 @@ def test_an_attribute_that_moves_is_said_once_with_the_line():
     model = Counts()
     graph = Eval(model)
     x = data()[0]
-    words = r"(?s)model\.calls was \d and is \d.*test_attr.*# here.*Fix: keep the state in a buffer"
+    words = r"(?s)model\.calls was \d and is \d.*test_attr.*# here.*Fix: keep the state in a tensor"
     with pytest.warns(AttributeReadAndWritten, match=words) as found:
         got = [graph(x) for _ in range(8)]
     assert all(torch.equal(y, x * number) for number, y in enumerate(got, start=1))

@@ -122,7 +122,7 @@ def test_a_counter_is_told_at_the_third_capture_and_what_to_write_is_eagers():
     (twin, _), (_, graph), (_, other) = counted(), counted(), counted(buffer=True)
     batches = data(8)
     expected = [twin(x).detach() for x in batches]
-    words = r"model\.calls was 1 and is 2(?s:.*)keep the state in a buffer"
+    words = r"model\.calls was 1 and is 2(?s:.*)keep the state in a tensor"
     found = [graph(x) for x in batches[:2]]
     with pytest.warns(errors.AttributeReadAndWritten, match=words):
         found.append(graph(batches[2]))

@@ -27,7 +27,7 @@ def test_a_number_that_moves_each_call_is_eager_and_said_once():
         return x * config.beta
 
     graph = Function(build)
-    words = r"config\.beta was .* and is .*: pass it to the Graph as an argument"
+    words = r"config\.beta was .* and is .*: pass it as an argument, a number as a tensor"
 
     def anneal():
         for number in range(20):

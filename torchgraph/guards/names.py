@@ -262,8 +262,9 @@ def alike(value: Any, level: int = 0) -> Any:
     """A look in which tensors are equal that differ in their elements alone."""
     if isinstance(value, torch.Tensor):
         trained = value.is_leaf and value.requires_grad
-        layout = (value.dtype, value.device, value.layout)
-        return type(value), tuple(value.shape), *layout, trained, look(own(value), deep=False)
+        shape = None if value.is_nested else tuple(value.shape)
+        layout = (shape, value.dtype, value.device, value.layout)
+        return type(value), *layout, trained, look(own(value), deep=False)
     if not is_container(value) or len(value) > _MOST or level >= _DEEPEST:
         return look(value, level=level)
     if isinstance(value, dict):

@@ -93,6 +93,12 @@ class Result(NamedTuple):
         return Result(tuple(chain.then(item, key) for chain in self.chains))
 
 
+class Iterated(NamedTuple):
+    """An iterator over what a chain leads to."""
+
+    chain: Chain
+
+
 class Constant(NamedTuple):
     """A constant on the stack."""
 

@@ -42,6 +42,8 @@ class Difference(NamedTuple):
     where: SourceLine | None = None
     read: Read | Name | None = None
     """An attribute or a name, as it is now."""
+    cause: str = ""
+    """What the step reads and moves, and may go by."""
 
     @property
     def is_of_contents(self) -> bool:
@@ -76,8 +78,15 @@ def difference(old: Outcome, new: Outcome) -> Difference | None:
         _iterators,
     ):
         for found in part(old, new):
-            return found
+            return found._replace(cause=_cause(old, new)) if part is _inputs else found
     return None
+
+
+def _cause(old: Outcome, new: Outcome) -> str:
+    """The first number that both calls have moved: another input is what comes of it."""
+    moved = (one for part in (_attributes, _names) for one in part(old, new))
+    first = next((one for one in moved if one.kind is Kind.ATTRIBUTE), None)
+    return "" if first is None else f"{first.what} (at {first.where})"
 
 
 def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
@@ -132,6 +141,8 @@ def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
             continue  # what it holds is carried, or of the step's own: the ops tell
         kind = Kind.ATTRIBUTE if known.moved or name.moved else Kind.ASSIGNED
         what = f"{name.shown} was {known.value} and is {name.value}"
+        if known.value == name.value:
+            what = f"{name.shown} is another {name.value.removeprefix('a ')} than before"
         yield Difference(kind, what, name.where, name)
 
 

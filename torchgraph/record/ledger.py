@@ -82,6 +82,10 @@ class Ledger:
         found = in_cell(value)
         return self._cells.setdefault((name, found), Cell(name, found))
 
+    def was_there(self, value: Any) -> bool:
+        """True for what is known to have been there before the step."""
+        return id(value) in self._outside
+
     def mark(self, value: Any, depth: int = 3) -> None:
         """It was there before the step, and what is in it."""
         if type(value) in _LEAVES or id(value) in self._outside:
@@ -117,13 +121,13 @@ class Ledger:
             if key not in self._names:
                 self._meet(key, meeting._replace(deep=deep), source)
 
-    def written(self, key: Any, now: Callable[[str], Any]) -> None:
-        """A line is over that stored something there: what it reads next is of its own.
+    def written(self, key: Any, use: Use, now: Callable[[str], Any]) -> None:
+        """A line is over that may have stored something there: what it reads next is of its own.
 
         Args:
-                now: what a variable of the function that runs holds; `ABSENT` for none.
+            now: what a variable of the function that runs holds; `ABSENT` for none.
         """
-        if key not in self._reads and self._is_another(key, now):
+        if self._is_another(key, now) and use is Use.STORED and key not in self._reads:
             self._own.add(key)
 
     def _is_another(self, key: Any, now: Callable[[str], Any]) -> bool:

@@ -31,6 +31,8 @@ _WRITES = {
     "clear": Use.CLEARED,
 }
 """Methods of containers that look at nothing."""
+_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
 _PROBED = 256
 """Attributes of one object that are looked at when all of them count."""
 
@@ -103,8 +105,7 @@ class NameWatch:
         if line.inner:
             self._read(frame, line.inner)
         for key, use in found:
-            if use is Use.STORED:
-                self._ledger.written(key, lambda name: frame.f_locals.get(name, ABSENT))
+            self._ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
 
     def returned(self, frame: FrameType, line: Line, value: Any) -> None:
         """Look at what a function has returned that a line of ``frame`` calls."""
@@ -214,7 +215,8 @@ class NameWatch:
     def _each(self, chain: Chain, use: Use, value: Any, sources: list[Source], number: int) -> None:
         """Go on from every item of a container, or from what a weak reference leads to."""
         if isinstance(value, weakref.ref):
-            self._ledger.mark(value())
+            if self._ledger.was_there(value):
+                self._ledger.mark(value())
             self._walk(chain, use, value(), [], number + 1)
             return
         if not is_container(value) or len(value) > _PROBED:
@@ -232,7 +234,7 @@ class NameWatch:
         """Code of the object's own gives what follows."""
         if is_container(value):
             self._arrive(at, _WRITES.get(key, Use.WHOLE), value, sources)
-        elif looks_up_itself(value):
+        elif looks_up_itself(value) and not isinstance(value, _WEAK):
             self._inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:

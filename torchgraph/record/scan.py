@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from .chains import EACH, OWN, Chain, Constant, Line, Lines, Result, Root, Use
+from .chains import EACH, OWN, Chain, Constant, Iterated, Line, Lines, Result, Root, Use
 
 _COUNTED = object()
 """On the stack, the result of an augmented assignment."""
@@ -61,7 +61,7 @@ def lines_of(code: CodeType) -> Lines:
     lines = {start: line for first, end, line in code.co_lines() for start in range(first, end, 2)}
     scan = _Scan()
     for instruction in dis.get_instructions(code):
-        line = lines.get(instruction.offset)
+        line = scan.line = lines.get(instruction.offset)
         used = list(scan.step(instruction))
         if line is not None:
             found.setdefault(line, []).extend(used)
@@ -95,7 +95,10 @@ class _Scan:
     """The stack: chains, constants, and None for all else."""
 
     def __init__(self) -> None:
+        self.line: int | None = None
         self._stack: list[Any] = []
+        self._items: dict[str, tuple[int | None, Chain]] = {}
+        """By variable, which line gives it the items of what: a loop in one line."""
 
     def step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
@@ -107,11 +110,25 @@ class _Scan:
         elif name.startswith("STORE_FAST_"):
             yield from self._store_pair(name, ins.argval)
         elif name in _STORES:
+            self._name_item(ins)
             if name in _STORED_NAMES:
                 yield Chain(_STORED_NAMES[name], ins.argval), self._stored(self._peek(1))
             yield from self._used(1, Use.NAMED)
         else:
             yield from self._other(ins)
+
+    def _variable(self, root: Root, name: str) -> Chain | Result:
+        chain, (line, items) = Chain(root, name), self._items.get(name, (None, None))
+        own = items is not None and line == self.line and root is Root.LOCAL
+        return Result((chain, items)) if own and items is not None else chain
+
+    def _name_item(self, ins: Any) -> None:
+        """``for o in things: ...`` in one line: what is done with ``o`` is done with each."""
+        item = self._peek(1)
+        if ins.opname == "STORE_FAST" and isinstance(item, Result):
+            chain = item.chains[0]
+            if chain.root is not Root.RETURNED and chain.steps and chain.steps[-1].key is EACH:
+                self._items[ins.argval] = (self.line, chain)
 
     def _pushes(self, ins: Any) -> bool:
         """Run an instruction that uses nothing; False for others."""
@@ -119,7 +136,7 @@ class _Scan:
         if name in _ROOTS:
             if _effect(ins) == 2:  # an empty place, where a function is to be called
                 self._stack.append(None)
-            self._stack.append(Chain(_ROOTS[name], ins.argval))
+            self._stack.append(self._variable(_ROOTS[name], ins.argval))
         elif name in _PAIRS:
             self._stack += [Chain(Root.LOCAL, variable) for variable in ins.argval]
         elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
@@ -130,7 +147,11 @@ class _Scan:
             self._stack.append(self._peek(ins.arg or 1))
         elif name == "SWAP":
             self._swap(ins.arg)
-        elif name in ("PUSH_NULL", "LOAD_CLOSURE", "FOR_ITER"):
+        elif name == "FOR_ITER":
+            iterated = self._peek(1)
+            known = isinstance(iterated, Iterated)
+            self._stack.append(Result((iterated.chain.then(True, EACH),)) if known else None)
+        elif name in ("PUSH_NULL", "LOAD_CLOSURE"):
             self._stack.append(None)
         else:
             return False
@@ -139,8 +160,11 @@ class _Scan:
     def _other(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
         name = ins.opname
         if name in _ITERATES:
+            iterated = self._peek(1)
             yield from self._used(1, Use.ITEMS)
             self._stack += [None] * (dis.stack_effect(ins.opcode, ins.arg) + 1)
+            if name == "GET_ITER" and isinstance(iterated, Chain):
+                self._stack[-1] = Iterated(iterated)
             return
         if name in _POPS:
             yield from self._store(name, ins.argval)
@@ -170,7 +194,7 @@ class _Scan:
         called = next((i for i, value in enumerate(values) if value is not None), taken)
         got, use = self._looks_inside(values[called:])
         for i, value in enumerate(values):
-            if got is None or i == called:
+            if got is None or i != called + 1:
                 named = i == called and called <= 1
                 yield from _chains(value, Use.NAMED if named else use)
         self._stack.append(_result(values[called:]) if got is None else got)
@@ -223,9 +247,14 @@ class _Scan:
         for value in values:
             yield from _chains(value, Use.NAMED)
         yield from _chains(key, Use.WHOLE)
-        if not isinstance(held, Chain):
-            return
-        yield held, Use.NAMED
+        for chain in held.chains if isinstance(held, Result) else [held]:
+            if isinstance(chain, Chain):
+                yield from self._store_in(chain, key, name, use)
+
+    @staticmethod
+    def _store_in(held: Chain, key: Any, name: str, use: Use) -> Iterator[tuple[Chain, Use]]:
+        if held.root is not Root.RETURNED:
+            yield held, Use.NAMED
         if _is_plain(key):
             yield held.then(not name.endswith("ATTR"), key.value), use
         elif isinstance(key, Chain) and held.steps and held.steps[-1] == OWN:
@@ -281,7 +310,8 @@ def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
 
 
 def _is_bare(chain: Chain) -> bool:
-    return not chain.steps or chain.steps[-1].key is EACH
+    bare = chain.root is Root.RETURNED and not chain.steps
+    return bare or (bool(chain.steps) and chain.steps[-1].key is EACH)
 
 
 def _is_plain(key: Any) -> bool:
