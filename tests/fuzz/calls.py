@@ -45,7 +45,8 @@ EVENTS = (
     "if call == {k}: optimizer.add_param_group({'params': [nn.Parameter(torch.ones(2))]})",
     "if call == {k}: torch.rand(5)",
     "if call == {k}: kept.clear()",
-    "if call == {k} and graphed: step.load_state_dict(copy.deepcopy(step.state_dict()))",
+    "held = step if graphed else optimizer\n"
+    "if call == {k}: held.load_state_dict(copy.deepcopy(held.state_dict()))",
     "if call == {k} and graphed: str(step), step.state_dict()",
     "if call == {k} and graphed: step.config.enable_compress_memory()",
     "if call == {k} and graphed: step.config.set_cache_size(1)",
