@@ -201,8 +201,12 @@ class Recordings:
             if known.others == 2 and apart.kind is Kind.VALUE:
                 self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
-        served_by_none = apart is not None and known.idle >= 2 * max(size, _PATIENCE)
-        if restless or known.others >= size or served_by_none:
+        unserved = known.idle >= 2 * max(size, _PATIENCE)
+        if unserved and (why := self._cache.why_not(lesson.key)):
+            self._stay_eager(known, f"none of its programs serves a later call: {why}")
+            known.wait()
+            return
+        if restless or known.others >= size or (unserved and apart is not None):
             self._give_up(lesson)
             return
         replay = None
