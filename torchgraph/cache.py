@@ -79,6 +79,10 @@ class ProgramCache:
         """True when there is a program for such calls, though it may not fit as things stand."""
         return bool(self._by_key.get(key))
 
+    def why_not(self, key: Key) -> str:
+        """Why a program for such calls does not serve one now; empty when nothing is known."""
+        return next(filter(None, (one.why_not() for one in self._by_key.get(key, ()))), "")
+
     def run(self, replay: Replay, call: Call) -> Any:
         """One step of a program.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -116,7 +115,7 @@ class _Search:
 
     def _keep_globals(self, function: Any) -> None:
         """Those that its code assigns."""
-        function = inspect.unwrap(function) if callable(function) else None
+        function = _innermost(function) if callable(function) else None
         code = getattr(function, "__code__", None)
         if code is None or is_library(code.co_filename):
             return
@@ -128,7 +127,7 @@ class _Search:
     def _look_inside(self, name: str, value: Any, depth: int) -> None:
         function = value.__func__ if isinstance(value, types.MethodType) else value
         if isinstance(function, types.FunctionType):
-            code = inspect.unwrap(function).__code__
+            code = _innermost(function).__code__
             steps = not is_library(code.co_filename) and "step" in _names(code)
             self.found.steps = self.found.steps or steps
         if isinstance(value, LRScheduler):
@@ -176,13 +175,24 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
         yield from getattr(value, "__dict__", {}).items()
 
 
+def _innermost(function: Any) -> Any:
+    """What decorators were put around, as far as that is Python: a wrapped one may be C's."""
+    seen = {id(function)}
+    while isinstance(inner := getattr(function, "__wrapped__", None), types.FunctionType):
+        if id(inner) in seen:
+            break
+        seen.add(id(inner))
+        function = inner
+    return function
+
+
 def _enumerated(values: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
     """Names for values without one."""
     return ((f"argument_{position}", value) for position, value in enumerate(values))
 
 
 def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
-    function = inspect.unwrap(function)
+    function = _innermost(function)
     code = getattr(function, "__code__", None)
     if code is None or is_library(code.co_filename):
         return
@@ -201,7 +211,7 @@ def _of_method(function: Any, owner: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(owner, (nn.Module, type)):
         yield "model", owner
         return
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(_innermost(function), "__code__", None)
     names = set() if code is None else set(_names(code))
     for name, value in list(getattr(owner, "__dict__", {}).items()):
         if name in names:

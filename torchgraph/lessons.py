@@ -49,6 +49,8 @@ class Signature:
     """Raised by the next call, before anything runs."""
     eager: str = ""
     """Why its calls run in eager."""
+    met: bool = False
+    """A call of it has come."""
     calls: int = 0
     """That were made and written down."""
     until: Read | Name | None = None

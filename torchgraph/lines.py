@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import linecache
 import os
@@ -40,7 +41,7 @@ def _torch_root() -> str:
 @functools.cache
 def is_library(filename: str) -> bool:
     """True for code of torch's, of torchgraph's, what stands between, and what has no file."""
-    between = "importlib" in filename or filename == contextlib.__file__
+    between = "importlib" in filename or filename in (contextlib.__file__, copy.__file__)
     return between or filename.startswith((_PACKAGE, _torch_root(), "<"))
 
 

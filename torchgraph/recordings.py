@@ -12,11 +12,9 @@ from .capture.inputs import Call
 from .capture.step import Step
 from .confirm import OTHER_DRAWS, Start, as_eager, unlike
 from .errors import (
-    AttributeReadAndWritten,
     ConfirmWarning,
     EagerWarning,
     GraphError,
-    MovingConstant,
     MovingValue,
     NoProgram,
     PassFailed,
@@ -25,7 +23,6 @@ from .errors import (
     warn,
 )
 from .fallback import Fallback
-from .guards import Name, Read
 from .lessons import Draft, Lesson, Signature, Taken
 from .ops.expect import ValueMoved
 from .options import Options
@@ -43,6 +40,13 @@ _PATIENCE = 4
 
 _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
+
+
+_STRANGERS = (
+    "its arguments are others at each call: pass numbers and arrays that change as tensors "
+    "(torch.from_numpy), and pad inputs to few shapes"
+)
+"""Why a call is not recorded before another like it comes."""
 
 
 class Recordings:
@@ -63,6 +67,8 @@ class Recordings:
         self._take = take
         self._compile = compile
         self._signatures: dict[Hashable, Signature] = {}
+        self._strangers = 0
+        """Calls in a row that are each unlike all before them."""
         self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, Draft]] = WeakKeyDictionary()
         self.fallback = Fallback()
 
@@ -88,6 +94,10 @@ class Recordings:
         known.look_again()
         if known.eager or known.refused is not None:
             return self.alone(step, call, known.eager or str(known.refused))
+        self._strangers = 0 if known.met else self._strangers + 1
+        stranger, known.met = not known.met, True
+        if stranger and self._strangers > 2 * max(options.cache_size, _PATIENCE):
+            return self.alone(step, call, _STRANGERS, said=False)
         if step.shares_memory(call.tensors):
             return self.alone(step, call, "an argument lies in the memory of a state")
         doubted = self._doubted(key, call)
@@ -159,7 +169,7 @@ class Recordings:
                 self._drop(draft.replay)
                 known.dropped += 1
                 if known.dropped == _PATIENCE:
-                    self._stay_eager(known, f"with each new batch, {apart.what}{_at(apart)}")
+                    self._stay_eager(known, f"with each new batch, {apart.what}{apart.at}")
                     return
         equal = [draft for draft, apart in found if apart is None]
         # Last are those of programs that serve already: none is made beside one.
@@ -201,8 +211,12 @@ class Recordings:
             if known.others == 2 and apart.kind is Kind.VALUE:
                 self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
-        idles = apart is not None and self._idles(lesson)
-        if restless or known.others >= size or idles:
+        idles = known.idle >= 2 * max(size, _PATIENCE)
+        if idles and (why := self._cache.why_not(lesson.key)):
+            self._stay_eager(known, f"none of its programs serves a later call: {why}")
+            known.wait()
+            return
+        if restless or known.others >= size or (idles and apart is not None):
             self._give_up(lesson)
             return
         replay = None
@@ -322,42 +336,14 @@ class Recordings:
         known.drafts.clear()
         self.fallback.say(why, about, kind)
 
-    @staticmethod
-    def _idles(lesson: Lesson) -> bool:
-        """True where programs are made, and none of them serves."""
-        return lesson.known.idle >= 2 * max(lesson.options.cache_size, _PATIENCE)
-
     def _give_up(self, lesson: Lesson) -> None:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
-        at = _at(apart)
-        if apart.kind in (Kind.STRUCTURE, Kind.STATE):
-            why = f"it is not the same from call to call, {apart.what}{at}"
-            kind = EagerWarning
-            if apart.cause:
-                why, kind = f"{why}; it reads what it moves: {apart.cause}", AttributeReadAndWritten
-            self._stay_eager(known, why, kind=kind)
-            return
-        if apart.kind is Kind.ASSIGNED:
-            fix = (
-                "pass it as an argument, a number as a tensor, or write it into a tensor that stays"
-            )
-            why = f"{apart.what}, assigned anew between calls, until it stays as it is: {fix}"
-            assert apart.read is not None
-            self._stay_eager(known, why, _named(apart.read))
-            if self._idles(lesson):
-                known.wait()
-            else:
-                known.until = apart.read
-            return
-        if apart.kind is Kind.VALUE:
-            what = f"{apart.what}{at}, again and again: compute with the tensor, or return it"
-            self._stay_eager(known, what, f"a value{at}")
+        self._stay_eager(known, *apart.reason())
+        served_by_none = known.idle >= 2 * max(lesson.options.cache_size, _PATIENCE)
+        if apart.kind is Kind.VALUE or (apart.kind is Kind.ASSIGNED and served_by_none):
             known.wait()
-            return
-        kind = AttributeReadAndWritten if apart.kind is Kind.ATTRIBUTE else MovingConstant
-        self._stay_eager(known, f"from call to call, {apart.what}{at}", kind=kind)
-        if apart.kind is Kind.ATTRIBUTE and apart.never_settles:
+        elif apart.kind is Kind.ASSIGNED or apart.never_settles:
             known.until = apart.read  # unless it stops at a number
 
     def _refuse(self, lesson: Lesson, error: GraphError) -> None:
@@ -375,7 +361,7 @@ class Recordings:
         if name and self.fallback.is_new(name):
             warn(
                 f"Each call needs a program of its own: {name} moves, and Python reads it; "
-                f"{apart.what}{_at(apart)}.\n  Fix: {MovingValue.fix}",
+                f"{apart.what}{apart.at}.\n  Fix: {MovingValue.fix}",
                 MovingValue,
             )
 
@@ -384,14 +370,6 @@ class Recordings:
         written += [one for key, (_, one) in outcome.repeated.items() if key not in repeated]
         if written:
             warn_written(written)
-
-
-def _named(read: Read | Name) -> str:
-    return read.shown if isinstance(read, Name) else ".".join((read[0], read[2]))
-
-
-def _at(apart: Difference) -> str:
-    return f" (at {apart.where})" if apart.where else ""
 
 
 def _words(error: Exception) -> str:

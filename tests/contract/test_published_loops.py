@@ -5,6 +5,8 @@ Thirty steps each: bitwise on `aten`, within rounding where `auto` has gone over
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -308,3 +310,29 @@ def close(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor) and left.is_floating_point():
         return torch.allclose(left, right, rtol=1e-3, atol=1e-4, equal_nan=True)
     return left.equal(right) if isinstance(left, torch.Tensor) else bool(left == right)
+
+
+@functools.wraps(math.sqrt)
+def root(x):
+    return math.sqrt(x)
+
+
+Tensor = torch.FloatTensor  # as GANs name it; its methods are wrapped around C's
+
+
+def test_wrappers_around_functions_of_c() -> None:
+    def make() -> Loop:
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()
+            found = model(x)
+            loss = functional.mse_loss(found, Tensor(*found.shape).fill_(1.0)) * root(2.0)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Loop(step, [model, optimizer])
+
+    assert_as_eager(make, lambda: [(torch.randn(5, 4),) for _ in range(8)], replayed=5)

@@ -196,6 +196,33 @@ def test_numbers_of_numpy(kind: Any) -> None:
     compared(optim.Adam, change, at=5)
 
 
+def test_a_weight_decay_of_numpy() -> None:
+    net = nn.Linear(4, 2)
+    optimizer = optim.AdamW(net.parameters())
+    graph = tg.train_step(net, nn.functional.mse_loss, optimizer)
+    for decay in np.linspace(0.04, 0.4, 8):
+        optimizer.param_groups[0]["weight_decay"] = decay  # Adam asks whether it is 0
+        graph(torch.randn(3, 4), torch.randn(3, 2))
+    assert graph.report().programs.hits == 5
+
+
+def test_an_object_that_is_another_at_each_call() -> None:
+    net = nn.Linear(4, 2)
+    optimizer = Own(net.parameters())
+    graph = tg.train_step(net, nn.functional.mse_loss, optimizer)
+    graph.config.set_cache_size(2)
+    said = []
+    for _ in range(16):
+        optimizer.param_groups[0]["rule"] = Rule(1.0)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            graph(torch.randn(3, 4), torch.randn(3, 2))
+        said += [str(one.message) for one in found if one.category is EagerWarning]
+    assert len(said) == 1
+    assert "serves a later call: a setting of param group 0 changed" in said[0]
+    assert graph.report().calls.eager
+
+
 class Rooted(optim.Optimizer):
     """Multiplies by a number of NumPy's."""
 

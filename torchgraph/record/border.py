@@ -6,6 +6,7 @@ its thread alone.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ import torch
 
 from .._listening import is_listening, not_listening
 from .._torch import VF
+from ..aliasing import has_strides
 from ..errors import DataDependent, NonScalarBackward, SourceLine
 from ..program import Phase
 from ..structure import Returned
@@ -57,6 +59,7 @@ class Border:
                 (torch.Tensor, "tolist", self._whole),
                 (torch.Tensor, "item", self._item),
                 (torch.Tensor, "__bool__", self._truth),
+                (torch.Tensor, "__deepcopy__", self._deep_copy),
                 *((torch.Tensor, name, self._escape) for name in _ESCAPES),
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
                 *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
@@ -126,6 +129,33 @@ class Border:
         if tensor.numel() == 1 and tensor.dtype is not torch.bool:
             tensor = tensor.detach() != 0
         return bool(theirs(tensor))
+
+    def _deep_copy(self, theirs: Any, tensor: torch.Tensor, memo: dict[Any, Any]) -> Any:
+        """The storage is copied as bytes: here as one tensor of all its elements, which is an op.
+
+        torch then finds the copy in ``memo``, as for the other views of a storage.
+        """
+        plain = type(tensor) is torch.Tensor and has_strides(tensor) and not tensor.is_meta
+        if plain and tensor.is_leaf and id(tensor) not in memo:
+            storage = tensor.untyped_storage()
+            copies = memo.setdefault("torch", {})
+            if storage._cdata not in copies:
+                copies[storage._cdata] = self._copy_of(tensor)
+        return theirs(tensor, memo)
+
+    def _copy_of(self, tensor: torch.Tensor) -> Any:
+        storage, memory = tensor.untyped_storage(), self._recorder.memory
+        if not self._recorder.gave_up:
+            first = memory.in_storage(tensor)
+            index = self._recorder.index(tensor) if first is None else first
+            layout = self._recorder.tape.layouts[index]
+            if layout is None or math.prod(layout.shape) * layout.dtype.itemsize != layout.nbytes:
+                self._recorder.refuse(refusals.copied_in_part(self._trail.line))
+        with torch.no_grad():
+            with not_listening():
+                size = storage.nbytes() // tensor.itemsize
+                whole = tensor.new_empty(0).set_(storage, 0, (size,), (1,))
+            return whole.clone().untyped_storage()
 
     def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._known(tensor) and not self._recorder.gave_up:

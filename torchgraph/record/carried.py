@@ -35,6 +35,8 @@ _ITEMS = 64
 
 _GROWING = (list, deque)
 _HOLDS = (dict, list, deque)
+_OF_MODULES = frozenset({"_flat_weights", "_flat_weight_refs"})
+"""In the dict of a recurrent module, what it makes again where it is not as it was."""
 _PLAIN = (bool, int, float, complex, str)
 
 
@@ -114,6 +116,8 @@ class Carried:
         for name, container in self._containers:
             holder = container.values if isinstance(container, Entries) else container
             for item in self._items(container):
+                if item in _OF_MODULES and "_parameters" in holder:
+                    continue
                 place = Item(f"{name}.{item}" if name else str(item), holder, item)
                 if isinstance(holder, types.CellType):
                     place = Item(name, holder, None)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._torch import storage_id
-from ..errors import SourceLine
+from ..errors import AttributeReadAndWritten, EagerWarning, MovingConstant, SourceLine
 from ..guards import Name, Read, same_value
 from ..guards.names import Never, is_number
 from ..program import Role
@@ -32,6 +32,18 @@ class Kind(enum.Enum):
     ASSIGNED = "assigned"  # an attribute that the step only reads
     STATE = "state"  # a tensor in an attribute: it is carried from call to call
     OUTPUT = "output"  # something returned that is no tensor
+
+
+class Reason(NamedTuple):
+    """Why a step goes on in eager."""
+
+    why: str
+    about: str = ""
+    """What is said of it once, whatever its value."""
+    kind: type[EagerWarning] = EagerWarning
+
+
+_MOVED = AttributeReadAndWritten
 
 
 class Difference(NamedTuple):
@@ -60,6 +72,37 @@ class Difference(NamedTuple):
             number = self.read is not None and type(self.read[-1]) in (int, float)
         counter = self.kind is Kind.ATTRIBUTE and number
         return counter or self.kind in (Kind.CONSTANT, Kind.TENSOR, Kind.OUTPUT)
+
+    @property
+    def at(self) -> str:
+        """The line in words, to be put behind."""
+        return f" (at {self.where})" if self.where else ""
+
+    @property
+    def _path(self) -> str:
+        if self.read is None or isinstance(self.read, Name):
+            return self.read.shown if self.read else ""
+        return ".".join((self.read[0], self.read[2]))
+
+    def reason(self) -> Reason:
+        """Why a step goes on in eager in which calls go on to be unlike in this."""
+        what, at = self.what, self.at
+        if self.kind in (Kind.STRUCTURE, Kind.STATE):
+            why = f"it is not the same from call to call, {what}{at}"
+            if self.cause:
+                return Reason(f"{why}; it moves what it reads: {self.cause}", "", _MOVED)
+            return Reason(why)
+        if self.kind is Kind.ASSIGNED:
+            fix = (
+                "pass it as an argument, a number as a tensor, or write it into a tensor that stays"
+            )
+            why = f"{what}, assigned anew between calls, until it stays as it is: {fix}"
+            return Reason(why, self._path)
+        if self.kind is Kind.VALUE:
+            why = f"{what}{at}, again and again: compute with the tensor, or return it"
+            return Reason(why, f"a value{at}")
+        kind = _MOVED if self.kind is Kind.ATTRIBUTE else MovingConstant
+        return Reason(f"from call to call, {what}{at}", "", kind)
 
 
 def difference(old: Outcome, new: Outcome) -> Difference | None:

@@ -145,6 +145,15 @@ def read_as(dtype: torch.dtype, held: torch.dtype, line: SourceLine | None) -> N
     )
 
 
+def copied_in_part(line: SourceLine | None) -> NoProgram:
+    """The refusal of ``copy.deepcopy`` of a tensor that is a part of memory from outside."""
+    return NoProgram(
+        "the step calls copy.deepcopy() on a part of a larger tensor, of which it copies all.",
+        where=line,
+        fix="use .clone().",
+    )
+
+
 def overlapping(op: OpOverload, line: SourceLine | None) -> NoProgram:
     """The refusal of an op that writes one element by several names."""
     return NoProgram(

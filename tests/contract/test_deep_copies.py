@@ -1,0 +1,110 @@
+"""``copy.deepcopy`` of tensors in a step: torch copies their storages as bytes, by no op."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import torchgraph as tg
+from tests.contract.loops import Loop, assert_as_eager, mlp, pairs
+from torchgraph.errors import NoProgram
+
+
+def gradients() -> Loop:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(x), y)
+        loss.backward()
+        found = copy.deepcopy([p.grad for p in model.parameters()])
+        for parameter, gradient in zip(model.parameters(), found, strict=True):
+            parameter.grad = gradient * 2
+        optimizer.step()
+        return loss
+
+    return Loop(step, [model, optimizer])
+
+
+def weights_to_go_back_to() -> Loop:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        before = copy.deepcopy(model.state_dict())
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(copy.deepcopy(x)), y)
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                value.lerp_(before[name], 0.5)
+        return loss
+
+    return Loop(step, [model, optimizer])
+
+
+def views_of_one_memory() -> Loop:
+    model = mlp(inputs=3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x, y):
+        h = (2 * x).t()
+        whole, rows, column = copy.deepcopy([h, h[1:], h[:, 1]])
+        rows.add_(1)  # writes the other copies too
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(whole[1:].t()), y) + column.sum()
+        loss.backward()
+        optimizer.step()
+        return loss, whole, column
+
+    return Loop(step, [model, optimizer])
+
+
+class Averaging(torch.optim.Optimizer):
+    """Begins its average with a copy of the weights."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["mean"] = copy.deepcopy(parameter.data)
+            state["mean"].mul_(0.9).add_(parameter.grad)
+            parameter.add_(state["mean"], alpha=-self.param_groups[0]["lr"])
+
+
+def in_an_optimizer() -> Loop:
+    model = mlp()
+    optimizer = Averaging(model.parameters())
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Loop(step, [model, optimizer])
+
+
+@pytest.mark.parametrize(
+    ("make", "replayed"),
+    [(gradients, 4), (weights_to_go_back_to, 5), (views_of_one_memory, 5), (in_an_optimizer, 4)],
+)
+def test_copies_are_eagers(make, replayed):
+    assert_as_eager(make, pairs(7), replayed)
+
+
+def test_a_part_of_memory_from_outside_is_refused_with_the_users_line():
+    step = tg.step(lambda x: copy.deepcopy(x) * 2)
+    with pytest.raises(NoProgram, match=r"(?s)test_deep_copies.*use \.clone\(\)"):
+        step(torch.randn(6, 4)[2:])
