@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import random
+import threading
 import weakref
 from array import array
 from collections import OrderedDict, deque
@@ -61,6 +62,8 @@ def is_buffer(value: Any) -> bool:
 
 def own(holder: Any) -> Any:
     """The object's own attributes; none where it has no dict."""
+    if isinstance(holder, threading.local):  # one for each thread
+        return holder.__dict__
     try:
         return object.__getattribute__(holder, "__dict__")
     except AttributeError:

@@ -11,7 +11,7 @@ from typing import Any
 from ..capture.inputs import Call
 from ..guards import ABSENT
 from ..guards.names import By, Name, Path, Same, follow, is_container, look, own
-from ..structure import map_tensors
+from ..structure import Unfit, key_of, map_tensors
 from .host import Assigned, Fixed
 from .touched import Touched
 from .watch import is_plain
@@ -161,19 +161,28 @@ def repetition(one: Touched, value: Any) -> Assigned | None:
     ``value``: what lies there now.
     """
     name, before = one.name, one.name.found
-    if one.container is not None:
-        more = _appended(before, value) if one.container is value else None
+    if one.container is not None and one.container is value:
+        more = _appended(before, value)
         return None if more is None else Assigned(Extended(value), Fixed(more, look(more)))
     if not name.path:
         return None
     if isinstance(value, enum.Enum) or (one.same_object and type(look(value)) is Same):
         return Assigned(Named(name, True), Fixed(value, look(value)))
     if not is_plain(value):
-        return None
+        return None if one.counted else _made_anew(name, value)
     if not one.counted:
         return Assigned(Named(name), Fixed(value, look(value)))
     by = _moved_on(before, value)
     return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
+
+
+def _made_anew(name: Name, value: Any) -> Assigned | None:
+    """Another object at each call, with the same in it."""
+    try:
+        key = key_of(value, [], {})
+    except Unfit:
+        return None
+    return Assigned(Named(name), Fixed(another(value), key))
 
 
 def _moved_on(before: Any, now: Any) -> Any:
