@@ -56,7 +56,7 @@ def test_a_number_that_the_training_loop_sets_is_annealed(first, replays):
         step = Function(lossy(model), sgd, model=model) if graphed else eager
         return list(train(model, step))
 
-    words = r"model\.beta was .* and is .*: pass it to the Graph as an argument"
+    words = r"model\.beta was .* and is .*: pass it as an argument"
     with pytest.warns(EagerWarning, match=words) as warned, counters.expect(replays=replays):
         got = run(True)
     assert len([one for one in warned if issubclass(one.category, EagerWarning)]) == 1
