@@ -12,12 +12,13 @@ import torch
 
 from ..capture.step import Leaf
 from ..discovery import Entries
-from ..guards.names import Name
+from ..guards.names import Name, Same, is_container
 from ..program import Role
 from ..structure import Apart, Unfit, key_of
 from .host import Assigned, Fixed, OutputTree
 from .kept import (
     Appended,
+    Behind,
     Entry,
     Item,
     Pair,
@@ -77,6 +78,11 @@ class Carried:
             id(holder): list(holder) for _, holder in containers if isinstance(holder, _GROWING)
         }
         self._before = {place.key: (place, value) for place, value in self._entries()}
+        self._objects = {
+            id(value)
+            for _, value in self._before.values()
+            if not isinstance(value, torch.Tensor) and not is_container(value)
+        }
         self._plain = {id(holder): _plain(holder) for _, holder in containers}
         self._moved: list[_Change] | None = None
 
@@ -205,19 +211,24 @@ class Carried:
                 if to is place and self._is_shifted(place):
                     continue
             try:
-                found.append(Assigned(to, _tree(now, partial(slot, to.name))))
+                old = id(now) in self._objects
+                tree = Fixed(now, Same(now)) if old else _tree(now, partial(slot, to.name))
+                found.append(Assigned(to, tree))
             except Unfit as unfit:
                 return [], f"{place.name} {unfit.what}"
-        return found, ""
+        return [*found, *self._reordered()], ""
 
     def _why_not_rewritten(self) -> str:
         for name, holder in self._containers:
             if isinstance(holder, _GROWING) and self._is_rewritten(holder):
                 return f"what is in {name} is replaced, or taken away"
-        for holder, before in self._contents:
-            if isinstance(before, dict) and _is_reordered(before, holder):
-                return "a dict of tensors is put in another order"
         return ""
+
+    def _reordered(self) -> Iterator[Assigned]:
+        for holder, before in self._contents:
+            behind = _put_behind(before, holder) if isinstance(before, dict) else ()
+            if behind and isinstance(holder, dict):
+                yield Assigned(Behind("", holder), Fixed(behind, behind))
 
     def _is_rewritten(self, holder: Any) -> bool:
         """True for a long list of tensors in which more has changed than its end."""
@@ -333,10 +344,14 @@ def _new(before: list[Any], holder: Any) -> int:
     return 0
 
 
-def _is_reordered(before: dict[Any, Any], now: Any) -> bool:
-    """True where a key was taken out and put in again."""
-    kept = [key for key in before if key in now]
-    return kept != list(now)[: len(kept)]
+def _put_behind(before: dict[Any, Any], now: Any) -> tuple[Any, ...]:
+    """The keys that were taken out of a dict and put in again, or are new; none in its order."""
+    order = {key: number for number, key in enumerate(before)}
+    places = [order.get(key, len(order)) for key in now]
+    if places == sorted(places):
+        return ()
+    kept = next(n for n in range(1, len(places)) if places[n] < places[n - 1])
+    return tuple(now)[kept:]
 
 
 def _same(before: Any, now: Any) -> bool:

@@ -81,6 +81,7 @@ class Chain(NamedTuple):
 
 
 OWN = Step(False, "__dict__")
+ANY = Step(True, EACH)
 
 
 class Result(NamedTuple):
@@ -114,6 +115,8 @@ class Line(NamedTuple):
     stores: tuple[tuple[Chain, Use], ...]
     returned: tuple[tuple[Chain, Use], ...]
     """Those that begin at what a function returns."""
+    inside: frozenset[int] = frozenset()
+    """The instructions in it before which a variable of ``inner`` was stored."""
 
 
 Lines = dict[int, Line]

@@ -220,8 +220,7 @@ class Exits:
             self.names += _ways(name, carried)
         else:
             stray = Stray(name, inside, one.read)
-            of_class = bool(name.path) and name.path[-1][0] is By.CLASS
-            if not (Carried.can_carry(value) if inside else not of_class):
+            if not (Carried.can_carry(value) if inside else _is_place(name)):
                 what = f"{name.shown} holds tensors where no program can put them."
                 self.refused = NoProgram(what, where=name.where)
             else:
@@ -238,7 +237,10 @@ class Exits:
             buffer = Overwritten(value)
             self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
         elif one.container is value is not None:
-            place, parts = Refilled(value), list(mutable_parts(value))
+            parts = list(mutable_parts(value))
+            place = Refilled(value, name if name.path else None)
+            if len(parts) > 1:  # with others in it, whose names are not known
+                self.names.append(_the_same(one))
             self.assigned[place.key] = Assigned(place, Fixed(parts, key))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
             same = one.same_object and not is_container(value)
@@ -301,6 +303,12 @@ def _place(one: Touched) -> tuple[int, Any]:
 def _the_same(one: Touched) -> Name:
     """The name of a container that the step fills: it has to be that one again."""
     return replace(one.name, found=Same(one.container), moved=False, same_object=True)
+
+
+def _is_place(name: Name) -> bool:
+    """False for an attribute of a class and for a slot: no program puts a tensor there."""
+    by, key = name.path[-1] if name.path else (By.OWN, "")
+    return by is not By.CLASS and (by is not By.SLOT or key == "cell_contents")
 
 
 def _was_tensor(one: Touched) -> bool:

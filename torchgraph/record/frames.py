@@ -33,6 +33,9 @@ class Listener(Protocol):
     def after(self, frame: FrameType, line: Line, found: Any) -> None:
         """It ran; ``found`` is what `before` gave."""
 
+    def inside(self, frame: FrameType, line: Line) -> None:
+        """A variable was stored that the same line goes on with."""
+
     def returned(self, frame: FrameType, line: Line, value: Any) -> None:
         """A function has returned that a line of ``frame`` calls."""
 
@@ -73,6 +76,10 @@ class Frames:
 
         def local(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal last, number, found
+            if event == "opcode":
+                if last is not None and frame.f_lasti in last.inside:
+                    listener.inside(frame, last)
+                return local
             if last is not None:
                 listener.after(frame, last, found)
                 self.drawing.after(frame, number, last)
@@ -80,6 +87,7 @@ class Frames:
             last = lines.get(frame.f_lineno) if event == "line" else None
             if last is not None:
                 found = listener.before(frame, number, last)
+                frame.f_trace_opcodes = bool(last.inner)
             if event == "return":
                 self._returned(frame, arg)
             return local

@@ -10,6 +10,7 @@ import torch
 
 from .._torch import storage_id
 from ..guards.names import Same, is_container
+from ..structure import Unfit, mutable_parts
 from .watch import is_plain
 
 
@@ -50,6 +51,14 @@ def has_more_than_tensors(container: Any) -> bool:
     """False for a container of tensors alone."""
     items = dict.values(container) if isinstance(container, dict) else container
     return not all(isinstance(item, torch.Tensor) for item in items)
+
+
+def objects_in(value: Any) -> set[int]:
+    """The identities of what is among the arguments of a call and may change."""
+    try:
+        return {id(held) for _, held, _ in mutable_parts(value)}
+    except Unfit:
+        return set()
 
 
 def containers_in(value: Any) -> Iterator[Any]:

@@ -67,6 +67,25 @@ class Appended:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """The last places of a dict, in its order."""
+
+    name: str
+    holder: dict[Any, Any]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return (id(self.holder), "behind")
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`; ``value`` are the keys that were taken out and put in again."""
+        for key in value:
+            if key in self.holder:
+                self.holder[key] = self.holder.pop(key)
+
+
+@dataclass(frozen=True)
 class Entry:
     """What a place must hold when the step begins, but for the tensors in it."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FunctionType, MethodType
@@ -54,10 +56,14 @@ class Ledger:
 
     Args:
         guarded: true for an object whose own attributes others watch.
+        given: the identities of the objects among the arguments.
     """
 
-    def __init__(self, guarded: Callable[[Any], bool]) -> None:
+    def __init__(self, guarded: Callable[[Any], bool], given: set[int]) -> None:
         self._guarded = guarded
+        self._given = given
+        self._made: set[int] = set()
+        """The identities of what the step has made."""
         self._names: dict[Any, tuple[Any, Name]] = {}
         """All that was read, and what the step wrote, as it was before."""
         self._reads: set[Any] = set()
@@ -180,6 +186,22 @@ class Ledger:
         known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
         return known or self._guarded(owner)
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While the step runs: what it makes is not what was there before."""
+        enabled = gc.isenabled()
+        gc.collect(0)
+        gc.disable()  # a collection would make what the step makes old
+        try:
+            yield
+            self._made = set(map(id, gc.get_objects(generation=0)))
+        finally:
+            if enabled:
+                gc.enable()
+
+    def _was_before(self, owner: Any) -> bool:
+        return owner is not None and id(owner) not in self._made and id(owner) not in self._given
+
     # --- afterwards -------------------------------------------------------------------------------
 
     def cells(self) -> list[Cell]:
@@ -193,9 +215,14 @@ class Ledger:
         inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
         lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
-        self._old = set(self._outside)
+        self._old = set(self._outside) - self._made
         self._outside.clear()
         found = [Touched(name, True, None, True) for name in settings(functions)]
+        self._outer |= {
+            key
+            for key, (owner, _) in self._names.items()
+            if isinstance(owner, Same) and self._was_before(owner())
+        }
         boxes: dict[int, Any] = {}
         for key, (owner, name) in self._names.items():
             if key not in self._reads and key not in self._replaced:

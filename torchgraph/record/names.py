@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..guards import ABSENT
 from ..guards.names import By, Same, is_container, of_class
 from .chains import EACH, Chain, Line, Root, Step, Use
 from .frames import Frames
-from .inside import containers_in, has_more_than_tensors, in_path, keyed
+from .inside import containers_in, has_more_than_tensors, in_path, keyed, objects_in
 from .ledger import Ledger, Meeting
 from .resolve import Source, is_library, is_ours, looks_up_itself, step_of
 from .touched import CONTENT, Counts, Touched
@@ -50,7 +50,7 @@ class NameWatch:
         self, given: Any, guarded: Callable[[Any], bool], bound: Sequence[Any] = ()
     ) -> None:
         self._guarded = guarded
-        self._ledger = Ledger(guarded)
+        self._ledger = Ledger(guarded, objects_in(given))
         self._counts: Counts = Counter()
         self._classes: set[type] = set()
         self._led: dict[int, tuple[Any, list[Source]]] = {}
@@ -67,9 +67,11 @@ class NameWatch:
 
     # --- line by line -----------------------------------------------------------------------------
 
-    def active(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def active(self) -> Iterator[None]:
         """Look at what the block reads, in this thread."""
-        return self.frames.active()
+        with self._ledger.listening(), self.frames.active():
+            yield
 
     def before(self, frame: FrameType, number: int, line: Line) -> list[tuple[Any, Use]]:
         """Look at what a line reads, and at what it may replace; gives the latter."""
@@ -106,6 +108,10 @@ class NameWatch:
             self._read(frame, line.inner)
         for key, use in found:
             self._ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
+
+    def inside(self, frame: FrameType, line: Line) -> None:
+        """Look at what a loop in one line reads of its variable."""
+        self._read(frame, line.inner)
 
     def returned(self, frame: FrameType, line: Line, value: Any) -> None:
         """Look at what a function has returned that a line of ``frame`` calls."""
@@ -229,6 +235,8 @@ class NameWatch:
             steps = (*chain.steps[:number], Step(True, key), *chain.steps[number + 1 :])
             if is_container(item) or number + 1 < len(steps):
                 self._walk(chain._replace(steps=steps), use, item, below, number + 1)
+        for item in value if isinstance(value, (set, frozenset)) else ():  # no path leads to it
+            self._walk(chain, use, item, [], number + 1)
 
     def _stop(self, at: Chain, key: Any, value: Any, sources: list[Source]) -> None:
         """Code of the object's own gives what follows."""

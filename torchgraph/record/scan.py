@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from .chains import EACH, OWN, Chain, Constant, Iterated, Line, Lines, Result, Root, Use
+from .chains import ANY, EACH, OWN, Chain, Constant, Iterated, Line, Lines, Result, Root, Use
 
 _COUNTED = object()
 """On the stack, the result of an augmented assignment."""
@@ -46,7 +46,7 @@ _CALLS = {
 """How many values a call takes besides its arguments."""
 _INSIDE = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
 _COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
-_GIVEN = 5
+_GIVEN = 6
 """Of so many arguments of a call a result may be an item."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
 _MOVES_ON = frozenset({"INPLACE_ADD", "INPLACE_SUBTRACT"})
@@ -58,6 +58,8 @@ def lines_of(code: CodeType) -> Lines:
     """The chains that each line of a code object reads, and what for."""
     found: dict[int, list[tuple[Chain, Use]]] = {}
     stored: dict[int, set[str]] = {}
+    inside: dict[int, set[int]] = {}
+    before = None
     lines = {start: line for first, end, line in code.co_lines() for start in range(first, end, 2)}
     scan = _Scan()
     for instruction in dis.get_instructions(code):
@@ -65,20 +67,33 @@ def lines_of(code: CodeType) -> Lines:
         used = list(scan.step(instruction))
         if line is not None:
             found.setdefault(line, []).extend(used)
+            if before is not None and before.opname.startswith(("STORE_FAST", "STORE_DEREF")):
+                inside.setdefault(line, set()).add(instruction.offset)
             if instruction.opname.startswith(("STORE_FAST", "STORE_DEREF")):
                 names = instruction.argval
                 names = {names} if isinstance(names, str) else set(names)
                 stored.setdefault(line, set()).update(names)
-    return {line: _line(_once(used), stored.get(line, set())) for line, used in found.items()}
+        before = instruction
+    return {
+        line: _line(_once(used), stored.get(line, set()), inside.get(line, set()))
+        for line, used in found.items()
+    }
 
 
-def _line(chains: list[tuple[Chain, Use]], stored: set[str]) -> Line:
+def _line(chains: list[tuple[Chain, Use]], stored: set[str], inside: set[int]) -> Line:
     returned = tuple(row for row in chains if row[0].root is Root.RETURNED)
     named = [row for row in chains if row[0].root is not Root.RETURNED]
     reads = tuple(row for row in named if row[1] >= Use.NAMED)
-    inner = (row for row in reads if row[0].root is not Root.GLOBAL and row[0].name in stored)
+    inner = (row for row in reads if _begins_at(row[0], stored))
     stores = tuple(row for row in named if row[1] < Use.NAMED)
-    return Line(reads, tuple(inner), stores, returned)
+    return Line(reads, tuple(inner), stores, returned, frozenset(inside))
+
+
+def _begins_at(chain: Chain, variables: set[str]) -> bool:
+    if chain.root is not Root.GLOBAL and chain.name in variables:
+        return True
+    keys = (step.key for step in chain.steps if isinstance(step.key, Chain))
+    return any(_begins_at(key, variables) for key in keys)
 
 
 def _once(chains: list[tuple[Chain, Use]]) -> list[tuple[Chain, Use]]:
@@ -178,6 +193,10 @@ class _Scan:
         if effect <= 0:
             counted = name in _MOVES_ON or (name == "BINARY_OP" and ins.argrepr in ("+=", "-="))
             use = Use.NAMED if name in _KEPT else Use.WHOLE
+            use = Use.INSIDE if name == "MATCH_CLASS" else use
+            first = self._peek(2)
+            if counted and isinstance(first, Chain) and not first.steps:
+                yield first, Use.COUNTED  # a list that is also elsewhere
             yield from self._used(used + leaves, use, skip_first=counted)
             self._stack += [_COUNTED if counted else None] * leaves
         else:
@@ -297,7 +316,7 @@ def _chains(value: Any, use: Use) -> Iterator[tuple[Chain, Use]]:
     if isinstance(value, Chain):
         yield value, use
     elif isinstance(value, Result):
-        yield from ((chain, use) for chain in value.chains if not _is_bare(chain))
+        yield from ((chain, use) for chain in value.chains if not _is_bare(chain, use))
 
 
 def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
@@ -309,9 +328,11 @@ def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
         yield held.then(False, key if isinstance(key, Chain) else key.value), Use.STORED
 
 
-def _is_bare(chain: Chain) -> bool:
-    bare = chain.root is Root.RETURNED and not chain.steps
-    return bare or (bool(chain.steps) and chain.steps[-1].key is EACH)
+def _is_bare(chain: Chain, use: Use) -> bool:
+    """True for a result of which nothing is asked: what it may come from was looked at."""
+    if chain.root is Root.RETURNED and not chain.steps:
+        return use not in (Use.ITEMS, Use.WHOLE)
+    return bool(chain.steps) and chain.steps[-1].key is EACH
 
 
 def _is_plain(key: Any) -> bool:
@@ -327,8 +348,12 @@ def _result(values: list[Any]) -> Result:
         given = [called, *given]
         if called.steps:  # of a container, as `d.get(key)`
             given = [called._replace(steps=called.steps[:-1]), *given]
-    known = [value for value in given if isinstance(value, Chain)]
-    return Result((*chains, *(chain.then(True, EACH) for chain in known[:_GIVEN])))
+    for value in given:
+        if isinstance(value, Chain):
+            chains.append(value.then(True, EACH))
+        elif isinstance(value, Result):  # next(iter(things))
+            chains += [chain for chain in value.chains if chain.steps[-1:] == (ANY,)]
+    return Result(tuple(chains[:_GIVEN]))
 
 
 def _effect(ins: Any) -> int:

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from ..errors import SourceLine
-from ..guards.names import By, Name, Path, Same, follow, is_generator, look, shown
+from ..guards.names import By, Name, Path, Same, follow, is_buffer, is_generator, look, shown
 
 Counts = Counter[tuple[int, str]]
 """How often ``+=`` has moved an attribute, by object and name."""
@@ -56,7 +56,9 @@ CONTENT: Path = ((By.SLOT, "cell_contents"),)
 
 def in_cell(value: Any) -> Any:
     """The look at what a variable holds: a container is that one, whatever is in it."""
-    return Same(value) if is_generator(value) else look(value, deep=False, level=1)
+    if is_generator(value) or is_buffer(value):
+        return Same(value)
+    return look(value, deep=False, level=1)
 
 
 def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:

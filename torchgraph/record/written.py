@@ -76,6 +76,8 @@ class Refilled:
     """A container without tensors, and all containers in it."""
 
     container: Any
+    name: Name | None = None
+    """That leads to it, or to one like it."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -84,8 +86,9 @@ class Refilled:
 
     def write(self, value: Any, call: Call) -> None:
         """As `Place.write`."""
+        now = self.container if self.name is None else follow(self.name.owner(), self.name.path)
         for kind, held, parts in value:
-            kind.refill(held, parts)
+            kind.refill(now if held is self.container else held, parts)
 
 
 @dataclass(frozen=True)
