@@ -56,6 +56,8 @@ class Run(NamedTuple):
     told: list[Warning]
     served: int
     """The calls that programs have served."""
+    last: bool
+    """Whether a program has served the last call."""
 
     def until(self, number: int) -> Run:
         """The calls before this one."""
@@ -71,6 +73,8 @@ class Case(NamedTuple):
     fails: type[Exception] | None
     tolerance: float = 0.0
     """How far numbers may be from eager's; 0 stands for the same bits."""
+    serves: bool = False
+    """Whether a program has to serve the last call."""
 
     def check(self) -> None:
         """Raises AssertionError where this form is neither eager nor refused as it should be."""
@@ -86,6 +90,7 @@ class Case(NamedTuple):
         found = perform(self.make, self.form)
         _check_same(expected, found, self.tolerance)
         assert found.served or any(isinstance(one, WORDS) for one in found.told), found.told
+        assert found.last or not self.serves, found.told
 
 
 def eager(play: Play) -> Callable[..., Any]:
@@ -135,10 +140,11 @@ def perform(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         play, served = make(), counters.replays
-        called, outcomes, results = form(play), [], []
+        called, outcomes, results, last = form(play), [], [], served
         for number, args in enumerate(play.calls):
             play.before.get(number, lambda: None)()
             before, result, raised = world(play, args), None, None
+            last = counters.replays
             try:
                 result = play.around(partial(called, *args))
             except (Exception, KeyboardInterrupt) as error:
@@ -149,7 +155,8 @@ def perform(
             if until and isinstance(raised, until):
                 break
     kept = [dict(leaves(result, "result", grads=False)) for result in results]
-    return Run(outcomes, kept, [one.message for one in told], counters.replays - served)
+    words, now = [one.message for one in told], counters.replays
+    return Run(outcomes, kept, words, now - served, now > last)
 
 
 def _seed() -> None:
@@ -284,6 +291,7 @@ class Cases(list[Any]):
         fails: type[Exception] | None = None,
         fault: str | dict[str, str] | None = None,
         forms: str = "step graph",
+        serves: bool = False,
     ) -> Any:
         """Decorator of the function that makes the play.
 
@@ -292,12 +300,14 @@ class Cases(list[Any]):
             fails: the error that a later call raises where eager raises its own.
             fault: of torchgraph, known and not yet mended; in all forms, or by form.
             forms: "step", "graph", or both.
+            serves: a program has to serve the last call.
         """
         if make is None:
-            return partial(self, refused=refused, fails=fails, fault=fault, forms=forms)
+            given = {"refused": refused, "fails": fails, "fault": fault}
+            return partial(self, **given, forms=forms, serves=serves)
         for form in forms.split():
             why = fault.get(form) if isinstance(fault, dict) else fault
             marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
-            case = Case(make, {"step": step, "graph": graph}[form], refused, fails)
+            case = Case(make, {"step": step, "graph": graph}[form], refused, fails, serves=serves)
             self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
         return make

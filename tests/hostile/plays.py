@@ -136,6 +136,19 @@ def reads(read: Callable[[], Any], change: Callable[[], Any]) -> Play:
     return Play(lambda x: x * read(), before={5: change}, calls=singles(10))
 
 
+def moves(
+    step: Callable[..., Any], *watched: Any, number: int = 14, **between: Callable[[], Any]
+) -> Play:
+    """``before7=...`` is done before call 7."""
+    before = {int(name.removeprefix("before")): change for name, change in between.items()}
+    return Play(step, watched, before, singles(number))
+
+
+def setting(holder: Any, name: str, value: Any) -> Callable[[], None]:
+    """What puts a value into an attribute."""
+    return lambda: setattr(holder, name, value)
+
+
 def module_of(source: str) -> types.ModuleType:
     """A module made of text, as a user's own file is."""
     made = types.ModuleType("settings_of_the_user")

@@ -7,7 +7,6 @@ import contextlib
 import copy
 import heapq
 import pickle
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,22 +15,9 @@ import torch
 from torch import nn
 
 from tests.hostile.kit import Cases
-from tests.hostile.plays import Play, by_hand, net, sgd, singles
+from tests.hostile.plays import Play, by_hand, moves, net, setting, sgd, singles
 
 case = Cases()
-
-
-def moves(
-    step: Callable[..., Any], *watched: Any, number: int = 14, **between: Callable[[], Any]
-) -> Play:
-    """``before7=...`` is done before call 7."""
-    before = {int(name.removeprefix("before")): change for name, change in between.items()}
-    return Play(step, watched, before, singles(number))
-
-
-def setting(holder: Any, name: str, value: Any) -> Callable[[], None]:
-    """What puts a value into an attribute."""
-    return lambda: setattr(holder, name, value)
 
 
 # --- numbers --------------------------------------------------------------------------------------

@@ -1,0 +1,249 @@
+"""Tensors that a step looks at as objects, swaps or puts into containers, and does not read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.hostile.kit import Cases
+from tests.hostile.plays import Play, moves, setting
+
+case = Cases()
+
+
+def looks(look: Any, first: Any, *changes: Any) -> Play:
+    """``x * look(tensor)``; the changes are values, or functions of the tensor there."""
+    held = SimpleNamespace(t=first)
+
+    def change(one):
+        held.t = one if one is None or isinstance(one, (torch.Tensor, int)) else one(held.t)
+
+    def changed(one):
+        return lambda: change(one)
+
+    before = {5 + 3 * number: changed(one) for number, one in enumerate(changes)}
+    calls = [(torch.randn(5, 4),) for _ in range(8 + 3 * len(changes))]
+    return Play(lambda x: x * look(held.t), [held], before, calls)
+
+
+# --- what is asked of a tensor that the loop replaces ---------------------------------------------
+
+
+@case(forms="step", serves=True)
+def whether_there_is_one():
+    return looks(lambda t: 1 if t is None else 2, torch.ones(3), None, torch.zeros(3), 4)
+
+
+@case(forms="step", serves=True)
+def whether_it_is_a_parameter():
+    given = nn.Parameter(torch.ones(3))
+    return looks(lambda t: 1 + isinstance(t, nn.Parameter), torch.ones(3), given, torch.ones(3))
+
+
+@case(forms="step", serves=True)
+def its_shape():
+    return looks(lambda t: t.shape[0], torch.ones(3), torch.ones(4), torch.ones(3))
+
+
+@case(forms="step", serves=True)
+def its_dtype():
+    return looks(
+        lambda t: 10 if t.dtype is torch.float64 else 1, torch.ones(3), torch.ones(3).double()
+    )
+
+
+@case(forms="step", serves=True)
+def its_number_of_dimensions():
+    return looks(lambda t: t.dim() + 1, torch.ones(3), torch.ones(3, 2), torch.tensor(1.0))
+
+
+@case(forms="step", serves=True)
+def its_length():
+    return looks(len, torch.ones(3), torch.ones(4), torch.ones(3, 7))
+
+
+@case(forms="step", serves=True)
+def whether_it_needs_a_gradient():
+    return looks(
+        lambda t: 1 + t.requires_grad, torch.ones(3), lambda t: t.requires_grad_(), torch.ones(3)
+    )
+
+
+@case(forms="step", serves=True)
+def whether_it_is_contiguous():
+    return looks(lambda t: 1 + t.is_contiguous(), torch.ones(3, 2), lambda t: t.t_(), torch.ones(3))
+
+
+@case(forms="step", serves=True)
+def the_shape_of_what_its_data_is_set_to():
+    def change(t):
+        t.data = torch.ones(7)
+        return t
+
+    return looks(lambda t: t.shape[0], torch.ones(3), change, torch.ones(3))
+
+
+@case(forms="step", serves=True)
+def an_attribute_of_its_own():
+    def tagged(k):
+        made = torch.ones(3)
+        made.k = k
+        return made
+
+    return looks(lambda t: t.k, tagged(1), tagged(2), tagged(3))
+
+
+# --- what is asked of a tensor that the step keeps ------------------------------------------------
+
+
+def keeps(same: Any) -> Play:
+    """The last batch is added where it is like this one; two sizes come in runs."""
+    held = SimpleNamespace(last=torch.zeros(1))
+
+    def step(x):
+        found = x + held.last if same(held.last, x) else x
+        held.last = x * 1
+        return found.sum()
+
+    pattern = [0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0]
+    return Play(step, [held], calls=[(torch.randn(2 + more),) for more in pattern])
+
+
+@case(forms="step", serves=True)
+def the_shape_of_the_last_batch():
+    return keeps(lambda last, x: last.shape == x.shape)
+
+
+@case(forms="step", serves=True)
+def the_length_of_the_last_batch():
+    return keeps(lambda last, x: len(last) == len(x))
+
+
+@case(forms="step", serves=True)
+def the_size_of_the_last_batch_in_a_list():
+    held = [torch.zeros(1)]
+
+    def step(x):
+        found = x + held[0] if held[0].size(0) == x.size(0) else x
+        held[0] = x * 1
+        return found.sum()
+
+    pattern = [0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0]
+    return Play(step, held, calls=[(torch.randn(2 + more),) for more in pattern])
+
+
+# --- swaps ----------------------------------------------------------------------------------------
+
+
+@case(forms="step")
+def two_tensors_of_a_list_that_change_places():
+    held = [torch.zeros(1), torch.ones(1)]
+
+    def step(x):
+        held[0], held[1] = held[1], held[0]
+        return x * 2
+
+    return moves(step, held, before7=held.reverse)
+
+
+@case(forms="step")
+def two_attributes_and_two_entries_that_change_places():
+    held = SimpleNamespace(p=torch.zeros(1), q=torch.ones(1))
+    table = {"a": torch.zeros(1), "b": torch.ones(1)}
+
+    def step(x):
+        held.p, held.q = held.q, held.p
+        table["a"], table["b"] = table["b"], table["a"]
+        return x * 2
+
+    return moves(step, held, table, before7=setting(held, "p", torch.ones(1) * 5))
+
+
+@case(forms="step")
+def two_names_that_lead_to_one_tensor_at_times():
+    held, weight = SimpleNamespace(a=torch.ones(1)), torch.ones(1)
+
+    def step(x):
+        weight.add_(1)
+        return x + held.a * weight
+
+    def put(n):
+        return lambda: setattr(held, "a", weight if n in (6, 9) else torch.tensor([float(n)]))
+
+    between = {f"before{n}": put(n) for n in range(14)}
+    return moves(step, held, weight, **between)
+
+
+# --- containers of tensors that the loop replaces -------------------------------------------------
+
+
+@case(forms="step", serves=True)
+def containers_that_the_loop_replaces():
+    held = SimpleNamespace(t={"q": torch.zeros(1)}, s=[torch.zeros(1)])
+
+    def step(x):
+        held.t["q"] = held.t["q"] + x.sum()
+        held.s[0] = x * 3
+        return x + 1
+
+    def put():
+        held.t, held.s = {"q": torch.ones(1)}, list(held.s)
+
+    return moves(step, held, number=16, before7=put, before10=put)
+
+
+@case(forms="step", serves=True)
+def a_dict_in_a_dict_that_the_loop_replaces():
+    held = SimpleNamespace(n={"a": {"b": torch.zeros(1)}})
+
+    def step(x):
+        held.n["a"]["b"] = x * 4
+        return x + 1
+
+    def put():
+        held.n["a"] = {"b": torch.zeros(1)}
+
+    return moves(step, held, number=16, before7=put, before10=put)
+
+
+@case(forms="step", fault="a ConfirmWarning: the program comes to other results than eager")
+def containers_of_three_kinds_that_the_loop_replaces():
+    held = SimpleNamespace(t={"q": torch.zeros(1)}, s=[torch.zeros(1)], n={"a": {"b": None}})
+
+    def step(x):
+        held.t["q"] = held.t["q"] + x.sum()
+        held.s[0] = x * 3
+        held.n["a"]["b"] = x * 4
+        return x + 1
+
+    def put():
+        held.t, held.s, held.n["a"] = {"q": torch.ones(1)}, list(held.s), {"b": torch.zeros(1)}
+
+    return moves(step, held, number=16, before7=put, before10=put)
+
+
+@case(forms="step")
+def a_list_that_the_loop_replaces_after_two_calls():
+    held = SimpleNamespace(k=[torch.zeros(1), torch.ones(1)], q=torch.zeros(1))
+
+    def step(x):
+        found = x * 1
+        held.k[0] = held.k[0] + x
+        if x > 0:
+            found = found + held.q
+        return found
+
+    def put():
+        held.k = [torch.ones(1), torch.zeros(1)]
+
+    calls = [(torch.full((1,), float(n - 5)),) for n in range(16)]
+    return Play(step, [held], {3: put}, calls)
+
+
+@pytest.mark.parametrize("case", case)
+def test_looked_at(case):
+    case.check()
