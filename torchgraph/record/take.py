@@ -83,6 +83,7 @@ def take(
         taking.heard = not taking.refused(strict) and heard
         return taking.run()
     finally:
+        vars(taking._recorder.memory).clear()
         vars(taking).clear()  # it knows itself, and would keep the batch until a collection
 
 
