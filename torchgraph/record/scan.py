@@ -49,6 +49,8 @@ _COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
 _GIVEN = 6
 """Of so many arguments of a call a result may be an item."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
+_ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
+"""Until Python 3.10: how deep the value on the top is put."""
 _MOVES_ON = frozenset({"INPLACE_ADD", "INPLACE_SUBTRACT"})
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
@@ -158,16 +160,27 @@ class _Scan:
             self._stack.append(Constant(ins.argval))
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
             self._attribute(ins)
-        elif name in ("COPY", "DUP_TOP"):
-            self._stack.append(self._peek(ins.arg or 1))
-        elif name == "SWAP":
-            self._swap(ins.arg)
         elif name == "FOR_ITER":
             iterated = self._peek(1)
             known = isinstance(iterated, Iterated)
             self._stack.append(Result((iterated.chain.then(True, EACH),)) if known else None)
         elif name in ("PUSH_NULL", "LOAD_CLOSURE"):
             self._stack.append(None)
+        else:
+            return self._moves(ins)
+        return True
+
+    def _moves(self, ins: Any) -> bool:
+        """Run an instruction that copies values on the stack or changes their order."""
+        name = ins.opname
+        if name in ("COPY", "DUP_TOP"):
+            self._stack.append(self._peek(ins.arg or 1))
+        elif name == "SWAP":
+            self._swap(ins.arg)
+        elif name in _ROTATED or name == "ROT_N":
+            self._rotate(_ROTATED.get(name, ins.arg))
+        elif name == "DUP_TOP_TWO":
+            self._stack += [self._peek(2), self._peek(1)]
         else:
             return False
         return True
@@ -304,6 +317,12 @@ class _Scan:
 
     def _pop(self) -> Any:
         return self._stack.pop() if self._stack else None
+
+    def _rotate(self, depth: int) -> None:
+        top = self._pop()
+        for _ in range(max(depth - 1 - len(self._stack), 0)):
+            self._stack.insert(0, None)
+        self._stack.insert(len(self._stack) - depth + 1, top)
 
     def _swap(self, depth: int) -> None:
         missing = depth - len(self._stack)
