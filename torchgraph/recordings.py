@@ -211,7 +211,7 @@ class Recordings:
             if known.others == 2 and apart.kind is Kind.VALUE:
                 self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
-        idles = known.idle >= 2 * max(size, _PATIENCE)
+        idles = _idles(lesson)
         if idles and (why := self._cache.why_not(lesson.key)):
             self._stay_eager(known, f"none of its programs serves a later call: {why}")
             known.wait()
@@ -340,8 +340,7 @@ class Recordings:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
         self._stay_eager(known, *apart.reason())
-        served_by_none = known.idle >= 2 * max(lesson.options.cache_size, _PATIENCE)
-        if apart.kind is Kind.VALUE or (apart.kind is Kind.ASSIGNED and served_by_none):
+        if apart.kind is Kind.VALUE or (apart.kind is Kind.ASSIGNED and _idles(lesson)):
             known.wait()
         elif apart.kind is Kind.ASSIGNED or apart.never_settles:
             known.until = apart.read  # unless it stops at a number
@@ -370,6 +369,11 @@ class Recordings:
         written += [one for key, (_, one) in outcome.repeated.items() if key not in repeated]
         if written:
             warn_written(written)
+
+
+def _idles(lesson: Lesson) -> bool:
+    """True where programs are made again and again, and none of them serves."""
+    return lesson.known.idle >= 2 * max(lesson.options.cache_size, _PATIENCE)
 
 
 def _words(error: Exception) -> str:

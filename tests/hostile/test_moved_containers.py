@@ -195,7 +195,7 @@ def a_tuple_that_is_bound_again():
 
 @case(forms="step", serves=True)
 def a_named_tuple_that_is_replaced():
-    kind = namedtuple("kind", "a b")  # noqa: PYI024
+    kind = namedtuple("kind", "a b")  # noqa: PYI024 - what people still write
     held = SimpleNamespace(k=kind(1, 2))
 
     def step(x):

@@ -112,6 +112,7 @@ def a_loop_over_objects_on_one_line():
     held = [SimpleNamespace(k=1), SimpleNamespace(k=2)]
 
     def step(x):
+        # One line is the case.
         for one in held: one.k = other(one.k)  # noqa: E701  # fmt: skip
         return x * held[0].k + 10 * held[1].k
 
@@ -204,7 +205,7 @@ def an_attribute_whose_name_is_in_a_variable():
 
 @case(forms="step", serves=True)
 def a_container_that_a_function_returns():
-    def table(known=[1]):  # noqa: B006
+    def table(known=[1]):  # noqa: B006 - that is the case
         return known
 
     def put(value):

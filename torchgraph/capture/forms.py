@@ -45,7 +45,7 @@ def value_of(mode: FakeTensorMode, op: Any, args: Any, kwargs: dict[str, Any]) -
 
 def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
     """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
-    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]
+    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]  # an overload
     pairs = list(zip(mine, other, strict=False))[len(node.args) :]
     return [
         old.default_value

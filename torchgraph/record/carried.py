@@ -228,7 +228,7 @@ class Carried:
         for holder, before in self._contents:
             behind = _put_behind(before, holder) if isinstance(before, dict) else ()
             if behind and isinstance(holder, dict):
-                yield Assigned(Behind("", holder), Fixed(behind, behind))
+                yield Assigned(Behind(holder), Fixed(behind, behind))
 
     def _is_rewritten(self, holder: Any) -> bool:
         """True for a long list of tensors in which more has changed than its end."""

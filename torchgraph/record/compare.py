@@ -43,9 +43,6 @@ class Reason(NamedTuple):
     kind: type[EagerWarning] = EagerWarning
 
 
-_MOVED = AttributeReadAndWritten
-
-
 class Difference(NamedTuple):
     """The first thing that is not the same."""
 
@@ -90,7 +87,9 @@ class Difference(NamedTuple):
         if self.kind in (Kind.STRUCTURE, Kind.STATE):
             why = f"it is not the same from call to call, {what}{at}"
             if self.cause:
-                return Reason(f"{why}; it moves what it reads: {self.cause}", "", _MOVED)
+                return Reason(
+                    f"{why}; it moves what it reads: {self.cause}", "", AttributeReadAndWritten
+                )
             return Reason(why)
         if self.kind is Kind.ASSIGNED:
             fix = (
@@ -101,7 +100,7 @@ class Difference(NamedTuple):
         if self.kind is Kind.VALUE:
             why = f"{what}{at}, again and again: compute with the tensor, or return it"
             return Reason(why, f"a value{at}")
-        kind = _MOVED if self.kind is Kind.ATTRIBUTE else MovingConstant
+        kind = AttributeReadAndWritten if self.kind is Kind.ATTRIBUTE else MovingConstant
         return Reason(f"from call to call, {what}{at}", "", kind)
 
 

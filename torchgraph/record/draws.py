@@ -19,8 +19,8 @@ import torch
 from .. import effects
 from .._listening import not_listening
 from .._torch import OpOverload
-from ..errors import NoProgram, RandomStateTouched
-from .generators import ELSEWHERE
+from ..errors import RandomStateTouched
+from .generators import ELSEWHERE, Recorder
 from .tape import Entry, Ref
 from .threads import OtherThreads
 from .trail import Trail
@@ -38,7 +38,7 @@ class _Draw:
     copies: tuple[Any, ...]
 
 
-class Writer(Protocol):
+class Writer(Recorder, Protocol):
     """The recorder, as far as draws need it."""
 
     tape: Any
@@ -49,17 +49,11 @@ class Writer(Protocol):
     def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an op of which only what it overwrites is kept."""
 
-    def give_up(self, why: str, *, passing: bool = False) -> None:
-        """No program can hold the step."""
-
     def outs(self, out: Any) -> Any:
         """The values of results."""
 
     def index(self, tensor: torch.Tensor) -> int:
         """The value of a tensor."""
-
-    def refuse(self, error: NoProgram) -> None:
-        """No program can hold the step: raise it, or go on without it."""
 
 
 class Draws:

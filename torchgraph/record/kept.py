@@ -70,7 +70,6 @@ class Appended:
 class Behind:
     """The last places of a dict, in its order."""
 
-    name: str
     holder: dict[Any, Any]
 
     @property

@@ -47,7 +47,7 @@ _CALLS = {
 _INSIDE = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
 _COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
 _GIVEN = 6
-"""Of so many arguments of a call a result may be an item."""
+"""So many places are followed that the result of one call may come from."""
 _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FROM_ITER"})
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 """Until Python 3.10: how deep the value on the top is put."""
