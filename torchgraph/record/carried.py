@@ -12,13 +12,15 @@ import torch
 
 from ..capture.step import Leaf
 from ..discovery import Entries
-from ..guards.names import Name, Same, is_container
+from ..guards.looks import Same, is_container
+from ..guards.names import Name
 from ..program import Role
 from ..structure import Apart, Unfit, key_of
 from .host import Assigned, Fixed, OutputTree
 from .kept import (
     Appended,
     Behind,
+    Bounded,
     Entry,
     Item,
     Pair,
@@ -164,9 +166,9 @@ class Carried:
                 root, spot = Part(place, position), where(tensor)
                 leaf = parts.setdefault(spot, Leaf(name, Role.INPUT, root, ("value",), tensor))
                 if spot in arguments:
-                    self.together.append((root, arguments[spot]))
+                    self.together.append(Pair(root, arguments[spot]))
                 elif leaf.root is not root:
-                    self.together.append((root, leaf.root))
+                    self.together.append(Pair(root, leaf.root))
         bound = {}
         for known in self._rebound:
             there = Rebound(known)
@@ -212,7 +214,7 @@ class Carried:
                     continue
             try:
                 old = id(now) in self._objects
-                tree = Fixed(now, Same(now)) if old else _tree(now, partial(slot, to.name))
+                tree = Fixed(now, Same(now)) if old else tree_of(now, partial(slot, to.name))
                 found.append(Assigned(to, tree))
             except Unfit as unfit:
                 return [], f"{place.name} {unfit.what}"
@@ -240,13 +242,22 @@ class Carried:
         return _new(before, holder) == 0 and not _same_items(before, now)
 
     @property
-    def entry(self) -> tuple[Entry, ...]:
+    def entry(self) -> tuple[Entry | Bounded, ...]:
         """Of places that the step gives something else: what it does may go by what was there."""
-        return tuple(
+        entries = [
             Entry(place, described(before))
             for place, before, _ in self._changes()
             if not (isinstance(place.holder, _GROWING) and self._appended(place))
-        )
+        ]
+        return (*entries, *self._bounded())
+
+    def _bounded(self) -> Iterator[Bounded]:
+        for _, holder in self._containers:
+            if isinstance(holder, deque) and holder.maxlen is not None:
+                before = self._lists[id(holder)]
+                new = _new(before, holder)
+                if new:
+                    yield Bounded(holder, new, len(before) + new - len(holder))
 
     def _appended(self, place: Item) -> Appended | None:
         """The end of its list, where the step has appended to it; None where it has not."""
@@ -299,7 +310,7 @@ def _once(containers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return list(found.values())
 
 
-def _tree(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
+def tree_of(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
     """``value`` as a replay makes it. Raises Unfit."""
     if isinstance(value, torch.Tensor):
         return slot(value)

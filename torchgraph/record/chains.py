@@ -24,9 +24,10 @@ class Use(enum.IntEnum):
     COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
     STORED = -1  # it is replaced
     NAMED = 0  # kept under a name, or called
-    ITEMS = 1  # its elements are looked at, one by one
-    WHOLE = 2  # anything
-    INSIDE = 3  # its attributes are read, whatever they are
+    COMPARED = 1  # it is asked which object it is: ``is``
+    ITEMS = 2  # its elements are looked at, one by one
+    WHOLE = 3  # anything
+    INSIDE = 4  # its attributes are read, whatever they are
 
 
 class Each(enum.Enum):

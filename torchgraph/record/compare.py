@@ -12,7 +12,7 @@ import torch
 from .._torch import storage_id
 from ..errors import AttributeReadAndWritten, EagerWarning, MovingConstant, SourceLine
 from ..guards import Name, Read, same_value
-from ..guards.names import Never, is_number
+from ..guards.looks import Never, Same, is_number
 from ..program import Role
 from ..structure import NOTHING
 from ..values import flat
@@ -92,10 +92,14 @@ class Difference(NamedTuple):
                 )
             return Reason(why)
         if self.kind is Kind.ASSIGNED:
+            found = self.read.found if isinstance(self.read, Name) else None
+            filled = isinstance(found, tuple) and not is_number(found)
+            assigned = "changed" if filled else "assigned anew"
             fix = (
-                "pass it as an argument, a number as a tensor, or write it into a tensor that stays"
+                "pass it as an argument, a number as a tensor, what it decides as a flag, "
+                "or write it into a tensor that stays"
             )
-            why = f"{what}, assigned anew between calls, until it stays as it is: {fix}"
+            why = f"{what}, {assigned} between calls, until it stays as it is: {fix}"
             return Reason(why, self._path)
         if self.kind is Kind.VALUE:
             why = f"{what}{at}, again and again: compute with the tensor, or return it"
@@ -184,8 +188,19 @@ def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
         kind = Kind.ATTRIBUTE if known.moved or name.moved else Kind.ASSIGNED
         what = f"{name.shown} was {known.value} and is {name.value}"
         if known.value == name.value:
-            what = f"{name.shown} is another {name.value.removeprefix('a ')} than before"
+            what = _told_apart(known, name)
         yield Difference(kind, what, name.where, name)
+
+
+def _told_apart(known: Name, name: Name) -> str:
+    """Of two objects, or contents, that have the same words."""
+    kind = name.value.removeprefix("a ")
+    if isinstance(known.found, Same) or isinstance(name.found, Same):
+        return f"{name.shown} is another {kind} than before"
+    before, now = (one.found[-1] if isinstance(one.found, tuple) else () for one in (known, name))
+    if isinstance(before, tuple) and isinstance(now, tuple) and len(before) != len(now):
+        return f"the {kind} {name.shown} held {len(before)} and holds {len(now)}"
+    return f"the {kind} {name.shown} holds something else than before"
 
 
 def _iterators(old: Outcome, new: Outcome) -> Iterator[Difference]:

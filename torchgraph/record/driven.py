@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,10 @@ from ..capture.step import Leaf, Step
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
+from ..structure import Unfit
 from .amp import Autocast
 from .carried import Carried
-from .host import Action, ArgumentSlot, Host, OutputSlot, meta_of
+from .host import Action, ArgumentSlot, Assigned, Host, OutputSlot, meta_of
 from .leftovers import Leftovers
 from .nested import map_nested
 from .numbers import Numbers
@@ -100,12 +101,14 @@ class Driven:
         known: Sequence[Leaf],
         outputs: list[tuple[OutputSpec, Any]],
         tensors: list[torch.Tensor],
+        attached: Callable[[Callable[..., Any]], Iterable[Assigned]],
     ) -> Host:
         """What comes besides the program; what it returns for that joins outputs and tensors.
 
         Args:
             free: tensors from outside; those that the step replaces become arguments.
             known: all inputs.
+            attached: what the step has put on arguments, by where a tensor comes from.
         """
         left, users = self._leftovers, len(tensors)
         own = {id(leaf) for leaf, _ in free}
@@ -137,6 +140,10 @@ class Driven:
             why = f"{shared} lies in the memory of another tensor after the step"
         if left.on_argument:
             why = f"{left.on_argument} comes with a gradient"
+        try:
+            carried += attached(source)
+        except Unfit as unfit:
+            why = f"what it puts on an argument {unfit.what}"
         if why:
             self._recorder.give_up(why)
             return Host()

@@ -19,18 +19,8 @@ import torch
 from ..discovery import Entries
 from ..errors import NoProgram
 from ..guards import ABSENT
-from ..guards.names import (
-    By,
-    Drawn,
-    Name,
-    Never,
-    Path,
-    Same,
-    follow,
-    is_buffer,
-    is_container,
-    look,
-)
+from ..guards.looks import Aspect, Drawn, Never, Same, is_buffer, is_container, is_number, look
+from ..guards.names import By, Name, Path, follow
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
 from .host import Assigned, Fixed, modes
@@ -40,6 +30,7 @@ from .touched import Counts, Touched
 from .watch import AttributeWatch, Change, is_own
 from .written import (
     Attribute,
+    Counter,
     Moved,
     Named,
     Overwritten,
@@ -128,6 +119,7 @@ class Exits:
             exits.repeated[place.key] = (assigned, count.change)
         for one in sorted(_as_wholes(touched), key=lambda one: not one.read):
             exits._add(one, carried)
+            exits._compare(one)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
         exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
@@ -145,7 +137,7 @@ class Exits:
         for name in self.names:
             other = guarded.get(name.found) if carried.takes(name) else None
             if other is not None and isinstance(name.found, Same):
-                self.together.append((Given(name), Given(other)))
+                self.together.append(Pair(Given(name), Given(other)))
 
     def sees_to(self, holder: Any, key: Any) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
@@ -168,7 +160,7 @@ class Exits:
         name = one.name
         owner = name.owner()
         if not name.moved:
-            self._unmoved(name, carried)
+            self._unmoved(one, carried)
             return
         if isinstance(owner, ModuleType) and is_library(owner.__name__):
             return  # our own patch, while the step was recorded
@@ -189,10 +181,20 @@ class Exits:
         else:
             self._plain(one, value)
 
-    def _unmoved(self, name: Name, carried: Carried) -> None:
+    def _compare(self, one: Touched) -> None:
+        """``x is self.last``: whether an argument is what lies there, or not."""
+        name, found = one.name, one.name.found
+        if one.compared and isinstance(found, Same):
+            for argument, number in self._arguments.items():
+                self.together.append(Pair(Given(name), number, id(found()) == argument))
+
+    def _unmoved(self, one: Touched, carried: Carried) -> None:
+        name = one.name
+        if one.counted and not one.read and is_number(name.found):
+            return  # moved on by nothing, or not in this call
         position = self._arguments.get(id(follow(name.owner(), name.path)))
         if position is not None:
-            self.together.append((Given(name), position))
+            self.together.append(Pair(Given(name), position))
         guarded = position is None and not carried.takes(name)
         self.names.append(replace(name, guarded=guarded))
 
@@ -203,6 +205,9 @@ class Exits:
         repeated = repetition(one, value)
         if repeated is not None:
             self.repeated[repeated.place.key] = (repeated, change)
+            if isinstance(repeated.place, Counter):
+                kind = replace(name, found=name.found[0], aspect=Aspect.KIND, moved=False)
+                self.names.append(kind)
             self._see_to(one, value)
         elif not (_is_carried(one, value, carried) or self.sees_to(value, None)):
             self.changes.append(change)
@@ -213,7 +218,7 @@ class Exits:
         if inside and name.path:
             self.names.append(_the_same(one))
         if (one.read and inside) or (one.read and _was_tensor(one)):
-            self.names.append(replace(name, found=one.alike, shape_only=True))
+            self.names.append(replace(name, found=one.alike, aspect=Aspect.LIKENESS))
         elif one.read:
             self.names.append(replace(name, guarded=False))
         if _is_carried(one, value, carried):
@@ -237,7 +242,7 @@ class Exits:
             buffer = Overwritten(value)
             self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
         elif one.container is value is not None:
-            parts = list(mutable_parts(value))
+            parts = [part for part in mutable_parts(value) if not _was_in(part[1], name.found)]
             place = Refilled(value, name if name.path else None)
             if len(parts) > 1:  # with others in it, whose names are not known
                 self.names.append(_the_same(one))
@@ -282,6 +287,13 @@ def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
     ]
 
 
+def _was_in(value: Any, found: Any) -> bool:
+    """True for an object that lay in the container before: names lead to what is in it."""
+    if isinstance(found, tuple):
+        return any(_was_in(value, one) for one in found)
+    return isinstance(found, Same) and found() is value
+
+
 def _replaced_around(one: Touched, wholes: Mapping[Any, Touched]) -> Any:
     """Where a container lay that another one has taken the place of; None for none."""
     owner, path = one.name.owner(), one.name.path
@@ -290,10 +302,22 @@ def _replaced_around(one: Touched, wholes: Mapping[Any, Touched]) -> Any:
         if path[length][0] is not By.ITEM or _has_tensors(value):
             continue
         around = wholes.get(place)
-        replaced = around is not None and around.name.moved and around.container is not value
-        if replaced or isinstance(value, tuple):
+        if isinstance(value, tuple) or (around is not None and _is_rearranged(around, value)):
             return place
     return None
+
+
+def _is_rearranged(one: Touched, now: Any) -> bool:
+    """True where another container has come, or what it holds lies at other places of it."""
+    if not one.name.moved or one.container is not now:
+        return one.name.moved
+    if isinstance(now, deque) and now.maxlen is not None:
+        return True
+    before = one.name.found
+    if not isinstance(now, (list, deque)) or not isinstance(before, tuple):
+        return False
+    items = look(now)[1]
+    return len(before[1]) != len(items) and items[: len(before[1])] != before[1]
 
 
 def _place(one: Touched) -> tuple[int, Any]:
@@ -302,7 +326,7 @@ def _place(one: Touched) -> tuple[int, Any]:
 
 def _the_same(one: Touched) -> Name:
     """The name of a container that the step fills: it has to be that one again."""
-    return replace(one.name, found=Same(one.container), moved=False, same_object=True)
+    return replace(one.name, found=Same(one.container), moved=False, aspect=Aspect.IDENTITY)
 
 
 def _is_place(name: Name) -> bool:
@@ -321,7 +345,7 @@ def _ways(name: Name, carried: Carried) -> Iterator[Name]:
     for length in range(1, len(name.path)):
         value, path = follow(owner, name.path[:length]), name.path[:length]
         if isinstance(value, (dict, list, deque)) and not carried.replaces(*_at(owner, path)):
-            yield replace(name, path=path, found=Same(value), moved=False, same_object=True)
+            yield replace(name, path=path, found=Same(value), moved=False, aspect=Aspect.IDENTITY)
 
 
 def _at(owner: Any, path: Path) -> tuple[Any, Any]:

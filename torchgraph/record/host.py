@@ -18,7 +18,7 @@ from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
 from ..structure import Together
-from .kept import Pair, are_together
+from .kept import Pair
 from .nested import map_nested
 
 
@@ -133,6 +133,23 @@ class Trained:
 
 
 @dataclass(frozen=True)
+class OnArgument:
+    """An attribute of an argument that is a tensor."""
+
+    position: int
+    name: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("attribute", self.position, self.name)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        setattr(call.tensors[self.position], self.name, value)
+
+
+@dataclass(frozen=True)
 class Modes:
     """Whether modules train or evaluate."""
 
@@ -213,7 +230,7 @@ class Host:
         gradients = [tuple(map(id, each)) for each in (self.absent, self.present)]
         entry = [one.key for one in self.entry]
         read = [(leaf.fqn, meta) for leaf, meta in self.read]
-        together = [(a.key, b if isinstance(b, int) else b.key) for a, b in self.together]
+        together = [pair.key for pair in self.together]
         stepped = tuple(map(id, self.stepped))
         return actions, assigned, gradients, entry, read, together, self.moved, stepped
 
@@ -230,13 +247,13 @@ class Host:
         return {leaf.fqn: _read(leaf) for leaf, _ in self.read}
 
     def extended(self, call: Call, found: Mapping[str, Any] | None = None) -> Call:
-        """``call`` with what the program takes from places: ``found``, or what is there now.
+        """``call`` with what the program takes from places: ``found`` at its start, or now.
 
         Raises:
             ValueMoved: it is not like what the step met there.
         """
-        if not all(are_together(pair, call.tensors) for pair in self.together):
-            raise ValueMoved("", "", other="one tensor is two now")
+        if found is None and not all(pair.fits(call.tensors) for pair in self.together):
+            raise ValueMoved("", "", other="one tensor is two now, or two are one")
         if not self.read:
             return call
         found = self.found() if found is None else found

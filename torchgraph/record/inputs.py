@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 
 from .._listening import not_listening
 from ..capture.inputs import Call, paths
 from ..capture.step import Leaf, Step
+from ..guards.looks import own
 from ..program import Role
 from ..structure import Contents
+from .carried import tree_of
 from .driven import Driven
-from .host import Assigned, Fixed, Trained
+from .host import Assigned, Fixed, OnArgument, Trained
 from .recorder import Recorder
 
 
@@ -37,6 +41,8 @@ class Inputs:
         self._arguments: list[tuple[Leaf, int]] = []
         self._trained: list[bool] = []
         """Of each argument, whether it came as one that requires a gradient."""
+        self._attributes: list[dict[str, Any]] = []
+        """That arguments came with."""
         self.free: list[tuple[Leaf, int]] = []
         """What is read by reference, and gradients that were there."""
 
@@ -49,6 +55,7 @@ class Inputs:
             self._arguments.append((leaf, self._recorder.memory.argument(tensor)))
             self._driven.add(leaf)
             self._trained.append(tensor.requires_grad)
+            self._attributes.append(dict(own(tensor)))
 
     def changed(self) -> list[Assigned]:
         """What ``requires_grad_()`` in the step has made of arguments."""
@@ -58,6 +65,15 @@ class Inputs:
             for number, (before, now) in enumerate(zip(self._trained, flags, strict=True))
             if now is not before
         ]
+
+    def attached(self, slot: Callable[[str, torch.Tensor], Any]) -> Iterator[Assigned]:
+        """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
+        for position, (leaf, _) in enumerate(self._arguments):
+            before = self._attributes[position]
+            for name, now in own(leaf.value).items():
+                if name not in before or before[name] is not now:
+                    to = f"{leaf.fqn}.{name}"
+                    yield Assigned(OnArgument(position, name), tree_of(now, partial(slot, to)))
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""

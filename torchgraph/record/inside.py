@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._torch import storage_id
-from ..guards.names import Same, is_container
+from ..guards.looks import Same, is_container
 from ..structure import Unfit, mutable_parts
 from .watch import is_plain
 

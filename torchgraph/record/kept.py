@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .._torch import storage_id
 from ..aliasing import has_strides
 from ..capture.inputs import Call
-from ..guards.names import Name, Same, follow
+from ..guards.looks import Same
+from ..guards.names import Name, follow
 from ..structure import Unfit, key_of, tensors_in
 
 
@@ -103,6 +105,25 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Bounded:
+    """A deque that drops as many as it did then, when as many are appended."""
+
+    holder: deque[Any]
+    appended: int
+    dropped: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return (id(self.holder), self.appended, self.dropped)
+
+    def fits(self) -> bool:
+        """True when it does."""
+        length, most = len(self.holder) + self.appended, self.holder.maxlen
+        return most is not None and max(length - most, 0) == self.dropped
+
+
+@dataclass(frozen=True)
 class Part:
     """The n-th tensor of what lies at a place, as the container of a leaf."""
 
@@ -142,18 +163,28 @@ class Given(Rebound):
         return follow(self.name.owner(), self.name.path)
 
 
-Pair = tuple[Part | Rebound, "int | Part | Rebound"]
-"""Two places that held one tensor; a number stands for an argument of the call."""
+class Pair(NamedTuple):
+    """Two places that held one tensor, or two; a number stands for an argument of the call."""
 
+    one: Part | Rebound
+    other: int | Part | Rebound
+    together: bool = True
 
-def are_together(pair: Pair, arguments: Sequence[torch.Tensor]) -> bool:
-    """True when they hold one tensor now."""
-    one, other = pair
-    try:
-        tensors = one["value"], arguments[other] if isinstance(other, int) else other["value"]
-    except (KeyError, IndexError, TypeError, ValueError):
-        return False
-    return all(isinstance(t, torch.Tensor) for t in tensors) and len(set(map(where, tensors))) == 1
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        other = self.other if isinstance(self.other, int) else self.other.key
+        return self.one.key, other, self.together
+
+    def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
+        """True when they do so now."""
+        one, other = self.one, self.other
+        try:
+            tensors = one["value"], arguments[other] if isinstance(other, int) else other["value"]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return not self.together
+        there = all(isinstance(tensor, torch.Tensor) for tensor in tensors)
+        return self.together is (there and len(set(map(where, tensors))) == 1)
 
 
 def is_plain_tensor(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,18 +19,18 @@ from ..aliasing import has_strides
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
-from ..guards.names import (
-    Name,
+from ..guards.looks import (
+    Aspect,
     Never,
-    Path,
     Same,
     alike,
-    follow,
     is_buffer,
     is_container,
+    laid_out,
     look,
     shown,
 )
+from ..guards.names import By, Name, Path, follow
 from ..program import Role
 from .chains import Use
 from .inside import containers_within, lies_in
@@ -82,6 +83,10 @@ class Ledger:
         self._outer: set[Any] = set()
         self._old: set[int] = set()
         self._cells: dict[Any, Cell] = {}
+        self._lengths: set[Any] = set()
+        """Lists of which the step reads what it has put there, by its number."""
+        self._compared: dict[int, Any] = {}
+        """By identity, tensors and containers of which the step asks which object they are."""
 
     def cell(self, name: str, value: Any) -> Cell:
         """The variable of a function around, by what it holds."""
@@ -100,9 +105,16 @@ class Ledger:
         for item in _held_by(value) if depth else ():
             self.mark(item, depth - 1)
 
+    def compare(self, value: Any) -> None:
+        """The step asks whether this is another object."""
+        if is_container(value) or isinstance(value, torch.Tensor):
+            self._compared[id(value)] = value
+
     def add(self, meeting: Meeting, source: Source) -> Any:
         """Something is read, or about to be written, that lies there; gives its key."""
         use = meeting.use
+        if isinstance(meeting.value, torch.Tensor):
+            source = self._as_before(meeting.value, source)
         key = (id(source.owner), source.path, meeting.deep)
         if key not in self._names:
             self._meet(key, meeting, source)
@@ -154,10 +166,13 @@ class Ledger:
         found, words = _look(value, meeting.use, deep=meeting.deep), shown(value)
         name = Name(meeting.text, lambda: None, path, meeting.deep, found, words, meeting.where)
         self._names[key] = (owner if _is_held(owner) else Same(owner), name)
-        for around in self._moved_around(owner, path):
+        for around, replaced in self._moved_around(owner, path, value):
             self._own.add(key)  # it is what the step has made of what is around it
-            if not (isinstance(value, torch.Tensor) or self._is_appended(around, path)):
+            if not (replaced or isinstance(value, torch.Tensor) or self._is_appended(around, path)):
                 self._reads.add(around)
+            key_in = path[len(around[1])][1]
+            if type(key_in) is int and key_in >= 0:
+                self._lengths.add(around)
         unchanging = isinstance(value, (tuple, frozenset))
         if is_buffer(value) or (is_container(value) and not unchanging):
             self._containers[key] = value
@@ -166,13 +181,41 @@ class Ledger:
         if is_container(value) or isinstance(value, torch.Tensor):
             self._alike[key] = alike(value)
 
-    def _moved_around(self, owner: Any, path: Path) -> Iterator[Any]:
-        """Containers on the way that the step has changed since it met them."""
+    def _moved_around(self, owner: Any, path: Path, value: Any) -> Iterator[tuple[Any, bool]]:
+        """Containers on the way that the step has changed since it met them, or replaced."""
         for length in range(1, len(path)):
             key = (id(owner), path[:length], True)
             container = self._containers.get(key)
-            if container is not None and look(container) != self._names[key][1].found:
-                yield key
+            if container is None:
+                continue
+            replaced = self._follow(owner, path[:length], container) is not container
+            before = self._names[key][1].found
+            if isinstance(value, torch.Tensor) and _lay_at(path[length:], before, value):
+                continue
+            if replaced or look(container) != before:
+                yield key, replaced
+
+    def _follow(self, owner: Any, path: Path, container: Any) -> Any:
+        """What lies there; in a variable of a function around, from the container in it on."""
+        if not isinstance(owner, Cell):
+            return follow(owner, path)
+        held = self._containers.get((id(owner), path[:1], True))
+        return container if held is None else follow(held, path[1:])
+
+    def _as_before(self, tensor: torch.Tensor, source: Source) -> Source:
+        """Where in a list that the step has changed since then a tensor lay before."""
+        around = (id(source.owner), source.path[:-1], True)
+        container, item = self._containers.get(around), look(tensor)
+        if not isinstance(container, (list, deque)):
+            return source
+        before = self._names[around][1].found
+        if not isinstance(before, tuple) or not isinstance(before[1], tuple):
+            return source
+        if item not in before[1] or look(container) == before:
+            return source
+        place, key = before[1].index(item), source.path[-1][1]
+        place -= len(before[1]) if type(key) is int and key < 0 else 0
+        return source._replace(path=(*source.path[:-1], (By.ITEM, place)))
 
     def _is_appended(self, around: Any, path: Path) -> bool:
         """True for an item behind all that a list held when the step met it."""
@@ -241,7 +284,18 @@ class Ledger:
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
         kept = (_idle(one, met if one.outer else lasting) for one in touched)
-        return [one for one in kept if one is not None]
+        return [one for one in kept if one is not None] + list(self._more(touched))
+
+    def _more(self, touched: Iterable[Touched]) -> Iterator[Touched]:
+        """Names of what has to be that very object, or as long as it was."""
+        for one in touched:
+            value = follow(one.name.owner(), one.name.path)
+            if one.outer and one.length is not None:
+                name = replace(one.name, found=one.length, deep=False, aspect=Aspect.LENGTH)
+                yield one._replace(name=replace(name, moved=False), read=True, container=None)
+            if one.outer and not one.name.moved and id(value) in self._compared:
+                name = replace(one.name, found=Same(value), deep=False, aspect=Aspect.IDENTITY)
+                yield one._replace(name=name, container=None)
 
     def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
@@ -254,6 +308,7 @@ class Ledger:
 
     def _touch(self, key: Any, name: Name, owner: Any) -> Touched:
         value = follow(owner, name.path)
+        length = len(name.found[1]) if key in self._lengths else None
         moved = look(value, deep=name.deep) != name.found
         if moved and self._moves_about(key, value):
             name = replace(name, found=Never())
@@ -261,13 +316,22 @@ class Ledger:
         counted = key not in self._stored
         container = self._containers.get(key)
         read, outer, old = key in self._reads, key in self._outer, id(value) in self._old
-        return Touched(name, read, container, outer, counted, self._alike.get(key), old)
+        compared = isinstance(name.found, Same) and id(name.found()) in self._compared
+        like = self._alike.get(key)
+        return Touched(name, read, container, outer, counted, like, compared, length, old)
 
     def _moves_about(self, key: Any, value: Any) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""
         before = self._within.get(key, {})
         now = containers_within(value) if is_container(value) else {}
         return any(found in self._old and before.get(at) != found for at, found in now.items())
+
+
+def _lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
+    """True for a tensor that lay there in a list, as that was before."""
+    ((_, key), *further) = path
+    listed = isinstance(before, tuple) and isinstance(before[1], tuple) and type(key) is int
+    return not further and listed and 0 <= key < len(before[1]) and before[1][key] == look(tensor)
 
 
 def _held_by(value: Any) -> Iterable[Any]:
@@ -301,7 +365,7 @@ def _idle(one: Touched, inputs: set[int]) -> Touched | None:
         return one
     if not one.outer:
         return None
-    return one._replace(name=replace(one.name, found=one.alike, shape_only=True))
+    return one._replace(name=replace(one.name, found=laid_out(value), aspect=Aspect.LAYOUT))
 
 
 def _is_held(owner: Any) -> bool:

@@ -18,7 +18,8 @@ import torch
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
-from ..guards.names import By, Same, is_container, of_class
+from ..guards.looks import Same, is_container
+from ..guards.names import By, of_class
 from .chains import EACH, Chain, Line, Root, Step, Use
 from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, in_path, keyed, objects_in
@@ -148,6 +149,8 @@ class NameWatch:
         value = frame.f_locals.get(chain.name, ABSENT)
         if value is ABSENT:
             return
+        if use is Use.COMPARED and not chain.steps:
+            self._ledger.compare(value)
         sources: list[Source] = []
         if chain.root is Root.FREE and not self.frames.is_local(frame, chain.name):
             if chain.name == "__class__":
@@ -246,6 +249,8 @@ class NameWatch:
             self._inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
+        if use is Use.COMPARED:
+            self._ledger.compare(value)
         if id(value) in self._given or is_ours(value):
             return
         if is_container(value):
@@ -261,6 +266,8 @@ class NameWatch:
     def _class_of(self, chain: Chain, value: Any) -> None:
         """The class of a user's object, and its special methods: no name leads to them."""
         cls = type(value)
+        if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+            self._methods(value, lambda name: not name.startswith("__"))
         if is_library(cls.__module__) or isinstance(value, (torch.nn.Module, type)):
             return
         plain = of_class(cls, "__class__") is vars(object)["__class__"]
@@ -270,10 +277,15 @@ class NameWatch:
         if cls in self._classes:
             return
         self._classes.add(cls)
-        names = (name for one in cls.__mro__ for name in vars(one) if name.startswith("__"))
+        self._methods(cls, lambda name: name.startswith("__"))
+
+    def _methods(self, cls: type, called: Callable[[str], bool]) -> None:
+        """Of a class, those of the user's that no line of the user's calls by name."""
+        names = (name for one in cls.__mro__ for name in vars(one) if called(name))
         for name in dict.fromkeys(names):
             found = of_class(cls, name)
-            if isinstance(found, FunctionType) and not is_library(found.__module__):
+            function = found.__func__ if isinstance(found, staticmethod) else found
+            if isinstance(function, FunctionType) and not is_library(function.__module__):
                 source = Source(cls, ((By.CLASS, name),))
                 self._add(f"{cls.__qualname__}.{name}", found, source, Use.NAMED)
 
@@ -285,7 +297,7 @@ class NameWatch:
         elif not isinstance(value, tuple) and has_more_than_tensors(value):
             sources = [Source(value, ())]
         for source in sources if use is not Use.NAMED else ():
-            self._add(str(chain), value, source, use, deep=use is not Use.ITEMS)
+            self._add(str(chain), value, source, use, deep=use > Use.ITEMS or use < Use.NAMED)
             if use < Use.NAMED:
                 self._add(str(chain), value, source, use, deep=False)
         if use is Use.ITEMS and len(value) <= _PROBED:

@@ -13,7 +13,8 @@ from ..capture.inputs import hollow
 from ..capture.step import Leaf, Step
 from ..errors import UnsupportedOutput
 from ..guards import Alias, Found, Name
-from ..guards.names import Same, follow
+from ..guards.looks import Same
+from ..guards.names import follow
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
 from .exits import Stray

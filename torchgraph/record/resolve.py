@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from ..guards import ABSENT
-from ..guards.names import By, Path, follow, is_container, of_class, own
+from ..guards.looks import is_container, own
+from ..guards.names import By, Path, follow, of_class
 
 _HELD = ("_parameters", "_buffers", "_modules")
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)

@@ -102,7 +102,7 @@ def _once(chains: list[tuple[Chain, Use]]) -> list[tuple[Chain, Use]]:
     """Each chain with all that is done with it."""
     uses: dict[tuple[Any, ...], tuple[Chain, Use]] = {}
     for chain, use in chains:
-        key = (use < Use.NAMED, chain.mark)
+        key = (use < Use.NAMED, use is Use.COMPARED, chain.mark)
         known = uses.get(key)
         uses[key] = (chain, use if known is None else max(use, known[1]))
     return list(uses.values())
@@ -207,6 +207,7 @@ class _Scan:
             counted = name in _MOVES_ON or (name == "BINARY_OP" and ins.argrepr in ("+=", "-="))
             use = Use.NAMED if name in _KEPT else Use.WHOLE
             use = Use.INSIDE if name == "MATCH_CLASS" else use
+            yield from self._compared(name)
             first = self._peek(2)
             if counted and isinstance(first, Chain) and not first.steps:
                 yield first, Use.COUNTED  # a list that is also elsewhere
@@ -216,6 +217,14 @@ class _Scan:
             self._stack += [None] * effect
         if name in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"):
             self._stack.clear()
+
+    def _compared(self, name: str) -> Iterator[tuple[Chain, Use]]:
+        """What ``a is b`` and ``a in b`` ask for."""
+        one, other = self._peek(2), self._peek(1)
+        if name in ("IS_OP", "CONTAINS_OP") and not isinstance(other, Constant):
+            yield from _chains(one, Use.COMPARED)
+            if name == "IS_OP":
+                yield from _chains(other, Use.COMPARED)
 
     def _call(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
         """What is called is named; its arguments may be used in any way."""
@@ -241,6 +250,8 @@ class _Scan:
         held, key = values[1], values[2] if len(values) > 2 else None
         if name in _COPIES and called.root is Root.GLOBAL:
             return None, Use.INSIDE
+        if called == Chain(Root.GLOBAL, "id"):
+            return None, Use.COMPARED
         if name not in _INSIDE or called != Chain(Root.GLOBAL, name):
             return None, Use.WHOLE
         if not isinstance(held, (Chain, Result)):

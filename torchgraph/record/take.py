@@ -338,10 +338,10 @@ class _Taking:
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
-        host = Host()
+        host, inputs = Host(), self._inputs
         if self.driven and self.heard:
-            host = self.driven.host(self._inputs.free, self._inputs.leaves, outputs, tensors)
-        leaves = list(self._inputs)
+            host = self.driven.host(inputs.free, inputs.leaves, outputs, tensors, inputs.attached)
+        leaves = list(inputs)
         touched, counts = self._names.finish(leaves)
         watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
         exits = Exits.of(touched, counts, watch, carried, given, adopts=bool(self.driven))
@@ -369,7 +369,7 @@ class _Taking:
             skipped=self._update.skipped,
             rests=self._rests,
             driven=bool(self.driven),
-            host=host.plus([*exits.assigned.values(), *self._inputs.changed()], exits.together),
+            host=host.plus([*exits.assigned.values(), *inputs.changed()], exits.together),
             extra=tensors[len(values) :],
             adopted=self.driven.own.unknown,
             repeated=exits.repeated,

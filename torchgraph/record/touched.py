@@ -8,7 +8,8 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from ..errors import SourceLine
-from ..guards.names import By, Name, Path, Same, follow, is_buffer, is_generator, look, shown
+from ..guards.looks import Same, is_buffer, is_generator, look, shown
+from ..guards.names import By, Name, Path, follow
 
 Counts = Counter[tuple[int, str]]
 """How often ``+=`` has moved an attribute, by object and name."""
@@ -27,6 +28,10 @@ class Touched(NamedTuple):
     """It was only moved on: ``x += 1``."""
     alike: Any = None
     """The look at what a tensor or a container was like."""
+    compared: bool = False
+    """The step asks which object lay there first."""
+    length: int | None = None
+    """How much a list held first, where that says what an item is that the step reads."""
     same_object: bool = False
     """What lies there now was there before, here or elsewhere."""
 

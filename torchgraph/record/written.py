@@ -10,7 +10,8 @@ from typing import Any
 
 from ..capture.inputs import Call
 from ..guards import ABSENT
-from ..guards.names import By, Name, Path, Same, follow, is_container, look, own
+from ..guards.looks import Same, is_container, look, own
+from ..guards.names import By, Name, Path, follow
 from ..structure import Unfit, key_of, map_tensors
 from .host import Assigned, Fixed
 from .touched import Touched

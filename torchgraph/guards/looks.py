@@ -1,0 +1,209 @@
+"""What a value of Python's is compared by: equal looks are equal values."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import random
+import threading
+import weakref
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, NamedTuple
+
+import torch
+
+from .checks import ABSENT
+
+_PLAIN = frozenset(
+    {
+        *(bool, int, str, bytes, type(None), range, slice, type(...), type(NotImplemented)),
+        *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+    }
+)
+UNCHANGING = _PLAIN | {float, complex, frozenset, MethodType}
+MOST, DEEPEST, _BYTES = 1024, 8, 1 << 16
+"""Elements of a container, levels of containers and bytes of an array that are compared."""
+_CACHED = type(functools.lru_cache(len))
+
+
+def is_container(value: Any) -> bool:
+    """True for what holds values under keys or in an order, and runs no code to do so."""
+    return isinstance(value, (dict, list, tuple, set, frozenset, deque))
+
+
+def is_buffer(value: Any) -> bool:
+    """True for an array of NumPy's or Python's, and other bytes that are written in place."""
+    kind = type(value)
+    array_like = hasattr(kind, "tobytes") and hasattr(kind, "shape")
+    return kind in (bytearray, array) or (array_like and hasattr(kind, "__setitem__"))
+
+
+def own(holder: Any) -> Any:
+    """The object's own attributes; none where it has no dict."""
+    if isinstance(holder, threading.local):  # one for each thread
+        return holder.__dict__
+    try:
+        return object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return {}
+
+
+class Same:
+    """Equal for the same object, which it does not keep alive where it can be helped."""
+
+    __slots__ = ("_get", "_hash")
+
+    def __init__(self, value: Any) -> None:
+        self._hash = id(value)
+        try:
+            self._get: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._get = lambda: value
+
+    def __call__(self) -> Any:
+        """The object; None when it is gone."""
+        return self._get()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self() is other() is not None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
+    """Equal for the same object, or an equal number, string, small array or container of such.
+
+    ``deep``: so are containers in containers; else they are the same ones.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind in (float, complex):
+        return kind, repr(value)  # 0.0 equals -0.0, and NaN nothing
+    if is_container(value):
+        inside = level < DEEPEST and (deep or level == 0 or isinstance(value, tuple))
+        return _contents(value, deep, level) if inside else Same(value)
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, value.keywords)
+        return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
+    if isinstance(value, MethodType):
+        return kind, Same(value.__self__), Same(value.__func__)
+    if kind is _CACHED:
+        found = value.cache_info()
+        return kind, Same(value), found.misses, found.currsize
+    if kind in (bytearray, array):
+        return kind, len(value), bytes(memoryview(value).cast("B")[:_BYTES])
+    if is_generator(value):
+        return Drawn(kind, repr(_state(value)))
+    if isinstance(value, torch.Tensor) or not (hasattr(kind, "tobytes") and hasattr(kind, "shape")):
+        return Same(value)
+    return _array(value)
+
+
+class Drawn(NamedTuple):
+    """The look at a random generator: when it has drawn, it is another."""
+
+    kind: type
+    state: str
+
+
+def is_generator(value: Any) -> bool:
+    """True for a random generator of Python's or NumPy's."""
+    numpy = type(value).__module__.startswith("numpy.random")
+    return isinstance(value, random.Random) or (numpy and _state(value) is not None)
+
+
+def _state(value: Any) -> Any:
+    if isinstance(value, random.Random):
+        return value.getstate()
+    bits = getattr(value, "bit_generator", None)  # of a Generator
+    return bits.state if bits is not None else getattr(value, "get_state", lambda: None)()
+
+
+def _contents(value: Any, deep: bool, level: int) -> Any:
+    kind = type(value)
+    if len(value) > MOST:
+        return kind, len(value)
+    if isinstance(value, dict):
+        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has its order
+        items = [look(v, deep=deep, level=level + 1) for v in base.values(value)]
+        return kind, tuple(map(look, base.keys(value))), tuple(items)
+    found = (look(item, deep=deep, level=level + 1) for item in value)
+    return kind, frozenset(found) if isinstance(value, (set, frozenset)) else tuple(found)
+
+
+def _array(value: Any) -> Any:
+    """Of NumPy, an array or a number."""
+    if value.nbytes > _BYTES or value.dtype.hasobject:
+        return Same(value)
+    return type(value), value.dtype.str, value.shape, value.tobytes()
+
+
+def is_number(found: Any) -> bool:
+    """True for the look at a number, a string, or nothing at all."""
+    return isinstance(found, tuple) and found[0] in (bool, int, float, complex, str, type(None))
+
+
+class Never:
+    """The look at what no two calls find alike: an iterator that gives its next."""
+
+
+def alike(value: Any, level: int = 0) -> Any:
+    """A look in which tensors are equal that differ in their elements alone."""
+    if isinstance(value, torch.Tensor):
+        trained = value.is_leaf and value.requires_grad
+        shape = None if value.is_nested else tuple(value.shape)
+        layout = (shape, value.dtype, value.device, value.layout)
+        return type(value), *layout, trained, look(own(value), deep=False)
+    if not is_container(value) or len(value) > MOST or level >= DEEPEST:
+        return look(value, level=level)
+    if isinstance(value, dict):
+        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+        items = tuple(alike(item, level + 1) for item in base.values(value))
+        return type(value), tuple(map(look, base.keys(value))), items
+    found = (alike(item, level + 1) for item in value)
+    unordered = isinstance(value, (set, frozenset))
+    return type(value), frozenset(found) if unordered else tuple(found)
+
+
+def laid_out(value: Any) -> Any:
+    """The same, and how a tensor lies in memory and what hangs on it."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return alike(value)
+    lies = (value.stride(), value.storage_offset(), value.is_conj(), value.is_neg())
+    gradient = not value.is_leaf or value.grad is not None
+    return alike(value), lies, value.requires_grad, value.is_leaf, gradient
+
+
+class Aspect(enum.Enum):
+    """What of a value counts."""
+
+    CONTENT = "content"
+    LIKENESS = "likeness"  # of tensors, their shapes and types: the step carries them
+    LAYOUT = "layout"  # of a tensor, all but its elements: the step asks for no more
+    IDENTITY = "identity"  # of a container, that it is this one
+    KIND = "kind"  # the type: the step moves it on
+    LENGTH = "length"  # of a list: the step reads what it has appended, counted from the front
+
+
+LOOKS: dict[Aspect, Callable[[Any], Any]] = {
+    Aspect.CONTENT: look,
+    Aspect.LIKENESS: alike,
+    Aspect.LAYOUT: laid_out,
+    Aspect.IDENTITY: Same,
+    Aspect.KIND: type,
+    Aspect.LENGTH: lambda value: len(value) if is_container(value) else None,
+}
+
+
+def shown(value: Any) -> str:
+    """A value in words: no code of the user's runs for it, and nothing is kept alive."""
+    if type(value) in _PLAIN or type(value) in (float, complex) or isinstance(value, enum.Enum):
+        return f"{value!r:.60}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
+    return "nothing" if value is ABSENT else f"a {type(value).__qualname__}"
