@@ -15,27 +15,39 @@ from typing import Any
 
 import torch
 
-from ._torch import OpOverload
+from ._torch import OpOverload, composite
 
 Listener = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 """Called instead of each op, with what it is called with; returns what it returns."""
 
+WHOLE = (torch.ops.aten.one_hot.default,)
+"""Ops that are calls of others, heard before: on the CPU they read values to check them alone."""
 _KEY = torch._C._dispatch_key_parse("Fake")
 _KEYS = torch._C.DispatchKeySet(_KEY)
 _running = threading.local()
 
 
 @functools.cache
-def _kernel() -> torch.library.Library:
+def _kernels() -> tuple[torch.library.Library, ...]:
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
-    return library
+    whole = torch.library.Library("aten", "IMPL")
+    for op in WHOLE:
+        whole.impl(op, functools.partial(_whole, op), "AutogradCPU")
+    return library, whole
+
+
+def _whole(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """A composite op: heard as one where somebody listens, else what it is without us."""
+    if is_listening():
+        return _running.listener(op, args, kwargs)
+    return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Call ``listener`` instead of every op that this thread, or its backward pass, dispatches."""
-    _kernel()
+    _kernels()
     outer = getattr(_running, "listener", None)
     _running.listener = listener
     try:
