@@ -28,13 +28,18 @@ _running = threading.local()
 
 
 @functools.cache
-def _kernels() -> tuple[torch.library.Library, ...]:
+def _kernels() -> list[torch.library.Library]:
+    """What hears, for as long as the process lives."""
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
-    whole = torch.library.Library("aten", "IMPL")
+    own = torch.library.Library("aten", "IMPL")
     for op in WHOLE:
-        whole.impl(op, functools.partial(_whole, op), "AutogradCPU")
-    return library, whole
+        own.impl(op, functools.partial(_whole, op), "AutogradCPU")
+    if not _hears_subclasses():
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.startswith("aten::"):
+                own.impl(name, functools.partial(_named, name), "Fake")
+    return [library, own]
 
 
 def _whole(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -44,10 +49,38 @@ def _whole(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
 
 
+def _named(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _running.listener(_overload(name), args, kwargs)
+
+
+@functools.cache
+def _overload(name: str) -> OpOverload:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
+
+
+class _Other(torch.Tensor):
+    """A tensor with a dispatch of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+def _hears_subclasses() -> bool:
+    """False where torch lets no Python hear an op on such a tensor but by the name of the op."""
+    probe = torch.Tensor._make_wrapper_subclass(_Other, (0,))
+    with _heard_by(lambda op, args, kwargs: torch.empty(0)):
+        try:
+            torch.neg(probe)
+        except RuntimeError:  # an assertion of torch 2.11's
+            return False
+    return True
+
+
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Call ``listener`` instead of every op that this thread, or its backward pass, dispatches."""
-    _kernels()
+def _heard_by(listener: Listener) -> Iterator[None]:
     outer = getattr(_running, "listener", None)
     _running.listener = listener
     try:
@@ -55,6 +88,12 @@ def listening(listener: Listener) -> Iterator[None]:
             yield
     finally:
         _running.listener = outer
+
+
+def listening(listener: Listener) -> AbstractContextManager[None]:
+    """Call ``listener`` instead of every op that this thread, or its backward pass, dispatches."""
+    _kernels()
+    return _heard_by(listener)
 
 
 def not_listening() -> AbstractContextManager[None]:

@@ -64,6 +64,11 @@ def _holds(condition: torch.Tensor, *message: str) -> None:
     torch.equal(condition != 0, torch.ones_like(condition, dtype=torch.bool))
 
 
+_refusing: Callable[..., torch.Tensor] = composite(
+    aten.one_hot.default, "CompositeImplicitAutograd"
+)
+
+
 def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Whether all classes fit is one condition; where they do not, eager says so."""
     if classes.dtype is torch.int64 and classes.numel() and classes.device.type == "cpu":
@@ -71,7 +76,7 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         if bool(((classes >= 0) & (classes < count)).all()):
             made = classes.new_zeros((*classes.shape, count))
             return made.scatter_(-1, classes.unsqueeze(-1), 1)
-    return composite(aten.one_hot.default, "CompositeImplicitAutograd")(classes, num_classes)
+    return _refusing(classes, num_classes)
 
 
 _CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
