@@ -21,9 +21,10 @@ from .errors import (
     TensorAttribute,
 )
 from .proxy import proxy_of, unwrap
+from .structure import Itself
 
 
-class ModuleHolder:
+class ModuleHolder(Itself):
     """Base of Graph: holds modules as attributes, like `nn.Module`, and hands out their proxies.
 
     While `build` runs, it hands out the modules themselves.

@@ -102,7 +102,11 @@ class Difference(NamedTuple):
             why = f"{what}, {assigned} between calls, until it stays as it is: {fix}"
             return Reason(why, self._path)
         if self.kind is Kind.VALUE:
-            why = f"{what}{at}, again and again: compute with the tensor, or return it"
+            sized = self.where is not None and "one_hot(" in self.where.text
+            fix = (
+                "give one_hot its num_classes" if sized else "compute with the tensor, or return it"
+            )
+            why = f"{what}{at}, again and again: {fix}"
             return Reason(why, f"a value{at}")
         kind = AttributeReadAndWritten if self.kind is Kind.ATTRIBUTE else MovingConstant
         return Reason(f"from call to call, {what}{at}", "", kind)

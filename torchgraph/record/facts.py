@@ -22,6 +22,10 @@ _READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
     aten._pack_padded_sequence.default: (1,),
 }
 """Ops whose kernels read what a CPU tensor holds to decide about more than their results."""
+_READS_FOR: dict[OpOverload, tuple[tuple[int, int], ...]] = {
+    aten.convolution_backward.default: ((1, 1), (2, 0)),
+}
+"""(position, which result it is read for): where that is not wanted, its shape is all."""
 _BY_MASK = frozenset({"aten::index", "aten::_unsafe_index"})
 _EMPTY = re.compile(r"aten::(new_)?empty")
 _BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)|torchgraph::(bernoulli|normal)$")
@@ -49,6 +53,8 @@ class Facts(NamedTuple):
     """They do where it is indexed by a mask."""
     of_users: bool
     """It is none of torch's: it may draw and say nothing."""
+    reads_for: tuple[tuple[int, int], ...]
+    """(position, number in ``output_mask``) of what is read for one of its results alone."""
     reads_values: tuple[int, ...]
     """Positions of what its kernel looks at to decide about more than its results."""
 
@@ -88,6 +94,7 @@ def facts(op: OpOverload) -> Facts:
         sized_by_data=torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES,
         sized_by_mask=schema.name in _BY_MASK,
         of_users=effects.of_users(op) and not effects.of_target(op).random,
+        reads_for=_READS_FOR.get(op, ()),
         reads_values=_READS_VALUES.get(op, ()),
     )
 

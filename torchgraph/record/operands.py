@@ -27,6 +27,15 @@ def written(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
         yield from tensors(args[position] if position < len(args) else kwargs.get(name))
 
 
+def read(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Those that a call reads or writes, but for what is there for its shape alone."""
+    if not known.reads_for:
+        return tensors((args, kwargs))
+    mask = kwargs["output_mask"] if "output_mask" in kwargs else args[-1]
+    unread = [position for position, result in known.reads_for if not mask[result]]
+    return tensors(([arg for at, arg in enumerate(args) if at not in unread], kwargs))
+
+
 def device(args: tuple[Any, ...]) -> str:
     """The kind of device that the first of them is on."""
     return next((arg.device.type for arg in args if isinstance(arg, torch.Tensor)), "cpu")

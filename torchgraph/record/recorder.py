@@ -185,7 +185,7 @@ class Recorder:
 
     def _look_for_strange_data(self, known: Facts, args: Any, kwargs: Any) -> None:
         written = {id(tensor) for tensor in operands.written(known, args, kwargs)}
-        for tensor in operands.tensors((args, kwargs)):
+        for tensor in operands.read(known, args, kwargs):
             if not has_strides(tensor):
                 continue
             storage = self.memory.storage(tensor)

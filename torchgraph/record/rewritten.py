@@ -9,9 +9,10 @@ formula under `torch.func.functionalize`, a bit off eager's: the ops that its ea
 heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
 ``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
 value to Python, and autocast casts what the kernel of ``_trilinear`` calls: their ops are heard,
-too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does. oneDNN's LSTM rounds
-otherwise where gradients are off. Ops that only raise are looks at what they go by: where a program
-finds what eager refuses, eager is asked.
+too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does, and for ``one_hot``
+ops that ask whether the classes fit, not which the smallest is. oneDNN's LSTM rounds otherwise
+where gradients are off. Ops that only raise are looks at what they go by: where a program finds
+what eager refuses, eager is asked.
 """
 
 from __future__ import annotations
@@ -63,6 +64,21 @@ def _holds(condition: torch.Tensor, *message: str) -> None:
     torch.equal(condition != 0, torch.ones_like(condition, dtype=torch.bool))
 
 
+_refusing: Callable[..., torch.Tensor] = composite(
+    aten.one_hot.default, "CompositeImplicitAutograd"
+)
+
+
+def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Whether all classes fit is one condition; where they do not, eager says so."""
+    if classes.dtype is torch.int64 and classes.numel() and classes.device.type == "cpu":
+        count = int(classes.max()) + 1 if num_classes == -1 else num_classes
+        if bool(((classes >= 0) & (classes < count)).all()):
+            made = classes.new_zeros((*classes.shape, count))
+            return made.scatter_(-1, classes.unsqueeze(-1), 1)
+    return _refusing(classes, num_classes)
+
+
 _CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
 """Their kernels call ops that autocast casts."""
 _PARTS: dict[OpOverload, Callable[..., Any]] = {
@@ -83,6 +99,8 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
 
 def in_its_own_ops(op: OpOverload) -> Callable[..., Any]:
     """The body of a composite op: eager's, where Python has another beside it."""
+    if op is aten.one_hot.default:
+        return _one_hot
     key = "CompositeImplicitAutograd"
     return composite(op, key) if has_kernel_for(op.name(), key) else op.decompose
 

@@ -2,6 +2,7 @@
 
 from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Returned
 from .keys import Unfit as Unfit, key_of as key_of
+from .kinds import Itself as Itself
 from .tree import (
     Apart as Apart,
     Together as Together,

@@ -312,8 +312,14 @@ _BASES: dict[type, type[Kind]] = {
     types.SimpleNamespace: Kind,
     object: Kind,
 }
+
+
+class Itself:
+    """Base of classes of ours whose objects stand for themselves: nothing is looked for in one."""
+
+
 _BY_IDENTITY = (
-    *(type, types.ModuleType, types.FunctionType, enum.Enum, logging.Logger),
+    *(Itself, type, types.ModuleType, types.FunctionType, enum.Enum, logging.Logger),
     *(nn.Module, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
 )
 """One of these is the same or another one; what it holds is watched elsewhere, if at all."""

@@ -36,9 +36,10 @@ class Given(Node):
 
 @dataclass(frozen=True, slots=True)
 class Again(Node):
-    """The object that another node of the tree makes."""
+    """The object that another node of the tree makes, be it this one's turn first."""
 
     number: int
+    made: Made = field(compare=False, repr=False)
 
 
 @dataclass(eq=False, slots=True)
@@ -85,7 +86,7 @@ class Apart:
         self.known = known or {}
         self._unique = unique
         self._slots: dict[int, Slot] = {}
-        self._numbers: dict[int, int] = {}
+        self._made: dict[int, Made] = {}
 
     def root(self, value: Any, path: str) -> Any:
         """Take one more object apart; gives its node."""
@@ -106,11 +107,11 @@ class Apart:
         kind = kind_of(type(value))
         if kind is None:
             return value
-        if id(value) in self._numbers:
-            return Again(self._numbers[id(value)])
+        again = self._made.get(id(value))
+        if again is not None:
+            return Again(again.number, again)
         tree = self.tree
-        number = self._numbers[id(value)] = len(tree.objects)
-        made = Made(number, kind, [])
+        made = self._made[id(value)] = Made(len(tree.objects), kind, [])
         self.paths.append(path)
         self.paths.append(path)
         tree.objects.append((value, made))  # which keeps it, and its id, for as long as this takes
@@ -155,6 +156,8 @@ class Together:
         self._tensors, self._objects, self._given = tensors, objects, given
         self._originals = originals
         self._made: dict[int, Any] = {}
+        self._begun: set[int] = set()
+        """Objects whose parts are being made: in a cycle, one of them asks for the whole."""
         self._waiting: list[tuple[Made, Any]] = []
 
     def root(self, node: Any) -> Any:
@@ -176,22 +179,32 @@ class Together:
             return self._tensors[node.position]
         if type(node) is Given:
             return (self._given if node.is_tensor else self._objects)[node.number]
-        assert isinstance(node, (Again, Made))
+        node = node.made if type(node) is Again else node
+        assert isinstance(node, Made)
         if node.number in self._made:
             return self._made[node.number]
-        assert isinstance(node, Made)
         if node.held or (self._originals and node.original is not None):
             return self._as_it_is(node)
         if node.kind.mutable:
             made = node.kind.blank(node.parts)
             self._waiting.append((node, made))
         else:
+            made = self._at_once(node)
+        self._made[node.number] = made
+        return made
+
+    def _at_once(self, node: Made) -> Any:
+        """An object that cannot be filled later. Raises _Unmade where a part of it asks for it."""
+        if node.number in self._begun:
+            raise _Unmade
+        self._begun.add(node.number)
+        try:
             parts = [(step, self._of(part)) for step, part in node.parts]
             if node.kind.whole:
                 self._fill()
-            made = node.kind.make(parts)
-        self._made[node.number] = made
-        return made
+            return node.kind.make(parts)
+        finally:
+            self._begun.remove(node.number)
 
     def _as_it_is(self, node: Made) -> Any:
         """The original object; what is in it may be at other places too."""
@@ -202,19 +215,32 @@ class Together:
         return node.original
 
     def _fill(self) -> None:
-        """Fill what is still empty; last are those that hash their parts."""
+        """Fill what is still empty; last are those that hash their parts.
+
+        What holds an object that has just been begun stays empty until there is one.
+        """
         late: list[tuple[Made, Any, list[Part]]] = []
+        cyclic: list[tuple[Made, Any]] = []
         while self._waiting or late:
             if not self._waiting:
                 node, made, parts = late.pop()
                 node.kind.refill(made, parts)
                 continue
             node, made = self._waiting.pop(0)
-            parts = [(step, self._of(part)) for step, part in node.parts]
+            try:
+                parts = [(step, self._of(part)) for step, part in node.parts]
+            except _Unmade:
+                cyclic.append((node, made))
+                continue
             if node.kind.late:
                 late.append((node, made, parts))
             else:
                 node.kind.refill(made, parts)
+        self._waiting = cyclic
+
+
+class _Unmade(Exception):
+    """An object that is asked for has been begun, and is not there yet."""
 
 
 Maker = Callable[[Sequence[Any]], Any]
