@@ -12,7 +12,7 @@ from ..capture.step import Leaf, Step
 from ..program import Role
 from ..structure import Contents
 from .driven import Driven
-from .host import Assigned, Fixed, Trained
+from .host import Assigned, Fixed, Trained, Training
 from .recorder import Recorder
 
 
@@ -51,9 +51,12 @@ class Inputs:
             self._trained.append(tensor.requires_grad)
 
     def changed(self) -> list[Assigned]:
-        """What ``requires_grad_()`` in the step has made of arguments."""
+        """What ``requires_grad_()`` in the step has made of arguments and states."""
+        moved = self._step.flags.moved()
+        now = tuple(flag for _, flag in moved)
+        states = [Assigned(Training(tuple(t for t, _ in moved)), Fixed(now, now))] if moved else []
         flags = [leaf.value.requires_grad for leaf, _ in self._arguments]
-        return [
+        return states + [
             Assigned(Trained(number), Fixed(now, now))
             for number, (before, now) in enumerate(zip(self._trained, flags, strict=True))
             if now is not before
