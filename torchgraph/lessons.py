@@ -20,6 +20,10 @@ _FIRST_WAIT = 64
 """Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
 
+_WORTH = 4
+"""Calls that programs have to serve for each recording: it takes longer than eager does."""
+
+
 @dataclass(eq=False)
 class Draft:
     """A recording that waits to be confirmed."""
@@ -56,7 +60,9 @@ class Signature:
     until: Read | Name | None = None
     """An attribute or a name: once two calls in a row find it the same, they do so no more."""
     idle: int = 0
-    """Recordings in a row since a program last served."""
+    """Recordings since programs last served more than a few calls for each."""
+    served: bool = False
+    """By a program, at least once."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
     """Of each program, at the last recording."""
     _waits: int = 0
@@ -70,8 +76,9 @@ class Signature:
     def recorded(self) -> None:
         """Count a recording."""
         self.calls += 1
-        served = any(replay.runs > runs for replay, runs in self._runs.items())
-        self.idle = 0 if served else self.idle + 1
+        served = sum(replay.runs - runs for replay, runs in self._runs.items())
+        self.served = self.served or served > 0
+        self.idle = max(self.idle - served // _WORTH, 0) + 1
         self._runs.update({replay: replay.runs for replay in self._runs})
 
     def wait(self) -> None:
@@ -108,6 +115,8 @@ class Lesson:
     start: Start
     outcome: Outcome
     options: Options
+    why_not: str
+    """Why a program of its signature did not serve the call."""
 
     def draft(self, replay: Replay | None) -> Draft:
         """A recording of it, to be confirmed by another one."""

@@ -42,6 +42,7 @@ _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
 
 
+_NONE_SERVES = "none of its programs serves a later call"
 _STRANGERS = (
     "its arguments are others at each call: pass numbers and arrays that change as tensors "
     "(torch.from_numpy), and pad inputs to few shapes"
@@ -102,13 +103,14 @@ class Recordings:
             return self.alone(step, call, "an argument lies in the memory of a state")
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
+        why_not = self._cache.why_not(key)
         start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
         outcome = self._take(step, call, True, self.fallback.raises(options))
         self.fallback.count(outcome.serves, outcome.eager)
         known.recorded()
         if known.calls > 2:
             self.fallback.began()
-        return Taken(outcome, Lesson(key, known, doubted, call, start, outcome, options))
+        return Taken(outcome, Lesson(key, known, doubted, call, start, outcome, options, why_not))
 
     def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
         """Let a call whose arguments cannot be bound run in eager.
@@ -165,7 +167,7 @@ class Recordings:
         drafts = [*known.drafts, *lesson.doubted]
         found = [(draft, difference(draft.outcome, outcome)) for draft in drafts]
         for draft, apart in found:
-            if draft in lesson.doubted and apart is not None and apart.kind is not Kind.VALUE:
+            if draft in lesson.doubted and apart is not None and not apart.is_of_state:
                 self._drop(draft.replay)
                 known.dropped += 1
                 if known.dropped == _PATIENCE:
@@ -175,7 +177,9 @@ class Recordings:
         # Last are those of programs that serve already: none is made beside one.
         known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
         if not equal:
-            self._draft(lesson, found[0][1] if found else None)
+            others = [each for _, each in found if each is not None]
+            nearest = next((each for each in others if each.kind is not Kind.FLAG), None)
+            self._draft(lesson, nearest or next(iter(others), None))
         elif equal[-1].replay is not None:
             self._confirm(lesson, equal[-1], equal[-1].replay)
         elif outcome.relaid:
@@ -205,15 +209,16 @@ class Recordings:
         known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
         known.last = apart
         if apart is not None:
-            known.others += apart.kind is Kind.VALUE
-            known.restless += apart.kind is not Kind.VALUE
+            known.others += apart.is_of_state
+            known.restless += not apart.is_of_state
             known.restless_constants += apart.never_settles
             if known.others == 2 and apart.kind is Kind.VALUE:
                 self._warn_of_pointer(outcome, apart)
         restless = known.restless >= _PATIENCE or known.restless_constants >= 2
         idles = _idles(lesson)
-        if idles and (why := self._cache.why_not(lesson.key)):
-            self._stay_eager(known, f"none of its programs serves a later call: {why}")
+        if idles and (why := lesson.why_not):
+            serves = "its programs serve few later calls" if known.served else _NONE_SERVES
+            self._stay_eager(known, f"{serves}: {why}")
             known.wait()
             return
         if restless or known.others >= size or (idles and apart is not None):
@@ -340,7 +345,7 @@ class Recordings:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
         self._stay_eager(known, *apart.reason())
-        if apart.kind is Kind.VALUE or (apart.kind is Kind.ASSIGNED and _idles(lesson)):
+        if apart.is_of_state or (apart.kind is Kind.ASSIGNED and _idles(lesson)):
             known.wait()
         elif apart.kind is Kind.ASSIGNED or apart.never_settles:
             known.until = apart.read  # unless it stops at a number

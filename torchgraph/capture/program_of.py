@@ -58,6 +58,11 @@ def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Cap
     Raises:
         CaptureError and its kin: the step cannot be a static program.
     """
+    with outcome.step.flags.as_met():
+        return _program_of(outcome, options, split)
+
+
+def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Captured:
     counters.captures += 1
     step = outcome.step
     inputs = [leaf for leaf, _ in outcome.leaves]

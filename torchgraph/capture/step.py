@@ -20,6 +20,7 @@ from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, OwnState, Scripts, is_script, plain_key, shadows
 from ..program import ParameterGroup, Role
+from .flags import Flags
 
 Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
@@ -107,6 +108,8 @@ class Step:
     """True while a lazy module waits for its first call: then a tensor is none yet."""
     opaque: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
+    flags: Flags = field(default_factory=lambda: Flags(()))
+    """As the step found them."""
     _names: set[str] = field(default_factory=set)
 
     @classmethod
@@ -149,11 +152,12 @@ class Step:
             step._check_parameters(number, optimizer, owners)
             step._scan_optimizer(number, optimizer)
         step._scan_scaler(scaler)
+        step.flags = Flags((leaf.fqn, leaf.value) for _, leaf in step.tensors())
         return step
 
     def again(self, more: Sequence[torch.optim.Optimizer] = ()) -> Step:
-        """As things stand now, with ``more`` optimizers."""
-        return Step.scan(
+        """As things stand now, with ``more`` optimizers; `flags` stay as they were."""
+        found = Step.scan(
             self.roots,
             [*self.optimizers, *more],
             self.scaler,
@@ -162,6 +166,8 @@ class Step:
             containers=self.containers,
             rebound=self.rebound,
         )
+        found.flags = self.flags.before(found.flags)
+        return found
 
     @property
     def impossible(self) -> str:

@@ -8,7 +8,7 @@ very same does Python look again, accept it (an equal value) or say what changed
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,8 +48,13 @@ class Modules:
         roots: dict[str, Any] | None = None,
         hooked: Sequence[torch.Tensor] = (),
         classes: Sequence[type] = (),
+        names: Mapping[int, str] | None = None,
     ) -> None:
-        """``hooked``, ``classes``: tensors and classes besides those of the modules."""
+        """``hooked``, ``classes``: tensors and classes besides those of the modules.
+
+        ``names``: of the tensors, by their ids.
+        """
+        self._names = names or {}
         self._roots = {} if roots is None else roots
         self._scripts = Scripts(modules)
         plain = [module for module in modules if not is_script(module)]
@@ -60,7 +65,9 @@ class Modules:
         scripted = self._scripts.tensors
         state = [v for v in (*self._tensors.expected, *scripted, *more) if v is not None]
         self.tensors = list({id(tensor): tensor for tensor in state}.values())
-        with_hooks = {id(t): t for t in (*hooked, *self.tensors) if t.requires_grad}
+        # A parameter that is frozen now may train, and call its hooks, later in the step.
+        trained = (tensor for tensor in self.tensors if tensor.requires_grad)
+        with_hooks = {id(tensor): tensor for tensor in (*hooked, *trained)}
         self._hooks = Hooks(modules, list(with_hooks.values()))
         self._metadata = TensorMatch(self.tensors)
         self._spaces: list[Any] = list(map(vars, self.tensors))
@@ -81,7 +88,10 @@ class Modules:
         if not self._hooks.hold():
             return "a hook was added, removed or replaced"
         if not self._metadata.hold():
-            return "shape, strides, dtype, device or requires_grad of a parameter or buffer changed"
+            changed = self._metadata.changed()
+            if changed is None:
+                return "a parameter or buffer is another kind of tensor"
+            return f"{self._names.get(id(changed[0]), 'a parameter or buffer')}.{changed[1]}"
         if not (self._same_spaces() and self._marks.hold(same_value)):
             return "an attribute of a parameter or buffer changed"
         return ""
@@ -135,6 +145,7 @@ class Guards:
             roots=step.roots,
             hooked=parameters,
             classes=list(map(type, step.optimizers)),
+            names={id(leaf.value): leaf.fqn for _, leaf in step.tensors()},
         )
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
         self.optimizers = [OptimizerGuard(opt) for opt in step.optimizers]

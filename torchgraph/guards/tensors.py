@@ -20,6 +20,7 @@ class TensorMatch:
     """Type, dtype, device, shape, strides, requires_grad of many tensors, compared in C++."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors, self._expected = tensors, _metadata(tensors)
         plain = [tensor for tensor in tensors if has_layout(tensor)]
         others = [tensor for tensor in tensors if not has_layout(tensor)]
         self._plain, self._others = _checks(plain), _checks(others)
@@ -27,6 +28,16 @@ class TensorMatch:
     def hold(self) -> bool:
         """True when all are as they were."""
         return all(check(*tensors) for check, tensors in (*self._plain, *self._others))
+
+    def changed(self) -> tuple[torch.Tensor, str] | None:
+        """The first that is not, and what of it was what; None where that is not known."""
+        for tensor, was, now in zip(
+            self._tensors, self._expected, _metadata(self._tensors), strict=True
+        ):
+            for what, old, new in zip(_COMPARED, was, now, strict=True):
+                if old != new:
+                    return tensor, f"{what} was {_shown(old)} and is {_shown(new)}"
+        return None
 
     def compile(self, checks: Any, also: Callable[[], bool]) -> None:
         """Add this to the compiled checks, and ``also``, asked where a tensor lies elsewhere."""
@@ -87,6 +98,13 @@ class _Metadata:
 
     def hold(self, *tensors: torch.Tensor) -> bool:
         return _metadata(tensors) == self._expected
+
+
+_COMPARED = ("class", "dtype", "device", "shape", "strides", "requires_grad")
+
+
+def _shown(value: Any) -> str:
+    return str(tuple(value) if isinstance(value, torch.Size) else getattr(value, "__name__", value))
 
 
 def _metadata(tensors: Sequence[torch.Tensor]) -> list[Any]:

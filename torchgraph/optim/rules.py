@@ -28,8 +28,12 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adag
 _SLOT_MAKERS = ("step", "_init_group", "_first_slots", "_update")
 
 
-def refusal(optimizer: Optimizer) -> UnsupportedOptimizer | None:
-    """Why no static program can hold its step; None when nothing is known against it."""
+def refusal(optimizer: Optimizer, *, given: bool = False) -> UnsupportedOptimizer | None:
+    """Why no static program can hold its step; None when nothing is known against it.
+
+    ``given``: the user's code calls the step, with a closure if it takes one. How often that is
+    evaluated is seen in the recording.
+    """
     name = type(optimizer).__name__
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):
@@ -46,7 +50,7 @@ def refusal(optimizer: Optimizer) -> UnsupportedOptimizer | None:
             f"{name}(fused=True) with a grad_scale or a found_inf cannot be part of a program yet.",
             fix="leave fused=True out.",
         )
-    if needs_closure(optimizer):
+    if not given and needs_closure(optimizer):
         return UnsupportedOptimizer(
             f"{name}.step() needs a closure, which a program cannot call as often as it asks."
         )

@@ -31,6 +31,7 @@ class Kind(enum.Enum):
     ATTRIBUTE = "attribute"  # the step reads it and writes it
     ASSIGNED = "assigned"  # an attribute that the step only reads
     STATE = "state"  # a tensor in an attribute: it is carried from call to call
+    FLAG = "flag"  # other parameters train
     OUTPUT = "output"  # something returned that is no tensor
 
 
@@ -59,6 +60,11 @@ class Difference(NamedTuple):
         """True for an object that the step moves."""
         moved = self.kind is Kind.ATTRIBUTE
         return moved and isinstance(self.read, Name) and not is_number(self.read.found)
+
+    @property
+    def is_of_state(self) -> bool:
+        """True where each of several programs may serve: for a value, for what trains."""
+        return self.kind in (Kind.VALUE, Kind.FLAG)
 
     @property
     def never_settles(self) -> bool:
@@ -101,6 +107,9 @@ class Difference(NamedTuple):
             )
             why = f"{what}, {assigned} between calls, until it stays as it is: {fix}"
             return Reason(why, self._path)
+        if self.kind is Kind.FLAG:
+            fix = "let few sets of parameters train in turn, or multiply gradients by 0"
+            return Reason(f"{what} as it begins, again and again: {fix}", "requires_grad")
         if self.kind is Kind.VALUE:
             sized = self.where is not None and "one_hot(" in self.where.text
             fix = (
@@ -115,6 +124,7 @@ class Difference(NamedTuple):
 def difference(old: Outcome, new: Outcome) -> Difference | None:
     """What ``new`` did differently; None when both did the same."""
     for part in (
+        _flags,
         _inputs,
         _attributes,
         _assigned,
@@ -137,6 +147,11 @@ def _cause(old: Outcome, new: Outcome) -> str:
     moved = (one for part in (_attributes, _names) for one in part(old, new))
     first = next((one for one in moved if one.kind is Kind.ATTRIBUTE), None)
     return "" if first is None else f"{first.what} (at {first.where})"
+
+
+def _flags(old: Outcome, new: Outcome) -> Iterator[Difference]:
+    if what := new.step.flags.unlike(old.step.flags):
+        yield Difference(Kind.FLAG, what)
 
 
 def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:

@@ -150,6 +150,23 @@ class OnArgument:
 
 
 @dataclass(frozen=True)
+class Training:
+    """Which states of a step train."""
+
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("requires_grad", *map(id, self.tensors))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        for tensor, trains in zip(self.tensors, value, strict=True):
+            tensor.requires_grad_(trains)
+
+
+@dataclass(frozen=True)
 class Modes:
     """Whether modules train or evaluate."""
 

@@ -16,7 +16,7 @@ from ..program import Role
 from ..structure import Contents
 from .carried import tree_of
 from .driven import Driven
-from .host import Assigned, Fixed, OnArgument, Trained
+from .host import Assigned, Fixed, OnArgument, Trained, Training
 from .recorder import Recorder
 
 
@@ -58,9 +58,12 @@ class Inputs:
             self._attributes.append(dict(own(tensor)))
 
     def changed(self) -> list[Assigned]:
-        """What ``requires_grad_()`` in the step has made of arguments."""
+        """What ``requires_grad_()`` in the step has made of arguments and states."""
+        moved = self._step.flags.moved()
+        now = tuple(flag for _, flag in moved)
+        states = [Assigned(Training(tuple(t for t, _ in moved)), Fixed(now, now))] if moved else []
         flags = [leaf.value.requires_grad for leaf, _ in self._arguments]
-        return [
+        return states + [
             Assigned(Trained(number), Fixed(now, now))
             for number, (before, now) in enumerate(zip(self._trained, flags, strict=True))
             if now is not before

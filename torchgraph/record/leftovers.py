@@ -25,6 +25,8 @@ class Leftovers:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._parameters: dict[int, Leaf] = {}
+        self._trained: set[int] = set()
+        """Parameters that required a gradient as they were met."""
         self._found: dict[int, torch.Tensor | None] = {}
         """By the id of the parameter, the gradient that was there."""
         self._cleared: set[int] = set()
@@ -37,6 +39,8 @@ class Leftovers:
         if tensor.is_leaf and id(tensor) not in self._parameters:
             self._parameters[id(tensor)] = leaf
             self._found[id(tensor)] = tensor.grad
+            if tensor.requires_grad:
+                self._trained.add(id(tensor))
 
     def input(self, tensor: torch.Tensor) -> Leaf | None:
         """A leaf for memory that nobody knew, where it is a gradient that was there."""
@@ -127,7 +131,10 @@ class Leftovers:
             for key, leaf in self._parameters.items()
             if key not in self._cleared and leaf.role is not Role.INPUT
             if (self._found[key] is not None) == present
-            if leaf.value.requires_grad or present
+            if present
+            or key in self._trained
+            or leaf.value.requires_grad
+            or leaf.value.grad is not None
         )
 
 

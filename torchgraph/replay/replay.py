@@ -145,6 +145,10 @@ class Replay:
 
         ``found``: what a call that the program is confirmed by has met: it is guarded, too.
         """
+        with step.flags.as_met():
+            return self._refit(step, found)
+
+    def _refit(self, step: Step, found: Found | None) -> bool:
         live = {leaf.fqn: leaf for leaf in step.leaves}
         leaves = []
         for leaf, spec in zip(self._leaves, self.captured.program.signature.inputs, strict=True):

@@ -1,0 +1,49 @@
+"""Which tensors of a step train as it begins: a step that freezes some leaves others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Flags:
+    """Of ``requires_grad``, which only leaves of autograd can be given."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self._met = {id(t): (name, t, t.requires_grad) for name, t in named if t.is_leaf}
+
+    def before(self, others: Flags) -> Flags:
+        """Those of ``others``; of tensors that are known here already, as they were met here."""
+        found = Flags(())
+        found._met = {key: self._met.get(key, value) for key, value in others._met.items()}
+        return found
+
+    def moved(self) -> list[tuple[torch.Tensor, bool]]:
+        """The tensors whose flag is another one now, and that."""
+        return [
+            (tensor, tensor.requires_grad)
+            for _, tensor, flag in self._met.values()
+            if tensor.is_leaf and tensor.requires_grad is not flag
+        ]
+
+    def unlike(self, others: Flags) -> str:
+        """The first tensor that ``others`` met otherwise, in words; empty where none was."""
+        for key, (name, _, flag) in self._met.items():
+            known = others._met.get(key)
+            if known is not None and known[2] is not flag:
+                return f"{name}.requires_grad was {known[2]} and is {flag}"
+        return ""
+
+    @contextmanager
+    def as_met(self) -> Iterator[None]:
+        """What looks at the tensors here sees them as the step found them."""
+        moved = self.moved()
+        for tensor, now in moved:
+            tensor.requires_grad_(not now)
+        try:
+            yield
+        finally:
+            for tensor, now in moved:
+                tensor.requires_grad_(now)
