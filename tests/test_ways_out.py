@@ -162,7 +162,7 @@ WAYS = {
         evaluated(lambda x: x.sum()),
     ),
     "seed": Way(
-        errors.RandomStateTouched, "seed outside of build",
+        errors.RandomStateTouched, "seed outside of the step",
         evaluated(lambda x: (torch.manual_seed(0), torch.rand(3))[1]),
         evaluated(lambda x: torch.rand(3)),
     ),

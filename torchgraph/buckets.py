@@ -102,7 +102,7 @@ class Padder:
                 where = f" at {reason.where}" if reason.where else ""
                 warn(
                     f"A batch of {rows.count} rows is not padded, it has a program of its own: "
-                    f"build runs other ops for it ({reason}{where}).",
+                    f"the step runs other ops for it ({reason}{where}).",
                     PaddingWarning,
                 )
                 return self._found(as_it_is)
@@ -146,7 +146,7 @@ class Padder:
     ) -> inspect.BoundArguments:
         for name in filter(None, (buckets.mask, *buckets.whole)):
             if name not in self._signature.parameters:
-                raise InvalidOption(f"set_shape_buckets: build has no parameter {name!r}.")
+                raise InvalidOption(f"set_shape_buckets: the step has no parameter {name!r}.")
         if not buckets.mask:
             return self._signature.bind(*args, **kwargs)
         if buckets.mask in kwargs:
@@ -185,7 +185,7 @@ class _Rows:
                 raise UnsupportedInput(
                     f"{name!r} has {tensor.shape[buckets.dim]} rows in dimension {buckets.dim}, "
                     f"{self._found[0][0]!r} has {self.count}.",
-                    fix="name the parameters of build that are not to be padded in "
+                    fix="name the parameters of the step that are not to be padded in "
                     "set_shape_buckets(..., whole=[...]).",
                     falls_back=False,
                 )
@@ -239,8 +239,8 @@ def _check_values(real: Captured, padded: Captured) -> None:
         if one is NOTHING or (one is not other and repr(one) != repr(other)):
             what = "another structure" if one is NOTHING else repr(other)
             raise PaddingRefused(
-                f"build returns {one!r} at {path or 'its end'}, but {what} for the padded batch.",
-                fix="return tensors, or compute it outside of build.",
+                f"the step returns {one!r} at {path or 'its end'}, but {what} for padded ones.",
+                fix="return tensors, or compute it outside of the step.",
             )
 
 

@@ -207,7 +207,7 @@ class UnsupportedOptimizer(NoProgram):
 class DataDependent(NoProgram):
     """``scipy.special.erf(x.numpy())`` in ``build``: values leave torch, and nobody can follow."""
 
-    fix = "compute it with torch, or outside of build and pass it in."
+    fix = "compute it with torch, or outside of the step and pass it in."
 
 
 class OptimizerStepInBuild(CaptureError):
@@ -237,7 +237,7 @@ class GradientNotFinal(CaptureError):
 class RandomStateTouched(NoProgram):
     """Random draws that depend on an RNG state which ``build`` saves, seeds or restores."""
 
-    fix = "seed outside of build; set a state only to one that torch.get_rng_state() gave in build."
+    fix = "seed outside of the step; set a state only to one that torch.get_rng_state() gave in it."
 
 
 class DeviceMismatch(CaptureError):

@@ -130,7 +130,7 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
         raise UnsupportedInput(
             f"An input of shape {tuple(tensor.shape)} carries an autograd graph "
             f"({tensor.grad_fn.name()}); gradients cannot flow out of the program into it.",
-            fix="detach() it, or move the computation that makes it into build.",
+            fix="detach() it, or move the computation that makes it into the step.",
         )
     if tensor.layout is not torch.strided:
         raise UnsupportedInput(

@@ -53,7 +53,7 @@ def split_inputs(call: Call, build: Callable[..., Any], options: Options) -> fro
     unknown = options.whole_inputs - {parameter.name for parameter in parameters}
     if unknown:
         raise UnsupportedInput(
-            f"build has no parameter {min(unknown)!r} that stays whole.", falls_back=False
+            f"the step has no parameter {min(unknown)!r} that stays whole.", falls_back=False
         )
     whole: set[str] = set()
     for position, parameter in enumerate(parameters):

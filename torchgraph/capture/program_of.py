@@ -155,7 +155,7 @@ def _check_branches(program: Program, values: ValueGuard) -> None:
         early = isinstance(value, fx.Node) and provenance(value).phase is not Phase.UPDATE
         if early and out.kind is OutputKind.UPDATE and out.target in values.fqns:
             raise NotSupported(
-                f"build branches on {out.target}, and writes it in each micro-batch.",
+                f"the step branches on {out.target}, and writes it in each micro-batch.",
                 where=provenance(value).line,
                 fix="do it after the update, in a step hook of the optimizer, or between calls.",
             )

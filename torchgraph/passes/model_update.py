@@ -154,7 +154,7 @@ class _Region:
             raise NotFused(f"a parameter is {parameter.meta['val'].dtype}")
         places = tuple(self._places[state] for state in states)
         if self._starts_elsewhere([self._results[place] for place in places]):
-            raise NotFused("build gives the parameter, or its state, a new value of its own")
+            raise NotFused("the step gives the parameter, or its state, a new value of its own")
         return Update(fqn, parameter, _gradient(mark), None, tuple(slots), places)
 
     def _starts_elsewhere(self, new: list[Any]) -> bool:

@@ -160,7 +160,7 @@ class Border:
     def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._known(tensor) and not self._recorder.gave_up:
             error = DataDependent(
-                f"build calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
+                f"the step calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
                 "what happens to its values then, no program can repeat.",
                 where=self._trail.line,
             )

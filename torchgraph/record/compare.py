@@ -311,7 +311,8 @@ def _outputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
             what = f"it returns another structure, or leaves one in its arguments{at}"
             yield Difference(Kind.STRUCTURE, what)
         elif not _same(one, other):
-            what = f"build returned {_shown(one)} at {path or 'its end'}, and now {_shown(other)}"
+            at = path or "its end"
+            what = f"the step returned {_shown(one)} at {at}, and now {_shown(other)}"
             yield Difference(Kind.OUTPUT, what)
 
 

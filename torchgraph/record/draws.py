@@ -85,7 +85,7 @@ class Draws:
         again = self._made[self._next] if self._next < len(self._made) else None
         if again is not None and (again.op, again.arguments) != (op, arguments):
             self._refuse(
-                f"build sets the random state back, and then {op} draws other numbers than "
+                f"the step sets the random state back, and then {op} draws other numbers than "
                 f"{again.op} did from that state: a static program cannot draw them."
             )
         if self._gave_up:
@@ -173,7 +173,7 @@ class Draws:
         self._check_unmoved()
         if self._next < len(self._made) and not self._gave_up:
             self._refuse(
-                "build leaves torch's generator in an earlier state: every call would draw the "
+                "the step leaves torch's generator in an earlier state: every call would draw the "
                 "same numbers."
             )
 
@@ -197,9 +197,9 @@ class Draws:
                 self._writer.give_up(ELSEWHERE, passing=True)
                 return
             self._refuse(
-                "build seeds torch, or sets its generator, or waits for a thread that draws: a "
+                "the step seeds torch, or sets its generator, or waits for a thread that draws: a "
                 "program would draw the same at every step.",
-                fix="seed outside of build, or draw there and pass the result in.",
+                fix="seed outside of the step, or draw there and pass the result in.",
             )
 
     def _refuse(self, what: str, fix: str = "") -> None:
@@ -208,7 +208,7 @@ class Draws:
             self._writer.refuse(RandomStateTouched(what, where=self._trail.line, fix=fix))
             return
         self._writer.give_up(
-            "build draws, or seeds, in torch.random.fork_rng(), which then sets the generators "
+            "the step draws, or seeds, in torch.random.fork_rng(), which then sets the generators "
             "back; no program does: draw from a state of torch.get_rng_state(), or before the call"
         )
 
@@ -228,7 +228,7 @@ class Draws:
             return
         if found is None:
             self._refuse(
-                "build sets a random state that it did not get from torch.get_rng_state()."
+                "the step sets a random state that it did not get from torch.get_rng_state()."
             )
         theirs(new_state, *rest)
         if found is None:

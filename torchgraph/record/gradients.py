@@ -15,6 +15,7 @@ from ..capture.step import Step
 from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
 from ..options import Options
 from ..program import Phase, Role
+from .kept import gradient_of
 from .trail import Trail
 
 
@@ -29,6 +30,10 @@ def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         for tensor, gradient in before:
             tensor.grad = gradient
+
+
+def _gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [found for found in map(gradient_of, parameters) if found is not None]
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -63,7 +68,7 @@ class Gradients:
         )
         self._owners = {id(p): number for number, p in owned}
         self._running = False
-        there = (p.grad for p in self._parameters if p.grad is not None)
+        there = _gradients(self._parameters)
         self._from_backward = set(map(_memory, there))
         """The memories of gradients that ``backward()`` has put into ``.grad``, or found there."""
 
@@ -83,7 +88,7 @@ class Gradients:
             finally:
                 self._running = before
             if accumulates and self._not_final:
-                found = (p.grad for p in self._parameters if p.grad is not None)
+                found = _gradients(self._parameters)
                 self._from_backward.update(map(_memory, found))
 
         return run
@@ -95,14 +100,14 @@ class Gradients:
             GradientNotFinal: it would be unscaled, or not divided by the number of micro-batches.
         """
         for parameter in self._parameters if self._not_final else ():
-            owner, gradient = self._owners.get(id(parameter)), parameter.grad
+            owner, gradient = self._owners.get(id(parameter)), gradient_of(parameter)
             if owner is None or gradient is None or _memory(gradient) in self._from_backward:
                 continue
             if self._micro_batches > 1 or not self._scaling.is_unscaled(owner):
                 divided = "divided by the number of micro-batches"
                 what = divided if self._micro_batches > 1 else "scaled"
                 raise GradientNotFinal(
-                    f"build assigns the gradient of {self._names[id(parameter)]}, which is not "
+                    f"the step assigns the gradient of {self._names[id(parameter)]}, which is not "
                     f"{what} as those of backward() are.",
                     where=self._line_of(gradient),
                     fix="let loss.backward() compute it, and change it in a hook of the parameter.",
@@ -121,7 +126,7 @@ class Gradients:
         running = self._trail.backward_runs and self._trail.phase is Phase.FORWARD
         if not running or not self._not_final:
             return
-        found = {_memory(p.grad): p for p in self._parameters if p.grad is not None}
+        found = {_memory(g): p for p in self._parameters if (g := gradient_of(p)) is not None}
         for value in pytree.tree_leaves(arguments):
             parameter = found.get(_memory(value)) if isinstance(value, torch.Tensor) else None
             if parameter is not None:
@@ -138,13 +143,13 @@ class Gradients:
         known = [i for i, own in enumerate(self._step.optimizers) if own is optimizer]
         if scaler is not self._step.scaler or not known:
             raise ScalerInBuild(
-                "build calls scaler.unscale_() of another scaler, or for another optimizer, than "
-                "the Graph has.",
+                "the step calls scaler.unscale_() of another scaler, or for another optimizer, "
+                "than the Graph has.",
                 where=self._trail.line,
             )
         if self._micro_batches > 1:
             raise ScalerInBuild(
-                "build calls scaler.unscale_() on the gradients of one micro-batch.",
+                "the step calls scaler.unscale_() on the gradients of one micro-batch.",
                 where=self._trail.line,
             )
         with self._trail.update():
@@ -153,7 +158,7 @@ class Gradients:
     def final(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The parameter of an optimizer whose ``.grad`` a returned tensor is; None for others."""
         for parameter in self._parameters:
-            if parameter.grad is tensor and id(parameter) in self._owners:
+            if gradient_of(parameter) is tensor and id(parameter) in self._owners:
                 return parameter
         return None
 
@@ -161,13 +166,13 @@ class Gradients:
         name = self._names[id(parameter)]
         if self._micro_batches > 1:
             raise GradientNotFinal(
-                f"build computes with the gradient of {name}, which is that of one micro-batch.",
+                f"the step computes with the gradient of {name}, which is that of one micro-batch.",
                 where=self._trail.line,
                 fix="clip with config.set_clip_grad_norm, set_clip_grad_value or by param group; "
                 "return the parameter's .grad itself to have it.",
             )
         if not self._scaling.is_unscaled(self._owners.get(id(parameter), -1)):
             raise GradientNotFinal(
-                f"build computes with the gradient of {name}, which is still scaled.",
+                f"the step computes with the gradient of {name}, which is still scaled.",
                 where=self._trail.line,
             )

@@ -18,7 +18,7 @@ from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
 from ..structure import Together
-from .kept import Pair
+from .kept import Pair, gradient_of
 from .nested import map_nested
 
 
@@ -254,8 +254,8 @@ class Host:
     def fits(self) -> bool:
         """True when gradients and tensors are there, and are not, as the step found them."""
         return (
-            not any(p.grad is not None for p in self.absent)
-            and not any(p.grad is None for p in self.present)
+            not any(gradient_of(p) is not None for p in self.absent)
+            and not any(gradient_of(p) is None for p in self.present)
             and all(one.fits() for one in self.entry)
         )
 

@@ -187,6 +187,11 @@ class Pair(NamedTuple):
         return self.together is (there and len(set(map(where, tensors))) == 1)
 
 
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Its ``.grad``; torch warns of asking where that is never filled."""
+    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+
+
 def is_plain_tensor(value: Any) -> bool:
     """True for a tensor of which a program needs to know no more than what it holds."""
     return type(value) is torch.Tensor and not value.requires_grad and not vars(value)

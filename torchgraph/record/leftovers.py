@@ -16,6 +16,7 @@ from ..aliasing import has_strides
 from ..capture.step import Leaf
 from ..program import Role
 from .host import Assigned, GradientOf, GradientOfArgument, Place
+from .kept import gradient_of
 from .memory import Memory
 
 
@@ -69,7 +70,7 @@ class Leftovers:
                     return
                 unread = [p for p in _parameters_of(owner) if self._is_unread(p)]
                 original(owner, *args, **kwargs)
-                self._cleared.update(id(p) for p in unread if p.grad is None)
+                self._cleared.update(id(p) for p in unread if gradient_of(p) is None)
 
             return zero_grad
 
@@ -80,7 +81,7 @@ class Leftovers:
 
     def _is_unread(self, parameter: torch.Tensor) -> bool:
         known = id(parameter) in self._found and id(parameter) not in self._read
-        return known and parameter.grad is self._found[id(parameter)]
+        return known and gradient_of(parameter) is self._found[id(parameter)]
 
     @property
     def entered(self) -> list[torch.Tensor]:
@@ -96,7 +97,7 @@ class Leftovers:
         """
         left: list[Assigned] = []
         for key, leaf in self._parameters.items():
-            before, now = self._found[key], leaf.value.grad
+            before, now = self._found[key], gradient_of(leaf.value)
             if now is before and (now is not None or key not in self._cleared):
                 continue
             place: Place = GradientOf(leaf.value)
@@ -110,7 +111,7 @@ class Leftovers:
         """The first gradient that is left in memory of a state, or of another one."""
         seen = set(states)
         for key, leaf in self._parameters.items():
-            now = leaf.value.grad
+            now = gradient_of(leaf.value)
             if now is None or now is self._found[key] or not has_strides(now):
                 continue
             if storage_id(now) in seen:
@@ -134,7 +135,7 @@ class Leftovers:
             if present
             or key in self._trained
             or leaf.value.requires_grad
-            or leaf.value.grad is not None
+            or gradient_of(leaf.value) is not None
         )
 
 

@@ -166,4 +166,4 @@ def what_came(returned: Any, contents: Contents | None) -> Returned:
     try:
         return Returned(returned, contents)
     except Unfit as unfit:
-        raise UnsupportedOutput(f"What build returned{unfit.what}.") from None
+        raise UnsupportedOutput(f"What the step returned{unfit.what}.") from None

@@ -89,9 +89,9 @@ def scaler_calls(
 def higher_order(name: str, line: SourceLine | None) -> NoProgram:
     """The refusal of an op that takes functions."""
     return NoProgram(
-        f"build calls torch's {name}, which a Graph cannot hold yet.",
+        f"the step calls torch's {name}, which a Graph cannot hold yet.",
         where=line,
-        fix="compute both sides and choose with torch.where, or branch outside of build.",
+        fix="compute both sides and choose with torch.where, or branch outside of the step.",
     )
 
 
@@ -176,7 +176,7 @@ def text(path: str, line: SourceLine | None) -> DataDependent:
     """The refusal of a result that says what a tensor holds."""
     at = f" at {path}" if path else ""
     return DataDependent(
-        f"build returns{at} a text of what a tensor holds, and no program writes text.",
+        f"the step returns{at} a text of what a tensor holds, and no program writes text.",
         where=line,
         fix="return the tensor, and make the text after the call.",
     )
@@ -185,7 +185,7 @@ def text(path: str, line: SourceLine | None) -> DataDependent:
 def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
     """The refusal of a sparse tensor that an op gives, a gradient perhaps."""
     return NoProgram(
-        f"build makes a tensor of layout {layout}; a program holds dense ones only.",
+        f"the step makes a tensor of layout {layout}; a program holds dense ones only.",
         where=line,
         fix="use nn.Embedding(sparse=False), or to_dense().",
     )

@@ -16,10 +16,7 @@ from ..capture.micro_batch import micro_batch, pack
 from ..capture.scaler import Scaling
 from ..capture.step import Step
 from ..discovery import bound_to
-from ..errors import (
-    BackwardWithoutOptimizer,
-    OptimizerWithoutBackward,
-)
+from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
 from ..options import Options
 from ..program import OutputKind, OutputSpec
@@ -34,6 +31,7 @@ from .generators import without_python_draws
 from .gradients import Gradients, kept
 from .host import Host
 from .inputs import Inputs
+from .kept import gradient_of
 from .names import NameWatch
 from .numbers import Numbers
 from .outcome import Outcome, loss_of, what_came
@@ -224,7 +222,7 @@ class _Taking:
 
     def _run_build(self, call: Call) -> Any:
         watches = (self._attributes.active(self._classes), self._calls.active())
-        before = [getattr(leaf.value, "grad", None) for _, leaf in self._step.tensors()]
+        before = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
         names = self._names.active() if self.heard else nullcontext()
         with self._guarded(), watches[0], watches[1], scripts, names:
@@ -236,7 +234,7 @@ class _Taking:
             raise OptimizerWithoutBackward(
                 "The Graph has an optimizer, but its build never called backward()."
             )
-        after = [getattr(leaf.value, "grad", None) for _, leaf in self._step.tensors()]
+        after = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         moved = any(a is not b for a, b in zip(before, after, strict=True))
         if (self._border.losses or moved) and not self._step.optimizers:
             raise BackwardWithoutOptimizer(

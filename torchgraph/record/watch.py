@@ -229,9 +229,9 @@ def warn_written(changes: Sequence[Change]) -> None:
     at = f" (at {first.where})" if first.where else ""
     more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
     warn(
-        f"build writes the attribute {first}{at}{more}. The calls that record "
+        f"the step writes the attribute {first}{at}{more}. The calls that record "
         "and confirm the step write it, later calls of the Graph do not: return the value from "
-        "build instead.",
+        "the step instead.",
         AttributeWriteWarning,
     )
 

@@ -103,7 +103,7 @@ class _Flow:
     def _outputs(self) -> tuple[Cut, ...]:
         outputs = self._padded.signature.outputs
         if outputs != self._real.signature.outputs:
-            raise OtherProgram("build returns other things")
+            raise OtherProgram("the step returns other things")
         roles = {spec.fqn: spec.role for spec in self._padded.signature.inputs}
         cuts: list[Cut] = []
         results = zip(outputs, self._padded.results, self._real.results, strict=True)
@@ -117,7 +117,7 @@ class _Flow:
             if out.kind is OutputKind.USER:
                 cuts.append(_cut(ours, theirs, value))
             elif roles.get(out.target) is Role.INPUT:
-                _refuse(ours, f"build writes its argument {out.target}, which is padded")
+                _refuse(ours, f"the step writes its argument {out.target}, which is padded")
             elif any(not one.whole for one in flat(value)):
                 _refuse(ours, f"the new value of {out.target} has padded rows")
         return tuple(cuts)
@@ -279,7 +279,7 @@ def _attribute(program: Program, node: fx.Node) -> Any:
 def _cut(ours: fx.Node, theirs: fx.Node, value: Any) -> Cut:
     real = theirs.meta["val"]
     if any(len(factors) > 1 for factors in value.dims):
-        _refuse(ours, "build returns a tensor in which rows follow another dimension")
+        _refuse(ours, "the step returns a tensor in which rows follow another dimension")
     return Cut(tuple(real.shape), tuple(real.stride()), not value.whole)
 
 

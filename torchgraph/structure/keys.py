@@ -127,7 +127,7 @@ def leaf_key(value: Any) -> Key:
             raise Unfit(
                 f"is a {cls.__name__} ({name}) that holds a tensor of shape {tuple(hidden.shape)}, "
                 "where no program can follow it",
-                "give build the tensor itself, as an argument beside it.",
+                "give the step the tensor itself, as an argument beside it.",
             )
     return (cls, value)
 
