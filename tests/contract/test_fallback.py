@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::torchgraph.errors.GraphWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:torch"),  # what it says of its own prototypes
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:FutureWarning"),  # torch 2.15
 ]
 
 

@@ -276,7 +276,7 @@ def test_thirty_steps_of_lbfgs_in_eager():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(job.cpp_compiler() is None, reason="there is no C++ compiler here")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # Inductor's own
 @pytest.mark.parametrize("name", LOOPS)
 def test_thirty_steps_of_which_most_are_compiled(name, monkeypatch, tmp_path):
     make, batch, replayed = LOOPS[name]

@@ -97,7 +97,7 @@ def test_thirty_steps_of_learning(name):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(job.cpp_compiler() is None, reason="there is no C++ compiler here")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # Inductor's own
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learning_mostly_compiled(name, monkeypatch, tmp_path):
     make, batch, replayed = LEARNERS[name]

@@ -15,6 +15,7 @@ from torchgraph.testing import counters
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:FutureWarning"),  # torch 2.15
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import fx
-from torch.utils.flop_counter import flop_registry
 
 from .._functorch import knapsack
 from .._torch import OpOverload
@@ -106,13 +107,20 @@ def _by_modules(
     return regions, decided
 
 
+@functools.cache
+def _flops() -> Mapping[Any, Any]:
+    """torch's formulas, by op. Their module imports Triton, where there is one."""
+    found: Mapping[Any, Any] = importlib.import_module("torch.utils.flop_counter").flop_registry
+    return found
+
+
 def _is_one_of(node: fx.Node, policy: Any) -> bool:
     """True when the results of a node are to be kept: those of the listed ops."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
     if policy == "matmuls":
-        return target.overloadpacket in flop_registry
+        return target.overloadpacket in _flops()
     return target in policy or target.overloadpacket in policy
 
 
@@ -134,7 +142,7 @@ def _work(node: fx.Node) -> int:
     if not isinstance(node.target, OpOverload):
         return max((_work(source) for source in alias_sources(node)), default=0)
     moved = sum(sum(storages(one).values()) for one in (node, *node.all_input_nodes))
-    count = flop_registry.get(node.target.overloadpacket)
+    count = _flops().get(node.target.overloadpacket)
     if count is None:
         return _FLOPS_PER_BYTE * moved
     args, kwargs = with_values((node.args, dict(node.kwargs)))
