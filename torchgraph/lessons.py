@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -12,7 +13,7 @@ from .errors import GraphError
 from .guards import Name, Read, same_attribute
 from .options import Options
 from .record.batch import Batch
-from .record.compare import Difference
+from .record.compare import Difference, Kind
 from .record.outcome import Outcome
 from .replay.replay import Replay
 
@@ -81,6 +82,14 @@ class Signature:
         self.idle = max(self.idle - served // _WORTH, 0) + 1
         self._runs.update({replay: replay.runs for replay in self._runs})
 
+    def unlike(self, apart: Difference | None) -> None:
+        """Count a recording that none before it is like."""
+        self.last = apart
+        if apart is not None:
+            self.others += apart.is_of_state
+            self.restless += not apart.is_of_state
+            self.restless_constants += apart.never_settles
+
     def wait(self) -> None:
         """Let the calls run in eager for a while: what moves may come to rest."""
         self._waits, self._wait = self._wait, 2 * self._wait
@@ -104,6 +113,39 @@ class Signature:
             self.until, self.eager, self.restless, self.restless_constants = None, "", 0, 0
 
 
+class Drifting:
+    """The lines whose values of data are others at each call, of whatever signature."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        """How often a number was another."""
+        self._known: set[str] = set()
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._counts.clear()
+        self._known.clear()
+
+    def holds(self, apart: Difference | None, size: int) -> bool:
+        """Take note of a difference; True for one at such a line."""
+        if apart is None or apart.kind is not Kind.VALUE:
+            return False
+        self._counts[apart.at] += apart.drifts
+        return apart.at in self._known or self._counts[apart.at] >= size
+
+    def add(self, apart: Difference) -> None:
+        """A signature was given up for ``apart``."""
+        if apart.kind is Kind.VALUE and apart.where is not None:
+            self._known.add(apart.at)
+
+    def came_back(self, outcome: Outcome) -> None:
+        """What a step has looked at, it has seen before."""
+        for one in outcome.tape.expectations:
+            at = f" (at {one.provenance.line})"
+            self._known.discard(at)
+            self._counts.pop(at, None)
+
+
 @dataclass(frozen=True)
 class Lesson:
     """A call that was written down, and what was known before."""
@@ -117,6 +159,8 @@ class Lesson:
     options: Options
     why_not: str
     """Why a program of its signature did not serve the call."""
+    moved: str
+    """The argument that is another one than in the call that was recorded before."""
 
     def draft(self, replay: Replay | None) -> Draft:
         """A recording of it, to be confirmed by another one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dis
 import functools
 import linecache
 import os
@@ -13,6 +14,7 @@ from types import FrameType
 from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_SUBSCR_OF_3_14 = 26
 _ENTRANCE = _PACKAGE + "graph.py"
 
 
@@ -62,6 +64,18 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
+
+
+def in_subscript() -> bool:
+    """True where the user's innermost line runs ``x[...]`` at this moment."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name = dis.opname[code[at]]
+    return name.endswith("_SUBSCR") or (name == "BINARY_OP" and code[at + 1] == _SUBSCR_OF_3_14)
 
 
 def warn(message: str, category: type[Warning]) -> None:
