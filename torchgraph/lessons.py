@@ -13,7 +13,7 @@ from .errors import GraphError
 from .guards import Name, Read, same_attribute
 from .options import Options
 from .record.batch import Batch
-from .record.compare import Difference, Kind
+from .record.compare import Difference, Kind, difference
 from .record.outcome import Outcome
 from .replay.replay import Replay
 
@@ -21,6 +21,7 @@ _FIRST_WAIT = 64
 """Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
 
+_OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
 _WORTH = 4
 """Calls that programs have to serve for each recording: it takes longer than eager does."""
 
@@ -62,6 +63,8 @@ class Signature:
     """An attribute or a name: once two calls in a row find it the same, they do so no more."""
     idle: int = 0
     """Recordings since programs last served more than a few calls for each."""
+    latest: Outcome | None = None
+    """Of the last program, where programs hardly serve."""
     served: bool = False
     """By a program, at least once."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
@@ -161,6 +164,16 @@ class Lesson:
     """Why a program of its signature did not serve the call."""
     moved: str
     """The argument that is another one than in the call that was recorded before."""
+
+    def why_idle(self, apart: Difference | None) -> str:
+        """Why programs serve few calls or none, where ``apart`` does not say it."""
+        why, latest = self.why_not, self.known.latest
+        if not why and apart is None and latest is not None:
+            other = difference(latest, self.outcome)
+            why = _OTHER_START if other is None else f"{other.what}{other.at}"
+        served = "its programs serve few later calls"
+        served = served if self.known.served else "none of its programs serves a later call"
+        return why and f"{served}: {why}"
 
     def draft(self, replay: Replay | None) -> Draft:
         """A recording of it, to be confirmed by another one."""

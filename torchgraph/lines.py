@@ -35,16 +35,23 @@ class SourceLine(NamedTuple):
         return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
 
 
+_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib")
+"""Packages that compute or draw what a line of the user's gives them; none holds models."""
+
+
 @functools.cache
-def _torch_root() -> str:
-    return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+def _root(package: str) -> str:
+    """Where its files are; what no path begins with for a module of that name without a folder."""
+    folder, name = os.path.split(os.path.abspath(sys.modules[package].__file__ or ""))
+    return folder + os.sep if name.startswith("__init__.") else "\0"
 
 
 @functools.cache
 def is_library(filename: str) -> bool:
-    """True for code of torch's, of torchgraph's, what stands between, and what has no file."""
+    """True for code of torch's, of torchgraph's, of NumPy's and its kin, and what has no file."""
     between = "importlib" in filename or filename in (contextlib.__file__, copy.__file__)
-    return between or filename.startswith((_PACKAGE, _torch_root(), "<"))
+    roots = (_root(package) for package in _LIBRARIES if package in sys.modules)
+    return between or filename.startswith((_PACKAGE, "<", *roots))
 
 
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from .cache import ProgramCache
-from .capture.arguments import Arguments
+from .capture.arguments import Arguments, in_a_state
 from .capture.inputs import Call
 from .capture.step import Step
 from .confirm import OTHER_DRAWS, Start, as_eager, unlike
@@ -43,7 +43,6 @@ _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
 
 
-_NONE_SERVES = "none of its programs serves a later call"
 _AS_TENSORS = (
     "pass numbers and arrays that change as tensors (torch.from_numpy), make objects once and "
     "pass the same ones, and pad inputs to few shapes"
@@ -109,8 +108,8 @@ class Recordings:
             why = f"its arguments are others at each call ({moved}): {_AS_TENSORS}"
             self.fallback.say(why, _STRANGERS, EagerWarning)
             return self.alone(step, call, _STRANGERS)
-        if step.shares_memory(call.tensors):
-            return self.alone(step, call, "an argument lies in the memory of a state")
+        if why := in_a_state(step, call):
+            return self.alone(step, call, why, said=False)
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         why_not = self._cache.why_not(key)
@@ -224,9 +223,8 @@ class Recordings:
         moves = known.restless >= _PATIENCE or known.restless_constants >= 2
         moves = self._drifting.holds(apart, size) or moves or known.others >= size
         idles = _idles(lesson)
-        if idles and (why := lesson.why_not):
-            serves = "its programs serve few later calls" if known.served else _NONE_SERVES
-            self._stay_eager(known, f"{serves}: {why}")
+        if idles and (why := lesson.why_idle(apart)):
+            self._stay_eager(known, why)
             known.wait()
             return
         if moves or (idles and apart is not None):
@@ -283,6 +281,7 @@ class Recordings:
             return
         replay.captured.host = outcome.host.plus(list(repeated.values()))
         known.restless = known.restless_constants = known.others = 0
+        known.latest = draft.outcome if _idles(lesson) else None
         self._drifting.came_back(outcome)
         self.fallback.began()
         if replay not in self._cache:

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
 import torchgraph as tg
-from torchgraph.errors import CacheThrashWarning, EagerWarning
+from torchgraph.errors import CacheThrashWarning, EagerWarning, NoProgram
 
 
 def said(step: Any, calls: Callable[[int], tuple[Any, ...]], count: int) -> list[Any]:
@@ -121,3 +122,52 @@ def test_a_tensor_as_an_index_is_told_what_to_write() -> None:
     assert "index_select" in message
     shown = "".join(str(step.report()).split())
     assert "table[tags[i+1],tags[i]]" in shown
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_an_argument_in_the_memory_of_a_state_is_told_a_way_out(view: bool) -> None:
+    def run(wrap: Any, way: str) -> tuple[Any, list[Any]]:
+        torch.manual_seed(0)
+        net = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, weight):
+            weight = net.weight if way == "read" else weight
+            optimizer.zero_grad()
+            loss = (net(x).sum() + (weight * 2).sum()) ** 2
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        def given(number: int) -> tuple[Any, ...]:
+            weight = net.weight.detach()[1:] if view else net.weight
+            if way == "clone":
+                weight = weight.detach().clone()
+            return torch.randn(3, 4), weight if way != "read" else None
+
+        made = wrap(step)
+        if wrap is tg.step:
+            found = said(made, given, 8)
+        else:
+            found = [made(*given(number)) for number in range(8)]
+        return (made, found), [parameter.tolist() for parameter in net.parameters()]
+
+    for way in ("", "clone", "read"):
+        (step, found), ours = run(tg.step, way)
+        assert ours == run(lambda function: function, way)[1]
+        if way:
+            assert not found
+            assert step.report().calls.programs >= 5
+        else:
+            assert len(found) == 1
+            assert "args[1] lies in the memory of" in str(found[0].message)
+            assert "args[1].detach().clone()" in str(found[0].message)
+
+
+def test_the_line_that_gives_a_tensor_to_numpy_is_the_users() -> None:
+    @tg.step
+    def step(x):
+        return x[np.argsort(x.detach())]
+
+    with pytest.raises(NoProgram, match=r"test_what_moves\.py:\d+ in step: return x\[np.argsort"):
+        step(torch.randn(8))

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .inputs import Call, leaves
+from .inputs import Call, leaves, paths
+from .step import Step
 
 _SHOWN = 60
 """Characters of a value in a message."""
@@ -33,6 +34,20 @@ class Arguments:
                 other = f"was {was[1]} and is {found[1]}"
                 return f"{path} {other if was[1] != found[1] else f'is another {_bare(found[1])}'}"
         return ""
+
+
+def in_a_state(step: Step, call: Call) -> str:
+    """The argument that lies in the memory of a state, and the way out; empty where none does."""
+    if not step.shares_memory(call.tensors):
+        return ""
+    for path, given in zip(paths(call.args, call.kwargs), call.tensors, strict=True):
+        for _, leaf in step.tensors():
+            if step.shares_memory([given], [leaf.value]):
+                return (
+                    f"{path} lies in the memory of {leaf.fqn}, a state: read {leaf.fqn} in the "
+                    f"function instead of passing it, or pass {path}.detach().clone()"
+                )
+    return "an argument lies in the memory of a state"
 
 
 def _look(value: Any) -> tuple[Any, str]:
