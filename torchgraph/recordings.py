@@ -187,9 +187,9 @@ class Recordings:
         # Last are those of programs that serve already: none is made beside one.
         known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
         if not equal:
-            apart = [each for _, each in found if each is not None]
-            nearest = next((each for each in apart if each.kind is not Kind.FLAG), None)
-            self._draft(lesson, nearest or next(iter(apart), None))
+            others = [other for _, other in found if other is not None]
+            nearest = next((other for other in others if other.kind is not Kind.FLAG), None)
+            self._draft(lesson, nearest or next(iter(others), None))
         elif equal[-1].replay is not None:
             self._confirm(lesson, equal[-1], equal[-1].replay)
         elif outcome.relaid:
