@@ -59,6 +59,7 @@ LAYERS = {
     "rewriter": 3,
     "rows": 3,
     "verify": 3,
+    "capture.arguments": 3,
     "capture.flags": 3,
     "capture.inputs": 3,
     "capture.micro_batch": 3,

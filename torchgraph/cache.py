@@ -121,10 +121,21 @@ class ProgramCache:
         while len(self._entries) > size:
             self.remove(next(iter(self)))
 
-    def drafted(self, size: int) -> None:
-        """A program was made, and none served a call since the last: warn when that goes on."""
+    def drafted(self) -> None:
+        """A program was made, and none served a call since the last."""
         self._captures_since_hit += 1
-        self._warn_of_thrash(size)
+
+    def warn_of_thrash(self, size: int, why: str) -> None:
+        """Warn when more programs than it holds were made, and none served a call since."""
+        if self._captures_since_hit > size and not self._warned:
+            self._warned = True
+            last = f" The last reason: {why}." if why else ""
+            warn(
+                f"{self._captures_since_hit} calls in a row needed a new program, more than the "
+                f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
+                "shapes, or raise config.set_cache_size.",
+                CacheThrashWarning,
+            )
 
     def remove(self, replay: Replay) -> None:
         """Drop one program."""
@@ -145,14 +156,3 @@ class ProgramCache:
         self.hits += 1
         self._captures_since_hit = 0
         self._entries.move_to_end(id(replay))
-
-    def _warn_of_thrash(self, size: int) -> None:
-        if self._captures_since_hit > size and not self._warned:
-            self._warned = True
-            last = f" The last reason: {self.reasons[-1]}." if self.reasons else ""
-            warn(
-                f"{self._captures_since_hit} calls in a row needed a new program, more than the "
-                f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
-                "shapes, or raise config.set_cache_size.",
-                CacheThrashWarning,
-            )

@@ -63,7 +63,7 @@ def doctor(console: Console) -> int:
     failed = 0
     for finding in findings():
         mark, style = _MARKS[finding.good]
-        table.add_row(finding.what, Text(mark, style), Text(finding.found))
+        table.add_row(Text(finding.what), Text(mark, style), Text(finding.found))
         failed += finding.good is False
     console.print(table)
     verdict = f"{failed} problems" if failed > 1 else "1 problem"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -12,7 +13,7 @@ from .errors import GraphError
 from .guards import Name, Read, same_attribute
 from .options import Options
 from .record.batch import Batch
-from .record.compare import Difference
+from .record.compare import Difference, Kind, difference
 from .record.outcome import Outcome
 from .replay.replay import Replay
 
@@ -20,6 +21,7 @@ _FIRST_WAIT = 64
 """Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
 
+_OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
 _WORTH = 4
 """Calls that programs have to serve for each recording: it takes longer than eager does."""
 
@@ -61,6 +63,8 @@ class Signature:
     """An attribute or a name: once two calls in a row find it the same, they do so no more."""
     idle: int = 0
     """Recordings since programs last served more than a few calls for each."""
+    latest: Outcome | None = None
+    """Of the last program, where programs hardly serve."""
     served: bool = False
     """By a program, at least once."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
@@ -80,6 +84,14 @@ class Signature:
         self.served = self.served or served > 0
         self.idle = max(self.idle - served // _WORTH, 0) + 1
         self._runs.update({replay: replay.runs for replay in self._runs})
+
+    def unlike(self, apart: Difference | None) -> None:
+        """Count a recording that none before it is like."""
+        self.last = apart
+        if apart is not None:
+            self.others += apart.is_of_state
+            self.restless += not apart.is_of_state
+            self.restless_constants += apart.never_settles
 
     def wait(self) -> None:
         """Let the calls run in eager for a while: what moves may come to rest."""
@@ -104,6 +116,39 @@ class Signature:
             self.until, self.eager, self.restless, self.restless_constants = None, "", 0, 0
 
 
+class Drifting:
+    """The lines whose values of data are others at each call, of whatever signature."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        """How often a number was another."""
+        self._known: set[str] = set()
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._counts.clear()
+        self._known.clear()
+
+    def holds(self, apart: Difference | None, size: int) -> bool:
+        """Take note of a difference; True for one at such a line."""
+        if apart is None or apart.kind is not Kind.VALUE:
+            return False
+        self._counts[apart.at] += apart.drifts
+        return apart.at in self._known or self._counts[apart.at] >= size
+
+    def add(self, apart: Difference) -> None:
+        """A signature was given up for ``apart``."""
+        if apart.kind is Kind.VALUE and apart.where is not None:
+            self._known.add(apart.at)
+
+    def came_back(self, outcome: Outcome) -> None:
+        """What a step has looked at, it has seen before."""
+        for one in outcome.tape.expectations:
+            at = f" (at {one.provenance.line})"
+            self._known.discard(at)
+            self._counts.pop(at, None)
+
+
 @dataclass(frozen=True)
 class Lesson:
     """A call that was written down, and what was known before."""
@@ -117,6 +162,18 @@ class Lesson:
     options: Options
     why_not: str
     """Why a program of its signature did not serve the call."""
+    moved: str
+    """The argument that is another one than in the call that was recorded before."""
+
+    def why_idle(self, apart: Difference | None) -> str:
+        """Why programs serve few calls or none, where ``apart`` does not say it."""
+        why, latest = self.why_not, self.known.latest
+        if not why and apart is None and latest is not None:
+            other = difference(latest, self.outcome)
+            why = _OTHER_START if other is None else f"{other.what}{other.at}"
+        served = "its programs serve few later calls"
+        served = served if self.known.served else "none of its programs serves a later call"
+        return why and f"{served}: {why}"
 
     def draft(self, replay: Replay | None) -> Draft:
         """A recording of it, to be confirmed by another one."""

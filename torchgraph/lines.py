@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dis
 import functools
 import linecache
 import os
@@ -13,6 +14,7 @@ from types import FrameType
 from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_SUBSCR_OF_3_14 = 26
 _ENTRANCE = _PACKAGE + "graph.py"
 
 
@@ -33,16 +35,23 @@ class SourceLine(NamedTuple):
         return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
 
 
+_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib")
+"""Packages that compute or draw what a line of the user's gives them; none holds models."""
+
+
 @functools.cache
-def _torch_root() -> str:
-    return os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "")) + os.sep
+def _root(package: str) -> str:
+    """Where its files are; what no path begins with for a module of that name without a folder."""
+    folder, name = os.path.split(os.path.abspath(sys.modules[package].__file__ or ""))
+    return folder + os.sep if name.startswith("__init__.") else "\0"
 
 
 @functools.cache
 def is_library(filename: str) -> bool:
-    """True for code of torch's, of torchgraph's, what stands between, and what has no file."""
+    """True for code of torch's, of torchgraph's, of NumPy's and its kin, and what has no file."""
     between = "importlib" in filename or filename in (contextlib.__file__, copy.__file__)
-    return between or filename.startswith((_PACKAGE, _torch_root(), "<"))
+    roots = (_root(package) for package in _LIBRARIES if package in sys.modules)
+    return between or filename.startswith((_PACKAGE, "<", *roots))
 
 
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
@@ -62,6 +71,18 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
+
+
+def in_subscript() -> bool:
+    """True where the user's innermost line runs ``x[...]`` at this moment."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name = dis.opname[code[at]]
+    return name.endswith("_SUBSCR") or (name == "BINARY_OP" and code[at + 1] == _SUBSCR_OF_3_14)
 
 
 def warn(message: str, category: type[Warning]) -> None:

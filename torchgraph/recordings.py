@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from .cache import ProgramCache
+from .capture.arguments import Arguments, in_a_state
 from .capture.inputs import Call
 from .capture.step import Step
 from .confirm import OTHER_DRAWS, Start, as_eager, unlike
@@ -23,7 +24,7 @@ from .errors import (
     warn,
 )
 from .fallback import Fallback
-from .lessons import Draft, Lesson, Signature, Taken
+from .lessons import Draft, Drifting, Lesson, Signature, Taken
 from .ops.expect import ValueMoved
 from .options import Options
 from .record.batch import Batch, Doubt
@@ -42,11 +43,11 @@ _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
 
 
-_NONE_SERVES = "none of its programs serves a later call"
-_STRANGERS = (
-    "its arguments are others at each call: pass numbers and arrays that change as tensors "
-    "(torch.from_numpy), and pad inputs to few shapes"
+_AS_TENSORS = (
+    "pass numbers and arrays that change as tensors (torch.from_numpy), make objects once and "
+    "pass the same ones, and pad inputs to few shapes"
 )
+_STRANGERS = f"its arguments are others at each call: {_AS_TENSORS}"
 """Why a call is not recorded before another like it comes."""
 
 
@@ -70,6 +71,9 @@ class Recordings:
         self._signatures: dict[Hashable, Signature] = {}
         self._strangers = 0
         """Calls in a row that are each unlike all before them."""
+        self._last: Arguments | None = None
+        """Of the last recorded call."""
+        self._drifting = Drifting()
         self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, Draft]] = WeakKeyDictionary()
         self.fallback = Fallback()
 
@@ -77,6 +81,7 @@ class Recordings:
         """Forget everything."""
         self._signatures.clear()
         self._doubts.clear()
+        self._drifting.clear()
         self.fallback.clear()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
@@ -97,10 +102,14 @@ class Recordings:
             return self.alone(step, call, known.eager or str(known.refused))
         self._strangers = 0 if known.met else self._strangers + 1
         stranger, known.met = not known.met, True
+        moved = "" if self._last is None else self._last.moved(call)
+        self._last = Arguments(call)
         if stranger and self._strangers > 2 * max(options.cache_size, _PATIENCE):
-            return self.alone(step, call, _STRANGERS, said=False)
-        if step.shares_memory(call.tensors):
-            return self.alone(step, call, "an argument lies in the memory of a state")
+            why = f"its arguments are others at each call ({moved}): {_AS_TENSORS}"
+            self.fallback.say(why, _STRANGERS, EagerWarning)
+            return self.alone(step, call, _STRANGERS)
+        if why := in_a_state(step, call):
+            return self.alone(step, call, why, said=False)
         doubted = self._doubted(key, call)
         drafts = [*known.drafts, *doubted]
         why_not = self._cache.why_not(key)
@@ -110,7 +119,8 @@ class Recordings:
         known.recorded()
         if known.calls > 2:
             self.fallback.began()
-        return Taken(outcome, Lesson(key, known, doubted, call, start, outcome, options, why_not))
+        last = (start, outcome, options, why_not, moved)
+        return Taken(outcome, Lesson(key, known, doubted, call, *last))
 
     def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
         """Let a call whose arguments cannot be bound run in eager.
@@ -177,8 +187,8 @@ class Recordings:
         # Last are those of programs that serve already: none is made beside one.
         known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
         if not equal:
-            others = [each for _, each in found if each is not None]
-            nearest = next((each for each in others if each.kind is not Kind.FLAG), None)
+            others = [other for _, other in found if other is not None]
+            nearest = next((other for other in others if other.kind is not Kind.FLAG), None)
             self._draft(lesson, nearest or next(iter(others), None))
         elif equal[-1].replay is not None:
             self._confirm(lesson, equal[-1], equal[-1].replay)
@@ -207,21 +217,17 @@ class Recordings:
 
     def _draft(self, lesson: Lesson, apart: Difference | None) -> None:
         known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
-        known.last = apart
-        if apart is not None:
-            known.others += apart.is_of_state
-            known.restless += not apart.is_of_state
-            known.restless_constants += apart.never_settles
-            if known.others == 2 and apart.kind is Kind.VALUE:
-                self._warn_of_pointer(outcome, apart)
-        restless = known.restless >= _PATIENCE or known.restless_constants >= 2
+        known.unlike(apart)
+        if apart is not None and known.others == 2 and apart.kind is Kind.VALUE:
+            self._warn_of_pointer(outcome, apart)
+        moves = known.restless >= _PATIENCE or known.restless_constants >= 2
+        moves = self._drifting.holds(apart, size) or moves or known.others >= size
         idles = _idles(lesson)
-        if idles and (why := lesson.why_not):
-            serves = "its programs serve few later calls" if known.served else _NONE_SERVES
-            self._stay_eager(known, f"{serves}: {why}")
+        if idles and (why := lesson.why_idle(apart)):
+            self._stay_eager(known, why)
             known.wait()
             return
-        if restless or known.others >= size or (idles and apart is not None):
+        if moves or (idles and apart is not None):
             self._give_up(lesson)
             return
         replay = None
@@ -236,6 +242,9 @@ class Recordings:
                 else:
                     self._stay_eager(known, f"no program can be made of it: {_words(error)}")
                 return
+            if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
+                at = "" if apart is None else f"{apart.what}{apart.at}"
+                self._cache.warn_of_thrash(size, lesson.moved or at or lesson.why_not)
         known.drafts.insert(0, lesson.draft(replay))
         del known.drafts[size:]
 
@@ -272,6 +281,8 @@ class Recordings:
             return
         replay.captured.host = outcome.host.plus(list(repeated.values()))
         known.restless = known.restless_constants = known.others = 0
+        known.latest = draft.outcome if _idles(lesson) else None
+        self._drifting.came_back(outcome)
         self.fallback.began()
         if replay not in self._cache:
             self._cache.add(lesson.key, replay, lesson.options.cache_size)
@@ -344,6 +355,7 @@ class Recordings:
     def _give_up(self, lesson: Lesson) -> None:
         known, apart = lesson.known, lesson.known.last
         assert apart is not None
+        self._drifting.add(apart)
         self._stay_eager(known, *apart.reason())
         if apart.is_of_state or (apart.kind is Kind.ASSIGNED and _idles(lesson)):
             known.wait()

@@ -262,7 +262,7 @@ class Running(ModuleHolder):
         self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((before.args, before.kwargs)))
         announce.program(stages, self._name, replay, lambda: repr(self))
-        self._cache.drafted(options.cache_size)
+        self._cache.drafted()
         return replay
 
     def _program_of(self, outcome: Outcome, call: Call) -> Captured:

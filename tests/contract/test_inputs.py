@@ -189,6 +189,7 @@ def test_two_different_ones_after_the_same_tensor_twice():
     assert torch.equal(graph(x, y), x * 2 + y)
 
 
+@pytest.mark.filterwarnings("ignore:The step runs in eager. args.* lies in the memory")
 def test_a_parameter_as_an_argument():
     model = nn.Linear(2, 2, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -211,6 +212,7 @@ def test_a_parameter_as_an_argument():
         assert torch.equal(model.weight, twin - twin.grad)
 
 
+@pytest.mark.filterwarnings("ignore:The step runs in eager. args.* lies in the memory")
 def test_an_argument_that_shares_memory_with_a_state_that_the_step_writes_runs_in_eager():
     """A program reads and writes in an order of its own; eager sees the new value half-way."""
     model, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)

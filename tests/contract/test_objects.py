@@ -333,7 +333,9 @@ def test_what_hides_its_tensors_is_refused_with_its_path(name):
     graph = Function(lambda x: (model(x), {"k": make()}), model=model)
     before = [p.clone() for p in model.state_dict().values()]
     way_out = "return tensors, or any containers"
-    with pytest.raises(UnsupportedOutput, match=rf"(?s)What the step returned\[1\]\['k'\].*{way_out}"):
+    with pytest.raises(
+        UnsupportedOutput, match=rf"(?s)What the step returned\[1\]\['k'\].*{way_out}"
+    ):
         graph(*data())
     assert all(map(torch.equal, before, model.state_dict().values()))
 

@@ -265,9 +265,11 @@ class Step:
         leaves = (leaf.value for _, leaf in self.tensors())
         return any(value.is_leaf and value.grad is not None for value in leaves)
 
-    def shares_memory(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """True when one of ``tensors`` lies in the memory of a state."""
-        held = (leaf.value for _, leaf in self.tensors())
+    def shares_memory(
+        self, tensors: Sequence[torch.Tensor], of: Sequence[torch.Tensor] | None = None
+    ) -> bool:
+        """True when one of ``tensors`` lies in the memory of a state, or of these."""
+        held = of or [leaf.value for _, leaf in self.tensors()]
         states = [value for value in held if value.numel() and not is_opaque(value)]
         memory = set(map(storage_id, states))
         return any(storage_id(tensor) in memory for tensor in tensors) or storages_overlap(

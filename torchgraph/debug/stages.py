@@ -113,7 +113,7 @@ class _Bar:
         # Foreign prints may cross the bar: redirecting stdout under a running build would be worse.
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TimeElapsedColumn(),
             console=screen,

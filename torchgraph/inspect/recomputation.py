@@ -16,7 +16,7 @@ from .._torch import OpOverload
 from ..lower.allocations import real
 from ..program import RECOMPUTED, Program, Saving
 from ..values import leaves
-from .tables import empty_table, section, size
+from .tables import add_row, empty_table, section, size
 
 _RUNS = 3
 
@@ -75,8 +75,8 @@ def rendered(rows: tuple[Recomputation, ...]) -> RenderableType:
     )
     for row in (*rows, whole) if len(rows) > 1 else rows:
         time_paid = f"{1000 * row.seconds:.2f}"
-        shown.add_row(
-            row.name, size(row.kept_before), size(row.kept_after), str(row.nodes), time_paid
+        add_row(
+            shown, row.name, size(row.kept_before), size(row.kept_after), str(row.nodes), time_paid
         )
     return section(shown)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -55,7 +56,7 @@ def stages(rows: Sequence[Stage]) -> RenderableType:
     for stage in rows:
         part = stage.name.startswith(whole)
         whole = whole if part else stage.name
-        table.add_row(f"  {stage.name}" if part else stage.name, f"{stage.seconds:.3f}")
+        add_row(table, f"  {stage.name}" if part else stage.name, f"{stage.seconds:.3f}")
     return section(table)
 
 
@@ -74,7 +75,7 @@ def passes(rows: Sequence[PassRecord]) -> RenderableType:
         before, after = str(row.nodes_before), str(row.nodes_after)
         exact = Text("yes", "green") if row.exact else Text("no", "yellow")
         time = f"{1000 * row.seconds:.1f}"
-        table.add_row(row.name, str(row.edits), before, after, time, exact)
+        add_row(table, row.name, str(row.edits), before, after, time, exact)
     return section(table)
 
 
@@ -85,7 +86,7 @@ def refusals(rows: Sequence[PassRecord]) -> RenderableType:
     )
     found = [(row.name, refusal) for row in rows for refusal in row.refusals]
     for name, refusal in found[:_SHOWN]:
-        table.add_row(name, str(refusal.count), refusal.reason, _where(refusal.line))
+        add_row(table, name, str(refusal.count), refusal.reason, _where(refusal.line))
     return section(table, *_more(len(found)))
 
 
@@ -99,11 +100,11 @@ def nodes(rows: Sequence[PhaseCount]) -> RenderableType:
         ("in place", "right"),
     )
     for row in rows:
-        table.add_row(row.phase.value, str(row.captured), str(row.after_passes), str(row.in_place))
+        add_row(table, row.phase.value, str(row.captured), str(row.after_passes), str(row.in_place))
     table.add_section()
     columns = ("captured", "after_passes", "in_place")
     totals = (str(sum(getattr(row, column) for row in rows)) for column in columns)
-    table.add_row("all", *totals, style="bold")
+    add_row(table, "all", *totals, style="bold")
     return section(table)
 
 
@@ -112,7 +113,7 @@ def precision(rows: Sequence[Precision]) -> RenderableType:
     table = empty_table("Precision", ("type", "left"), ("phase", "left"), ("ops", "left"))
     for row in rows:
         ops = ", ".join(f"{name} x{count}" if count > 1 else name for name, count in row.ops)
-        table.add_row(str(row.dtype).removeprefix("torch."), row.phase.value, ops)
+        add_row(table, str(row.dtype).removeprefix("torch."), row.phase.value, ops)
     return section(table)
 
 
@@ -120,9 +121,9 @@ def memory(sizes: Memory) -> RenderableType:
     """Bytes by kind."""
     table = empty_table("Memory", ("held by", "left"), ("bytes", "right"))
     for kind in ("parameters", "buffers", "slots", "derived", "constants", "inputs"):
-        table.add_row("optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
+        add_row(table, "optimizer slots" if kind == "slots" else kind, size(getattr(sizes, kind)))
     table.add_section()
-    table.add_row("all", size(sizes.total), style="bold")
+    add_row(table, "all", size(sizes.total), style="bold")
     return section(table)
 
 
@@ -132,7 +133,7 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
         f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left")
     )
     for row in rows[:_SHOWN]:
-        table.add_row(row.reason, str(row.count), _where(row.line))
+        add_row(table, row.reason, str(row.count), _where(row.line))
     return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
 
 
@@ -151,7 +152,7 @@ def peaks(found: Peaks) -> RenderableType:
     rows["eager, measured"] = found.eager
     for name, count in rows.items():
         if count is not None:
-            table.add_row(name, size(count))
+            add_row(table, name, size(count))
     notes = [Text(note, "yellow") for note in found.notes]
     notes += [Text(f"by {found.method}", "dim")] if found.method else []
     return section(table, *notes)
@@ -163,13 +164,13 @@ def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
     for plan in plans:
         for one in plan.tried:
             chosen = " (chosen)" if one.name == plan.order else ""
-            table.add_row(f"order: {one.name}{chosen}", size(one.peak), "")
+            add_row(table, f"order: {one.name}{chosen}", size(one.peak), "")
         if plan.arena.peak:
             values = sum(map(len, plan.arena.offsets.values()))
             way = f", {plan.arena.way}" if values else ": none pays"
-            table.add_row(f"arena{way}", size(plan.arena.nbytes), str(values))
+            add_row(table, f"arena{way}", size(plan.arena.nbytes), str(values))
         for left in plan.arena.outside:
-            table.add_row(f"outside: {left.reason}", size(left.nbytes), str(left.values))
+            add_row(table, f"outside: {left.reason}", size(left.nbytes), str(left.values))
     return section(table)
 
 
@@ -179,7 +180,7 @@ def calls(found: Calls) -> RenderableType:
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
     table = empty_table(title, ("in eager", "left"), ("calls", "right"), ("why", "left"))
     for one in found.eager[:_SHOWN]:
-        table.add_row(one.serves, str(one.count), one.why)
+        add_row(table, one.serves, str(one.count), one.why)
     if not found.eager:
         return Text(f"\n{title}", "bold")
     return section(table, *_more(len(found.eager)))
@@ -197,7 +198,7 @@ def programs(cache: Programs) -> RenderableType:
         mark = Text("*" if held.reported else "", "dim")
         peak = "" if held.peak is None else size(held.peak)
         cells = (str(held.nodes), _runs(held), size(held.nbytes), peak)
-        table.add_row(held.signature, *cells, mark)
+        add_row(table, held.signature, *cells, mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
     return section(table, Text("*: what this report is about", "dim"), *reasons)
 
@@ -206,7 +207,7 @@ def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:
     """Of the last step."""
     table = empty_table("Gradients of the last step", ("param group", "left"), ("norm", "right"))
     for group, norm in rows:
-        table.add_row(group, f"{norm:.6g}")
+        add_row(table, group, f"{norm:.6g}")
     return section(table)
 
 
@@ -225,7 +226,7 @@ def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Renderabl
         owner, _, name = guard.name.rpartition(".")
         groups.setdefault(f"{name} = {guard.value}", []).append(owner)
     for value, owners in list(groups.items())[:_SHOWN]:
-        table.add_row(value, _names(owners))
+        add_row(table, value, _names(owners))
     notes = _more(len(groups))
     notes += [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
     if moving:
@@ -240,7 +241,7 @@ def predicates(rows: Sequence[Predicate]) -> RenderableType:
     table = empty_table(title, ("value", "left"), ("at", "left"))
     for row in rows[:_SHOWN]:
         times = f"  ({_times(row.count)})" if row.count > 1 else ""
-        table.add_row(Text(row.expected).append(times, "dim"), _where(row.line))
+        add_row(table, Text(row.expected).append(times, "dim"), _where(row.line))
     return section(table, *_more(len(rows)))
 
 
@@ -249,7 +250,7 @@ def branches(rows: Sequence[Branch]) -> RenderableType:
     table = empty_table("Branches that the optimizers took", ("condition", "left"), ("was", "left"))
     for row in rows[:_SHOWN]:
         times = f"  ({_times(row.count)})" if row.count > 1 else ""
-        table.add_row(Text(row.condition).append(times, "dim"), row.taken)
+        add_row(table, Text(row.condition).append(times, "dim"), row.taken)
     return section(table, *_more(len(rows)))
 
 
@@ -270,7 +271,7 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
             cells = (f"{row.value}, {size(row.nbytes)}", _ops(row.ops))
         else:
             cells = (row.value, "the call")
-        table.add_row(*cells, row.name if row.kind is Kind.ARGUMENT else _where(row.line))
+        add_row(table, *cells, row.name if row.kind is Kind.ARGUMENT else _where(row.line))
     return section(table, *_more(len(rows)))
 
 
@@ -284,7 +285,7 @@ def size(count: int) -> str:
 
 def empty_table(title: str, *columns: tuple[str, _Justify]) -> Table:
     table = Table(
-        title=title,
+        title=escape(title),
         title_style="bold cyan",
         title_justify="left",
         header_style="dim",
@@ -295,6 +296,12 @@ def empty_table(title: str, *columns: tuple[str, _Justify]) -> Table:
     for name, justify in columns:
         table.add_column(name, justify=justify, overflow="fold")
     return table
+
+
+def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
+    """A row of texts as they are: rich takes ``[i]`` in a line of code for its markup."""
+    texts = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+    table.add_row(*texts, style=style)
 
 
 def section(table: Table, *notes: RenderableType) -> RenderableType:

@@ -20,6 +20,11 @@ from .outcome import Outcome
 from .tape import Entry, Layout
 from .watch import is_own
 
+_INDEX = (
+    "index by a tensor with dimensions, x[i : i + 1] or x[i.view(1)], or use index_select, gather "
+    "or take"
+)
+
 
 class Kind(enum.Enum):
     """What is not the same."""
@@ -54,6 +59,10 @@ class Difference(NamedTuple):
     """An attribute or a name, as it is now."""
     cause: str = ""
     """What the step reads and moves, and may go by."""
+    drifts: bool = False
+    """True for a value of data that hardly comes twice."""
+    fix: str = ""
+    """What to write instead, where there is more to say than of others of its kind."""
 
     @property
     def is_of_contents(self) -> bool:
@@ -112,9 +121,8 @@ class Difference(NamedTuple):
             return Reason(f"{what} as it begins, again and again: {fix}", "requires_grad")
         if self.kind is Kind.VALUE:
             sized = self.where is not None and "one_hot(" in self.where.text
-            fix = (
-                "give one_hot its num_classes" if sized else "compute with the tensor, or return it"
-            )
+            usual = "compute with the tensor, or return it"
+            fix = self.fix or ("give one_hot its num_classes" if sized else usual)
             why = f"{what}{at}, again and again: {fix}"
             return Reason(why, f"a value{at}")
         kind = AttributeReadAndWritten if self.kind is Kind.ATTRIBUTE else MovingConstant
@@ -234,9 +242,13 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if one[:2] != other[:2]:
             return  # the ops tell
         if not _same(one.value, other.value):
-            what = f"a value that decides what follows was {_shown(one.value)}"
-            what = f"{what} and is {_shown(other.value)}"
-            yield Difference(Kind.VALUE, what, other.provenance.line)
+            which = "a value that decides what follows"
+            if other.is_index:
+                which = "a tensor without dimensions, an index that Python reads as a number,"
+            what = f"{which} was {_shown(one.value)} and is {_shown(other.value)}"
+            drifts, fix = isinstance(other.value, float), _INDEX if other.is_index else ""
+            where = other.provenance.line
+            yield Difference(Kind.VALUE, what, where, drifts=drifts, fix=fix)
 
 
 def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:

@@ -20,7 +20,7 @@ from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .generators import own_generators, without_default
 from .memory import Memory
 from .rewritten import in_its_own_ops, in_parts, rewritten
-from .tape import Entry, Expectation, Ref, Tape
+from .tape import Entry, Ref, Tape
 from .trail import Trail
 from .undo import Undo
 
@@ -345,8 +345,7 @@ class Recorder:
             self._expect(number.index, value)
 
     def _expect(self, index: int, value: Any) -> None:
-        here = self._trail.here()
-        self.tape.expectations.append(Expectation(len(self.tape.entries), index, value, here))
+        self.tape.expect(index, value, self._trail.here())
 
     def expect_content(self, tensor: torch.Tensor) -> None:
         """Python, or a kernel, went by all that ``tensor`` holds."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..lines import SourceLine
+from ..lines import SourceLine, in_subscript
 from ..program import Provenance
 
 
@@ -63,6 +63,8 @@ class Expectation(NamedTuple):
     value: Any
     """A number, the shape of a tensor, or what a whole tensor holds."""
     provenance: Provenance
+    is_index: bool = False
+    """True where the user's line looks at it as it takes ``x[value]``."""
 
 
 class OptimizerStep(NamedTuple):
@@ -96,6 +98,11 @@ class Tape:
         """A new value."""
         self.layouts.append(layout)
         return len(self.layouts) - 1
+
+    def expect(self, index: int, value: Any, at: Provenance) -> None:
+        """Python looks at a value now, or a kernel does."""
+        found = Expectation(len(self.entries), index, value, at, in_subscript())
+        self.expectations.append(found)
 
     def line_of(self, value: int | None) -> SourceLine | None:
         """The user's line that made a value."""

@@ -1,0 +1,76 @@
+"""The arguments of calls in words: which of them is another one at each call."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+from .inputs import Call, leaves, paths
+from .step import Step
+
+_SHOWN = 60
+"""Characters of a value in a message."""
+
+
+class Arguments:
+    """Of one call. Keeps no batch and no object alive."""
+
+    def __init__(self, call: Call) -> None:
+        self._key = call.key
+        self._found = {path: _look(value) for path, value in leaves(call.args, call.kwargs)}
+
+    def moved(self, now: Call) -> str:
+        """What is another one in ``now``; empty where nothing is, or nothing can be told."""
+        if now.key == self._key:
+            return ""
+        for path, value in leaves(now.args, now.kwargs):
+            if path not in self._found:
+                return f"{path} is new"
+            was, found = self._found[path], _look(value)
+            if was[0] != found[0]:
+                other = f"was {was[1]} and is {found[1]}"
+                return f"{path} {other if was[1] != found[1] else f'is another {_bare(found[1])}'}"
+        return ""
+
+
+def in_a_state(step: Step, call: Call) -> str:
+    """The argument that lies in the memory of a state, and the way out; empty where none does."""
+    if not step.shares_memory(call.tensors):
+        return ""
+    for path, given in zip(paths(call.args, call.kwargs), call.tensors, strict=True):
+        for _, leaf in step.tensors():
+            if step.shares_memory([given], [leaf.value]):
+                return (
+                    f"{path} lies in the memory of {leaf.fqn}, a state: read {leaf.fqn} in the "
+                    f"function instead of passing it, or pass {path}.detach().clone()"
+                )
+    return "an argument lies in the memory of a state"
+
+
+def _look(value: Any) -> tuple[Any, str]:
+    """(what is equal for equal ones, words)."""
+    if isinstance(value, torch.Tensor):
+        kind = f"{str(value.dtype).removeprefix('torch.')}{list(_shape(value))}"
+        meta = (value.device, value.layout, value.requires_grad)
+        return (kind, *meta), f"a tensor {kind}"
+    if isinstance(value, np.ndarray):
+        kind = f"{value.dtype}{list(value.shape)}"
+        return (kind, value.tobytes()), f"an array {kind}"
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        return (type(value), repr(value)), f"{value!r:.{_SHOWN}}"
+    name = f"a {type(value).__name__}"
+    try:
+        return weakref.ref(value), name  # of two objects, unlike even where both are gone
+    except TypeError:
+        return id(value), name
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return () if tensor.is_nested else tuple(tensor.shape)
+
+
+def _bare(words: str) -> str:
+    return words.partition(" ")[2]
