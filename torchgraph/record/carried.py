@@ -26,6 +26,7 @@ from .kept import (
     Pair,
     Part,
     Rebound,
+    Sized,
     described,
     held_at,
     tensors_of,
@@ -242,14 +243,20 @@ class Carried:
         return _new(before, holder) == 0 and not _same_items(before, now)
 
     @property
-    def entry(self) -> tuple[Entry | Bounded, ...]:
+    def entry(self) -> tuple[Entry | Bounded | Sized, ...]:
         """Of places that the step gives something else: what it does may go by what was there."""
-        entries = [
-            Entry(place, described(before))
+        changes = [
+            (place, before)
             for place, before, _ in self._changes()
             if not (isinstance(place.holder, _GROWING) and self._appended(place))
         ]
-        return (*entries, *self._bounded())
+        sized = {
+            id(place.holder): Sized(place.holder, len(self._lists[id(place.holder)]))
+            for place, _ in changes
+            if isinstance(place.holder, _GROWING) and not self._is_shifted(place)
+        }
+        entries = [Entry(place, described(before)) for place, before in changes]
+        return (*entries, *self._bounded(), *sized.values())
 
     def _bounded(self) -> Iterator[Bounded]:
         for _, holder in self._containers:
@@ -350,8 +357,11 @@ def _new(before: list[Any], holder: Any) -> int:
     full = isinstance(holder, deque) and len(now) == holder.maxlen
     for dropped in range(len(before) + 1 if full else 1):
         kept = before[dropped:]
-        if len(kept) <= len(now) and all(a is b for a, b in zip(kept, now, strict=False)):
-            return len(now) - len(kept)
+        if len(kept) > len(now) or any(a is not b for a, b in zip(kept, now, strict=False)):
+            continue
+        new = now[len(kept) :]
+        if not dropped or {*map(id, before)}.isdisjoint(map(id, new)):  # else it was turned
+            return len(new)
     return 0
 
 

@@ -124,6 +124,23 @@ class Bounded:
 
 
 @dataclass(frozen=True)
+class Sized:
+    """A list of which places are written, counted from either end."""
+
+    holder: Any
+    length: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return (id(self.holder), "length", self.length)
+
+    def fits(self) -> bool:
+        """True when it is as long as it was."""
+        return len(self.holder) == self.length
+
+
+@dataclass(frozen=True)
 class Part:
     """The n-th tensor of what lies at a place, as the container of a leaf."""
 

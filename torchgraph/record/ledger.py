@@ -117,7 +117,7 @@ class Ledger:
             source = self._as_before(meeting.value, source)
         key = (id(source.owner), source.path, meeting.deep)
         if key not in self._names:
-            self._meet(key, meeting, source)
+            self.notice(meeting, source)
         if self._is_outside(source.owner):
             self._outer.add(key)
             if key not in self._own:
@@ -133,7 +133,7 @@ class Ledger:
         return key
 
     def notice(self, meeting: Meeting, source: Source) -> None:
-        """The step is about to write into what lies there: how it was, if it is read later."""
+        """How what lies there is now: the step may write into it, and read or fill it later."""
         for deep in (True, False):
             key = (id(source.owner), source.path, deep)
             if key not in self._names:
@@ -170,6 +170,7 @@ class Ledger:
             self._own.add(key)  # it is what the step has made of what is around it
             if not (replaced or isinstance(value, torch.Tensor) or self._is_appended(around, path)):
                 self._reads.add(around)
+                self._outer |= {around} if self._is_outside(owner) else set()
             key_in = path[len(around[1])][1]
             if type(key_in) is int and key_in >= 0:
                 self._lengths.add(around)
@@ -328,10 +329,17 @@ class Ledger:
 
 
 def _lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
-    """True for a tensor that lay there in a list, as that was before."""
-    ((_, key), *further) = path
-    listed = isinstance(before, tuple) and isinstance(before[1], tuple) and type(key) is int
-    return not further and listed and 0 <= key < len(before[1]) and before[1][key] == look(tensor)
+    """True for a tensor that lay there in a container, as that was before."""
+    for by, key in path:
+        if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
+            return False
+        *keys, items = before[1:]
+        found = look(key) if keys else key
+        places = keys[0] if keys else range(len(items))
+        if type(key) is bool or found not in places:
+            return False
+        before = items[places.index(found)]
+    return bool(before == look(tensor))
 
 
 def _held_by(value: Any) -> Iterable[Any]:

@@ -1,0 +1,158 @@
+"""Lists and deques that a step turns, pops from and puts back, and that the loop changes too."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.hostile.kit import Cases
+from tests.hostile.plays import Play, singles
+
+case = Cases()
+
+
+def _tensors(*values: float) -> list[torch.Tensor]:
+    return [torch.full((5, 4), value) for value in values]
+
+
+@case(forms="step", serves=True)
+def a_number_taken_out_and_put_back():
+    numbers = [1, 1]
+
+    def step(x):
+        numbers.pop(0)
+        numbers.append(1)
+        return x * numbers[0]
+
+    return Play(step, [numbers], {}, singles(10))
+
+
+@case(forms="step")
+def a_list_that_is_given_its_length():
+    numbers = [1, 1]
+
+    def step(x):
+        numbers.pop(0)
+        numbers.append(len(numbers))
+        return x * numbers[0]
+
+    return Play(step, [numbers], {6: lambda: numbers.append(3)}, singles(10))
+
+
+def _window(turn: Any, *values: float, most: int, refill: bool = False) -> Play:
+    window = deque(_tensors(*values), maxlen=most)
+
+    def step(x):
+        turn(window, x)
+        return x + window[len(window) - 1]
+
+    def put():
+        window.clear()
+        window.extend(_tensors(3, 4, 5))
+
+    return Play(step, [window], {5: put} if refill else {}, singles(12))
+
+
+def _to_the_other_end(window: Any, x: Any) -> None:
+    window.appendleft(x * 1)
+    window.append(window.popleft())
+
+
+@case(forms="step")
+def a_window_that_is_turned():
+    return _window(_to_the_other_end, 0, 0, 0, most=4)
+
+
+@case(forms="step")
+def a_window_that_is_turned_and_refilled():
+    return _window(_to_the_other_end, 0, 2, 0, most=4, refill=True)
+
+
+@case(forms="step")
+def the_first_of_a_full_window():
+    return _window(lambda window, x: window.__setitem__(0, x * 2), 2, 1, 0, most=3)
+
+
+@case(forms="step")
+def a_full_window_the_other_way_round():
+    return _window(lambda window, x: window.reverse(), 0, 1, 2, most=3)
+
+
+@case(forms="step")
+def a_full_window_by_one():
+    return _window(lambda window, x: window.rotate(), 0, 1, 2, most=3, refill=True)
+
+
+@case(forms="step", serves=True)
+def the_middle_of_objects_whose_ends_change_places():
+    things = [SimpleNamespace(k=1), SimpleNamespace(k=2), SimpleNamespace(k=3)]
+
+    def step(x):
+        things[0], things[-1] = things[-1], things[0]
+        return x + things[1].k
+
+    def replace():
+        things[1] = SimpleNamespace(k=7)
+
+    def alias():
+        things[1] = things[0]
+
+    return Play(step, [lambda: [one.k for one in things]], {6: replace, 9: alias}, singles(14))
+
+
+@case(forms="step")
+def a_list_that_is_cut_to_its_last_three():
+    kept = _tensors(1, 1)
+
+    def step(x):
+        kept.append(x * 1)
+        del kept[:-3]
+        return x + kept[0]
+
+    return Play(step, [kept], {6: lambda: kept.append(torch.ones(5, 4))}, singles(11))
+
+
+@case(forms="step", serves=True)
+def the_last_of_a_list_that_the_loop_fills():
+    kept = _tensors(1, 2)
+
+    def step(x):
+        kept[-1] = x * 2
+        return x + kept[0]
+
+    return Play(step, [kept], {5: lambda: kept.append(torch.ones(5, 4))}, singles(11))
+
+
+@case(forms="step", serves=True)
+def pairs_of_which_the_loop_makes_one():
+    pairs = [(torch.ones(5, 4), 2), (torch.zeros(5, 4), 1)]
+
+    def step(x):
+        pairs[0] = (x * 2, 1)
+        return x + pairs[1][0] * pairs[1][1]
+
+    def put():
+        pairs[-1] = pairs[0]
+
+    return Play(step, [pairs], {4: put, 7: put}, singles(12))
+
+
+@case(forms="step", serves=True)
+def the_middle_of_a_list_made_anew():
+    held = SimpleNamespace(pairs=[(tensor, 1) for tensor in _tensors(1, 0, 2)])
+
+    def step(x):
+        y = x + held.pairs[len(held.pairs) // 2][0]
+        held.pairs[:] = [*held.pairs[1:], (x, 2)]
+        return y
+
+    return Play(step, [held], {}, singles(12))
+
+
+@pytest.mark.parametrize("case", case)
+def test_turned(case):
+    case.check()
