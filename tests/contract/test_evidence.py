@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,9 @@ def test_an_argument_that_is_written_in_the_memory_of_what_is_read(where: str) -
             graph(x)
         twin = read().detach().clone()
         twin.mul_(2)
-        assert torch.equal(graph(read().data), twin + twin)
+        state = where in ("parameter", "buffer")
+        with pytest.warns(EagerWarning, match="in the memory of") if state else nullcontext():
+            assert torch.equal(graph(read().data), twin + twin)
         assert torch.equal(read(), twin)
 
 
