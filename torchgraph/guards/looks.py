@@ -24,7 +24,7 @@ _PLAIN = frozenset(
     }
 )
 UNCHANGING = _PLAIN | {float, complex, frozenset, MethodType}
-MOST, DEEPEST, _BYTES = 1024, 8, 1 << 16
+MOST, DEEPEST, _BYTES = 1 << 17, 8, 1 << 24
 """Elements of a container, levels of containers and bytes of an array that are compared."""
 _CACHED = type(functools.lru_cache(len))
 
@@ -132,8 +132,16 @@ def _contents(value: Any, deep: bool, level: int) -> Any:
         base: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has its order
         items = [look(v, deep=deep, level=level + 1) for v in base.values(value)]
         return kind, tuple(map(look, base.keys(value))), tuple(items)
+    unordered = isinstance(value, (set, frozenset))
+    if not unordered and set(map(type, value)) <= _PLAIN:  # the same, at once
+        return kind, tuple(zip(map(type, value), value, strict=True))
     found = (look(item, deep=deep, level=level + 1) for item in value)
-    return kind, frozenset(found) if isinstance(value, (set, frozenset)) else tuple(found)
+    return kind, frozenset(found) if unordered else tuple(found)
+
+
+def items_in(found: Any) -> tuple[Any, ...]:
+    """The looks at what a list, deque or tuple held; none where that was too much."""
+    return found[1] if isinstance(found, tuple) and isinstance(found[1], tuple) else ()
 
 
 def _array(value: Any) -> Any:

@@ -19,7 +19,17 @@ import torch
 from ..discovery import Entries
 from ..errors import NoProgram
 from ..guards import ABSENT
-from ..guards.looks import Aspect, Drawn, Never, Same, is_buffer, is_container, is_number, look
+from ..guards.looks import (
+    Aspect,
+    Drawn,
+    Never,
+    Same,
+    is_buffer,
+    is_container,
+    is_number,
+    items_in,
+    look,
+)
 from ..guards.names import By, Name, Path, follow
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
@@ -313,11 +323,10 @@ def _is_rearranged(one: Touched, now: Any) -> bool:
         return one.name.moved
     if isinstance(now, deque) and now.maxlen is not None:
         return True
-    before = one.name.found
-    if not isinstance(now, (list, deque)) or not isinstance(before, tuple):
+    if not isinstance(now, (list, deque)):
         return False
-    items = look(now)[1]
-    return len(before[1]) != len(items) and items[: len(before[1])] != before[1]
+    before, items = items_in(one.name.found), items_in(look(now))
+    return len(before) != len(items) and items[: len(before)] != before
 
 
 def _place(one: Touched) -> tuple[int, Any]:

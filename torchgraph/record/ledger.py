@@ -26,6 +26,7 @@ from ..guards.looks import (
     alike,
     is_buffer,
     is_container,
+    items_in,
     laid_out,
     look,
     shown,
@@ -38,7 +39,7 @@ from .resolve import Source
 from .touched import CONTENT, Cell, Touched, in_cell, settings
 
 _LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_MARKED = 256
+_MARKED = 4096
 """Items of a container that are looked at one by one."""
 
 
@@ -220,11 +221,12 @@ class Ledger:
 
     def _is_appended(self, around: Any, path: Path) -> bool:
         """True for an item behind all that a list held when the step met it."""
-        container, before = self._containers[around], self._names[around][1].found[1]
-        key = path[len(around[1])][1]
-        listed = isinstance(container, list) and isinstance(before, tuple)
-        kept = listed and look(container)[1][: len(before)] == before
-        return kept and type(key) is int and key % len(container) >= len(before)
+        container, found = self._containers[around], self._names[around][1].found
+        before, (_, key) = items_in(found), path[len(around[1])]
+        if not isinstance(container, list) or items_in(look(container))[: len(before)] != before:
+            return False
+        small = isinstance(found[1], tuple)
+        return small and type(key) is int and key % len(container) >= len(before)
 
     def _is_outside(self, owner: Any) -> bool:
         known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside

@@ -34,7 +34,7 @@ _WRITES = {
 """Methods of containers that look at nothing."""
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 """What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
-_PROBED = 256
+_PROBED = 4096
 """Attributes of one object that are looked at when all of them count."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..capture.inputs import Call
 from ..guards import ABSENT
-from ..guards.looks import Same, is_container, look, own
+from ..guards.looks import Same, is_container, items_in, look, own
 from ..guards.names import By, Name, Path, follow
 from ..structure import Unfit, key_of, map_tensors
 from .host import Assigned, Fixed
@@ -197,19 +197,22 @@ def _moved_on(before: Any, now: Any) -> Any:
         return now - before[1]
     if type(now) is str and now.startswith(before[1]):
         return now[len(before[1]) :]
-    if type(now) is tuple and look(now)[1][: len(before[1])] == before[1]:
-        return now[len(before[1]) :]
+    if type(now) is tuple:
+        return _behind(before, now)
     return None
 
 
 def _appended(before: Any, now: Any) -> tuple[Any, ...] | None:
-    if type(now) not in (list, deque) or not isinstance(before, tuple) or len(before) != 2:
-        return None
-    kind, items = look(now)
-    count = len(before[1]) if isinstance(before[1], tuple) else len(items) + 1
-    more = tuple(now)[count:]
-    same = kind is before[0] and items[:count] == before[1]
-    return more if same and more and all(map(is_plain, more)) else None
+    listed = type(now) in (list, deque) and isinstance(before, tuple) and before[0] is type(now)
+    more = _behind(before, now) if listed else None
+    return more if more and all(map(is_plain, more)) else None
+
+
+def _behind(before: Any, now: Any) -> tuple[Any, ...] | None:
+    """What follows all that was there; None where that was moved, or was too much."""
+    held, items = items_in(before), items_in(look(now))
+    known = isinstance(before[1], tuple) and items[: len(held)] == held
+    return tuple(now)[len(held) :] if known else None
 
 
 def put(owner: Any, path: Path, value: Any) -> None:
