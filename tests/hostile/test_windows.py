@@ -246,6 +246,13 @@ def whether_it_has_a_gradient():
     return _lies(lambda t: 1 if t.grad is None else 2, nn.Parameter(torch.zeros(3)), given)
 
 
+@case(forms="step", serves=True)
+def the_rows_that_a_slice_tells():
+    held = SimpleNamespace(rows=slice(0, 2))
+    before = {5: setting(held, "rows", slice(1, 3)), 9: setting(held, "rows", slice(0, 2))}
+    return Play(lambda x: x[held.rows] * 2, [], before, singles(14))
+
+
 # --- functions and arguments ----------------------------------------------------------------------
 
 

@@ -19,11 +19,11 @@ from .checks import ABSENT
 
 _PLAIN = frozenset(
     {
-        *(bool, int, str, bytes, type(None), range, slice, type(...), type(NotImplemented)),
+        *(bool, int, str, bytes, type(None), range, type(...), type(NotImplemented)),
         *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
     }
 )
-UNCHANGING = _PLAIN | {float, complex, frozenset, MethodType}
+UNCHANGING = _PLAIN | {slice, float, complex, frozenset, MethodType}
 MOST, DEEPEST, _BYTES = 1 << 17, 8, 1 << 24
 """Elements of a container, levels of containers and bytes of an array that are compared."""
 _CACHED = type(functools.lru_cache(len))
@@ -87,6 +87,8 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
     if is_container(value):
         inside = level < DEEPEST and (deep or level == 0 or isinstance(value, tuple))
         return _contents(value, deep, level) if inside else Same(value)
+    if kind is slice:
+        return kind, tuple(map(look, (value.start, value.stop, value.step)))
     if isinstance(value, functools.partial):
         parts = (value.func, value.args, value.keywords)
         return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
@@ -210,7 +212,11 @@ LOOKS: dict[Aspect, Callable[[Any], Any]] = {
 
 def shown(value: Any) -> str:
     """A value in words: no code of the user's runs for it, and nothing is kept alive."""
-    if type(value) in _PLAIN or type(value) in (float, complex) or isinstance(value, enum.Enum):
+    if (
+        type(value) in _PLAIN
+        or type(value) in (float, complex, slice)
+        or isinstance(value, enum.Enum)
+    ):
         return f"{value!r:.60}"
     if callable(value) and hasattr(value, "__qualname__"):
         return str(value.__qualname__)

@@ -143,10 +143,11 @@ class Exits:
 
     def _keep_together(self, carried: Carried) -> None:
         """A tensor that comes as an argument under one name, and is under another one too."""
-        guarded = {name.found: name for name in self.names if name.guarded and name.path}
-        for name in self.names:
+        named = [name for name in self.names if name.path and isinstance(name.found, Same)]
+        guarded = {name.found: name for name in named if name.guarded}
+        for name in named:
             other = guarded.get(name.found) if carried.takes(name) else None
-            if other is not None and isinstance(name.found, Same):
+            if other is not None:
                 self.together.append(Pair(Given(name), Given(other)))
 
     def sees_to(self, holder: Any, key: Any) -> bool:
