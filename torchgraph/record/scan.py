@@ -231,8 +231,8 @@ class _Scan:
         more = _CALLS.get(ins.opname)
         taken = 1 - _effect(ins) if more is None else ins.arg + more
         values = [self._pop() for _ in range(taken)][::-1]
-        yield from _stores_by_name([value for value in values if value is not None])
         called = next((i for i, value in enumerate(values) if value is not None), taken)
+        yield from _stores_by_name(values[called:])
         got, use = self._looks_inside(values[called:])
         for i, value in enumerate(values):
             if got is None or i != called + 1:
@@ -354,8 +354,12 @@ def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
     if len(values) < 3 or values[0] != Chain(Root.GLOBAL, "setattr"):
         return
     held, key = values[1], values[2]
-    if isinstance(held, Chain) and (isinstance(key, Chain) or _is_plain(key)):
+    if not isinstance(held, Chain):
+        return
+    if isinstance(key, Chain) or _is_plain(key):
         yield held.then(False, key if isinstance(key, Chain) else key.value), Use.STORED
+    else:
+        yield held.then(*OWN), Use.COUNTED
 
 
 def _is_bare(chain: Chain, use: Use) -> bool:
