@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_a_constant_of_the_batch(change: Callable[[torch.Tensor], torch.Tensor])
 
 
 def test_a_constant_of_each_batch_ends_in_eager() -> None:
-    table = np.zeros(20_000, dtype=np.float32)  # too large to be compared at each call
+    table = np.zeros(5_000_000, dtype=np.float32)  # too large to be compared at each call
     graph = Function(lambda x: x * torch.tensor(table)[:3])
 
     def visit_each_batch_three_times() -> None:
@@ -245,6 +245,15 @@ def scheduled(model: nn.Module | None = None) -> tuple[Train, Any, nn.Module]:
     return Train(model, optimizer, schedule), schedule, model
 
 
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """Also where the tests run in the background, whose shell has Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_while_a_program_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, schedule, model = scheduled()
     graph(*data())

@@ -306,6 +306,51 @@ def attributes_put_on_arguments():
     return Play(step, [calls], {}, calls)
 
 
+def _sized(x: Any) -> Play:
+    class Sized(nn.Linear):
+        def forward(self, rows: Any) -> Any:
+            self.rows = len(rows)
+            assert self.rows == rows.shape[0]
+            return super().forward(rows)
+
+    model = Sized(4, 2)
+    before = {5: setting(model, "rows", 0), 8: lambda: delattr(model, "rows")}
+    return Play(lambda rows: model(rows), [model, lambda: vars(model).get("rows")], before, x)
+
+
+@case(forms="step", serves=True)
+def an_attribute_that_a_module_writes_first():
+    return _sized(singles(12))
+
+
+@case(forms="step", serves=True)
+def an_attribute_that_is_another_one_in_each_branch():
+    one, other = torch.randn(5, 4), torch.randn(3, 4)
+    return _sized([(one + n if n % 3 else other + n,) for n in range(16)])
+
+
+@case(forms="step", serves=True)
+def a_module_that_is_made_in_each_call():
+    model = nn.Linear(4, 2)
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x) * self.factor
+
+    def step(x):
+        around = Around()
+        around.factor = 2
+        loss = around(x).sum()
+        loss.backward()
+        return loss
+
+    return Play(step, [model], {}, singles(10))
+
+
 @pytest.mark.parametrize("case", case)
 def test_windows(case):
     case.check()

@@ -76,6 +76,8 @@ class Idiom:
     """Sets attributes in each step that no later step reads; a warning about them may come."""
     stays_eager: type[Warning | NoProgram] | None = None
     """What says that no program serves its steps: they are eager's all the same, or refused."""
+    ends_eager: type[Warning] | None = None
+    """What says that later steps run in eager, after some that a program served."""
 
 
 def each(make: Callable[[int], Batch], steps: int = 3) -> Callable[[], list[Batch]]:
@@ -148,7 +150,10 @@ def assert_steps_are_eagers(idiom: Idiom) -> None:
     with warnings.catch_warnings():
         if idiom.writes:
             warnings.simplefilter("ignore", AttributeWriteWarning)
-        if idiom.stays_eager is None:
+        if idiom.ends_eager is not None:
+            with pytest.warns(idiom.ends_eager):
+                assert_parity(make, idiom.batches())
+        elif idiom.stays_eager is None:
             assert_parity(make, idiom.batches())
         elif issubclass(idiom.stays_eager, NoProgram):
             with pytest.raises(idiom.stays_eager, match="set_fallback"):

@@ -242,11 +242,12 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if one[:2] != other[:2]:
             return  # the ops tell
         if not _same(one.value, other.value):
-            which = "a value that decides what follows"
-            if other.is_index:
+            which, fix = "a value that decides what follows", ""
+            if other.is_index and isinstance(other.value, int):
                 which = "a tensor without dimensions, an index that Python reads as a number,"
+                fix = _INDEX
             what = f"{which} was {_shown(one.value)} and is {_shown(other.value)}"
-            drifts, fix = isinstance(other.value, float), _INDEX if other.is_index else ""
+            drifts = isinstance(other.value, float)
             where = other.provenance.line
             yield Difference(Kind.VALUE, what, where, drifts=drifts, fix=fix)
 

@@ -127,6 +127,11 @@ class Exits:
             place = Moved(count.owner, count.change.name)
             assigned = Assigned(place, Fixed(count.by, count.by))
             exits.repeated[place.key] = (assigned, count.change)
+        for owner, change, value in watch.stores():
+            attribute = Attribute(owner, change.name)
+            if Moved(owner, change.name).key not in exits.repeated:
+                stored = Assigned(attribute, Fixed(value, look(value)))
+                exits.repeated[attribute.key] = (stored, change)
         for one in sorted(_as_wholes(touched), key=lambda one: not one.read):
             exits._add(one, carried)
             exits._compare(one)
@@ -156,7 +161,8 @@ class Exits:
 
     def _add_attribute(self, owner: Any, change: Change, carried: Carried) -> None:
         value = vars(owner).get(change.name, ABSENT)
-        if Moved(owner, change.name).key in self.repeated:
+        places = (Moved(owner, change.name), Attribute(owner, change.name))
+        if any(place.key in self.repeated for place in places):
             return
         if carried.knows(vars(owner), change.name) and _has_tensors(value):
             return

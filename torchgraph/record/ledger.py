@@ -318,7 +318,9 @@ class Ledger:
         name = replace(name, owner=Same(owner), moved=moved)
         counted = key not in self._stored
         container = self._containers.get(key)
-        read, outer, old = key in self._reads, key in self._outer, id(value) in self._old
+        read, old = key in self._reads, id(value) in self._old
+        # A dict counts as new to the collector when a first container is put into it.
+        outer = key in self._outer and (is_container(owner) or id(owner) not in self._made)
         compared = isinstance(name.found, Same) and id(name.found()) in self._compared
         like = self._alike.get(key)
         return Touched(name, read, container, outer, counted, like, compared, length, old)

@@ -108,15 +108,24 @@ class AttributeWatch:
         )
 
     def _rewritten(self) -> list[tuple[str, Any, str, Any]]:
-        """What was written unread and came to what it was: another value would not have stayed."""
+        """What was written unread and came to what it was: another one would not have stayed."""
         found = []
         for key, name in [place for place in self._writes if place not in self.reads]:
             path, owner = self._owners[key]
             before = self._before[key].values.get(name, ABSENT)
             kept = is_own(before) and same_attribute(vars(owner), name, before)
-            if kept and name not in _OWN and not _is_mode(owner, name):
+            if kept and not is_plain(before) and name not in _OWN and not _is_mode(owner, name):
                 found.append((path, owner, name, before))
         return found
+
+    def stores(self) -> Iterator[tuple[Any, Change, Any]]:
+        """(object, change, value) of each plain value that was written and not read before."""
+        for (key, name), where in self._writes.items():
+            path, owner = self._owners[key]
+            value = vars(owner).get(name, ABSENT)
+            unread = (key, name) not in self.reads and name not in _OWN
+            if unread and is_plain(value) and not _is_mode(owner, name):
+                yield owner, Change(path, name, False, where), value
 
     @property
     def modes(self) -> dict[nn.Module, bool]:
