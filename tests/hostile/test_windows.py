@@ -330,6 +330,20 @@ def an_attribute_that_is_another_one_in_each_branch():
 
 
 @case(forms="step", serves=True)
+def an_attribute_that_a_module_takes_away_again():
+    class Brief(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            self.factor = 3
+            found = super().forward(x) * self.factor
+            del self.factor
+            return found
+
+    model = Brief(4, 2)
+    watched = [model, lambda: "factor" in vars(model)]
+    return Play(lambda x: model(x), watched, {5: setting(model, "factor", 3)}, singles(10))
+
+
+@case(forms="step", serves=True)
 def a_module_that_is_made_in_each_call():
     model = nn.Linear(4, 2)
 

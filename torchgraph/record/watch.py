@@ -119,12 +119,16 @@ class AttributeWatch:
         return found
 
     def stores(self) -> Iterator[tuple[Any, Change, Any]]:
-        """(object, change, value) of each plain value that was written and not read before."""
+        """(object, change, value) of each plain value that was written and not read before.
+
+        `ABSENT` for one that was taken away again.
+        """
         for (key, name), where in self._writes.items():
             path, owner = self._owners[key]
             value = vars(owner).get(name, ABSENT)
+            kept = is_plain(value) or (value is ABSENT and not _is_elsewhere(owner, name))
             unread = (key, name) not in self.reads and name not in _OWN
-            if unread and is_plain(value) and not _is_mode(owner, name):
+            if kept and unread and not _is_mode(owner, name):
                 yield owner, Change(path, name, False, where), value
 
     @property
@@ -205,6 +209,12 @@ class AttributeWatch:
                     where = self._writes.get((key, name))
                     found.append((owner, Change(path, name, read, where)))
         return found
+
+
+def _is_elsewhere(owner: Any, name: str) -> bool:
+    """True for an attribute of the class, and for a parameter, a buffer or a submodule."""
+    held = (vars(owner).get(state, ()) for state in _STATE)
+    return any(name in one for one in (*held, *map(vars, type(owner).__mro__)))
 
 
 def _is_mode(owner: Any, name: str) -> bool:
