@@ -153,6 +153,65 @@ def the_middle_of_a_list_made_anew():
     return Play(step, [held], {}, singles(12))
 
 
+def _partly(held: Any, read: Any, put: Any) -> Play:
+    """The step writes one place and reads all; the loop writes another one."""
+
+    def step(x):
+        held[0] = x * 2
+        return x + read(held)
+
+    return Play(step, [held], {5: put, 8: put}, singles(12))
+
+
+@case(forms="step", serves=True)
+def a_list_of_which_the_loop_replaces_the_last():
+    held = _tensors(1, 2, 3)
+    return _partly(held, sum, lambda: held.__setitem__(2, torch.full((5, 4), 7.0)))
+
+
+@case(forms="step", serves=True)
+def a_list_that_the_loop_refills():
+    held = _tensors(1, 2, 3)
+    return _partly(held, torch.stack, lambda: held.__setitem__(slice(1, None), _tensors(8, 9)))
+
+
+@case(forms="step", serves=True)
+def a_list_that_a_function_reads():
+    held = _tensors(1, 2, 3)
+    return _partly(held, lambda some: some[-1], lambda: held.__setitem__(2, torch.ones(5, 4)))
+
+
+@case(forms="step", serves=True)
+def a_dict_of_which_the_loop_replaces_one():
+    held = dict(enumerate(_tensors(1, 2, 3)))
+    put = torch.full((5, 4), 7.0)
+    return _partly(held, lambda some: sum(some.values()), lambda: held.update({2: put + 1}))
+
+
+@case(forms="step", serves=True)
+def lists_in_a_list_of_which_the_loop_replaces_one():
+    held = [torch.ones(5, 4), _tensors(1, 2)]
+
+    def put():
+        held[1][1] = torch.full((5, 4), 7.0)
+
+    return _partly(held, lambda some: some[0] + sum(some[1]), put)
+
+
+@case(forms="step")
+def turned_while_one_tensor_lies_in_it_twice():
+    held = _tensors(1, 2, 3)
+
+    def step(x):
+        held.insert(0, held.pop())
+        return x * 2
+
+    def alias():
+        held[-1] = held[0]
+
+    return Play(step, [held], {6: alias}, singles(16))
+
+
 @pytest.mark.parametrize("case", case)
 def test_turned(case):
     case.check()

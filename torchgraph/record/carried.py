@@ -22,12 +22,13 @@ from .kept import (
     Behind,
     Bounded,
     Entry,
+    Filled,
     Item,
     Pair,
     Part,
     Rebound,
-    Sized,
     described,
+    first_places,
     held_at,
     tensors_of,
     where,
@@ -243,20 +244,20 @@ class Carried:
         return _new(before, holder) == 0 and not _same_items(before, now)
 
     @property
-    def entry(self) -> tuple[Entry | Bounded | Sized, ...]:
+    def entry(self) -> tuple[Entry | Bounded | Filled, ...]:
         """Of places that the step gives something else: what it does may go by what was there."""
         changes = [
             (place, before)
             for place, before, _ in self._changes()
             if not (isinstance(place.holder, _GROWING) and self._appended(place))
         ]
-        sized = {
-            id(place.holder): Sized(place.holder, len(self._lists[id(place.holder)]))
+        filled = {
+            id(place.holder): Filled(place.holder, first_places(self._lists[id(place.holder)]))
             for place, _ in changes
             if isinstance(place.holder, _GROWING) and not self._is_shifted(place)
         }
         entries = [Entry(place, described(before)) for place, before in changes]
-        return (*entries, *self._bounded(), *sized.values())
+        return (*entries, *self._bounded(), *filled.values())
 
     def _bounded(self) -> Iterator[Bounded]:
         for _, holder in self._containers:

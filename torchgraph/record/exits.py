@@ -285,8 +285,8 @@ def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
 
     An item of a tuple cannot be written, and one of a list that is another now is of that one.
     """
-    wholes = {_place(one): one for one in touched if one.name.deep}
-    read = {_place(one) for one in touched if one.read and _place(one) in wholes}
+    wholes = {one.place: one for one in touched if one.name.deep}
+    read = {one.place for one in touched if one.read and one.place in wholes}
     kept = []
     moved = {place for place, one in wholes.items() if one.name.moved}
     for one in touched:
@@ -298,9 +298,9 @@ def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
         else:
             kept.append(one._replace(name=replace(one.name, found=Never())))
     return [
-        one._replace(read=one.read or (_place(one) in read and _place(one) in moved))
+        one._replace(read=one.read or (one.place in read and one.place in moved))
         for one in kept
-        if one.name.deep or _place(one) not in moved
+        if one.name.deep or one.place not in moved
     ]
 
 
@@ -334,10 +334,6 @@ def _is_rearranged(one: Touched, now: Any) -> bool:
         return False
     before, items = items_in(one.name.found), items_in(look(now))
     return len(before) != len(items) and items[: len(before)] != before
-
-
-def _place(one: Touched) -> tuple[int, Any]:
-    return id(one.name.owner()), one.name.path
 
 
 def _the_same(one: Touched) -> Name:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from .._torch import storage_id
-from ..guards.looks import Same, is_container
+from ..guards.looks import DEEPEST, Same, is_container, look
+from ..guards.names import By, Path
 from ..structure import Unfit, mutable_parts
 from .watch import is_plain
 
@@ -45,6 +46,32 @@ def containers_within(value: Any, limit: int = 256) -> dict[tuple[Any, ...], int
         if len(held) <= limit:
             pending += [((*path, key), item) for key, item in keyed(held)]
     return found
+
+
+def tensors_within(value: Any, level: int = 0) -> Iterator[tuple[Path, torch.Tensor]]:
+    """The tensors in a container and in those in it, with where they are."""
+    for key, item in keyed(value) if level < DEEPEST else []:
+        path: Path = ((By.ITEM, key),)
+        if isinstance(item, torch.Tensor):
+            yield path, item
+        elif is_container(item):
+            yield from (
+                ((*path, *rest), tensor) for rest, tensor in tensors_within(item, level + 1)
+            )
+
+
+def lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
+    """True for a tensor that lay there in a container, as that was before."""
+    for by, key in path:
+        if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
+            return False
+        *keys, items = before[1:]
+        found = look(key) if keys else key
+        places = keys[0] if keys else range(len(items))
+        if type(key) is bool or found not in places:
+            return False
+        before = items[places.index(found)]
+    return bool(before == look(tensor))
 
 
 def has_more_than_tensors(container: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -124,20 +124,21 @@ class Bounded:
 
 
 @dataclass(frozen=True)
-class Sized:
+class Filled:
     """A list of which places are written, counted from either end."""
 
     holder: Any
-    length: int
+    places: tuple[int, ...]
+    """As `first_places` has it: what is moved to where the same tensor lay seems to stay."""
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for equal ones."""
-        return (id(self.holder), "length", self.length)
+        return (id(self.holder), "filled", self.places)
 
     def fits(self) -> bool:
-        """True when it is as long as it was."""
-        return len(self.holder) == self.length
+        """True when it is as long, and the same tensors lie twice in it."""
+        return first_places(self.holder) == self.places
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,15 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
 def is_plain_tensor(value: Any) -> bool:
     """True for a tensor of which a program needs to know no more than what it holds."""
     return type(value) is torch.Tensor and not value.requires_grad and not vars(value)
+
+
+def first_places(items: Iterable[Any]) -> tuple[int, ...]:
+    """For each item the first place where the same tensor lies."""
+    first: dict[int, int] = {}
+    return tuple(
+        first.setdefault(id(item), place) if isinstance(item, torch.Tensor) else place
+        for place, item in enumerate(items)
+    )
 
 
 def held_at(place: Item) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from ..guards.looks import (
 from ..guards.names import By, Name, Path, follow
 from ..program import Role
 from .chains import Use
-from .inside import containers_within, lies_in
+from .inside import containers_within, lay_at, lies_in, tensors_within
 from .resolve import Source
 from .touched import CONTENT, Cell, Touched, in_cell, settings
 
@@ -192,7 +192,7 @@ class Ledger:
                 continue
             replaced = self._follow(owner, path[:length], container) is not container
             before = self._names[key][1].found
-            if isinstance(value, torch.Tensor) and _lay_at(path[length:], before, value):
+            if isinstance(value, torch.Tensor) and lay_at(path[length:], before, value):
                 continue
             if replaced or look(container) != before:
                 yield key, replaced
@@ -287,12 +287,16 @@ class Ledger:
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
         kept = (_idle(one, met if one.outer else lasting) for one in touched)
-        return [one for one in kept if one is not None] + list(self._more(touched))
+        return [one for one in kept if one is not None] + list(self._more(touched, met))
 
-    def _more(self, touched: Iterable[Touched]) -> Iterator[Touched]:
+    def _more(self, touched: Collection[Touched], met: set[int]) -> Iterator[Touched]:
         """Names of what has to be that very object, or as long as it was."""
+        places = {one.place for one in touched if one.read and one.outer}
         for one in touched:
             value = follow(one.name.owner(), one.name.path)
+            if one.name.moved and one.container is value and one.place in places:
+                places.remove(one.place)
+                yield from _unmoved_in(one, value, met)
             if one.outer and one.length is not None:
                 name = replace(one.name, found=one.length, deep=False, aspect=Aspect.LENGTH)
                 yield one._replace(name=replace(name, moved=False), read=True, container=None)
@@ -332,20 +336,6 @@ class Ledger:
         return any(found in self._old and before.get(at) != found for at, found in now.items())
 
 
-def _lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
-    """True for a tensor that lay there in a container, as that was before."""
-    for by, key in path:
-        if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
-            return False
-        *keys, items = before[1:]
-        found = look(key) if keys else key
-        places = keys[0] if keys else range(len(items))
-        if type(key) is bool or found not in places:
-            return False
-        before = items[places.index(found)]
-    return bool(before == look(tensor))
-
-
 def _held_by(value: Any) -> Iterable[Any]:
     """What a container holds, and what a function is given without an argument."""
     if isinstance(value, partial):
@@ -378,6 +368,16 @@ def _idle(one: Touched, inputs: set[int]) -> Touched | None:
     if not one.outer:
         return None
     return one._replace(name=replace(one.name, found=laid_out(value), aspect=Aspect.LAYOUT))
+
+
+def _unmoved_in(one: Touched, value: Any, met: set[int]) -> Iterator[Touched]:
+    """The tensors in a container that the step computes with, and has left where they lay."""
+    for path, tensor in tensors_within(value):
+        if lies_in(tensor, met) and lay_at(path, one.name.found, tensor):
+            words = "".join([one.name.shown, *(f"[{key!r}]" for _, key in path)])
+            name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
+            name = replace(name, found=look(tensor), value=shown(tensor))
+            yield one._replace(name=name, read=True, container=None, counted=False)
 
 
 def _is_held(owner: Any) -> bool:

@@ -35,6 +35,11 @@ class Touched(NamedTuple):
     same_object: bool = False
     """What lies there now was there before, here or elsewhere."""
 
+    @property
+    def place(self) -> tuple[int, Path]:
+        """Equal for two looks at one place."""
+        return id(self.name.owner()), self.name.path
+
 
 class Cell:
     """A variable of a function around, until the function is found."""
