@@ -66,8 +66,11 @@ def optimizer(source: Source, name: str, model: str) -> str:
             continue
         if source.chance(0.3) and option.split("=")[0] not in " ".join(options):
             options.append(option)
+    # Else a gradient of nothing but rounding, of a bias before a batch norm, makes whole steps.
     if source.smooth and kind == "Adagrad" and "initial" not in " ".join(options):
-        options.insert(1, "initial_accumulator_value=0.1")  # else its first steps have one size
+        options.insert(1, "initial_accumulator_value=0.1")
+    if source.smooth and kind == "RMSprop":
+        options.insert(1, "eps=1e-3")
     if options[-1].startswith("@"):
         some = IMPLEMENTATIONS if options[-1] == "@implementation" else IMPLEMENTATIONS[:2]
         options[-1] = source.pick(some)
