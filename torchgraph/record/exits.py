@@ -241,7 +241,7 @@ class Exits:
         if _is_carried(one, value, carried):
             self.names += _ways(name, carried)
         else:
-            stray = Stray(name, inside, one.read)
+            stray = Stray(_around_tuples(name), inside, one.read)
             if not (Carried.can_carry(value) if inside else _is_place(name)):
                 what = f"{name.shown} holds tensors where no program can put them."
                 self.refused = NoProgram(what, where=name.where)
@@ -339,6 +339,14 @@ def _is_rearranged(one: Touched, now: Any) -> bool:
 def _the_same(one: Touched) -> Name:
     """The name of a container that the step fills: it has to be that one again."""
     return replace(one.name, found=Same(one.container), moved=False, aspect=Aspect.IDENTITY)
+
+
+def _around_tuples(name: Name) -> Name:
+    """The place of the tuple that it leads into: nothing is put into one."""
+    owner, path = name.owner(), name.path
+    while len(path) > 1 and isinstance(follow(owner, path[:-1]), tuple):
+        path = path[:-1]
+    return replace(name, path=path)
 
 
 def _is_place(name: Name) -> bool:
