@@ -117,7 +117,7 @@ class _Search:
         """Those that its code assigns."""
         function = _innermost(function) if callable(function) else None
         code = getattr(function, "__code__", None)
-        if code is None or _is_librarys(code):
+        if code is None or _lies_in_library(code):
             return
         found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
         names = tuple(dict.fromkeys(found))
@@ -128,7 +128,7 @@ class _Search:
         function = value.__func__ if isinstance(value, types.MethodType) else value
         if isinstance(function, types.FunctionType):
             code = _innermost(function).__code__
-            steps = not _is_librarys(code) and "step" in _names(code)
+            steps = not _lies_in_library(code) and "step" in _names(code)
             self.found.steps = self.found.steps or steps
         if isinstance(value, LRScheduler):
             self.found.schedulers.append(value)
@@ -186,8 +186,8 @@ def _innermost(function: Any) -> Any:
     return function
 
 
-def _is_librarys(code: types.CodeType) -> bool:
-    """False for what is typed in, or run by ``exec``: what has no file is the user's."""
+def _lies_in_library(code: types.CodeType) -> bool:
+    """False for what has no file, typed in or run by ``exec``: that is the user's."""
     name = code.co_filename
     typed = name.startswith("<") and not name.startswith(("<frozen", "<torchgraph"))
     return not typed and is_library(name)
@@ -201,7 +201,7 @@ def _enumerated(values: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
 def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
     function = _innermost(function)
     code = getattr(function, "__code__", None)
-    if code is None or _is_librarys(code):
+    if code is None or _lies_in_library(code):
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         yield name, cell

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.hostile.kit import Cases
 from tests.hostile.plays import Play, singles
@@ -186,6 +187,22 @@ def a_dict_of_which_the_loop_replaces_one():
     held = dict(enumerate(_tensors(1, 2, 3)))
     put = torch.full((5, 4), 7.0)
     return _partly(held, lambda some: sum(some.values()), lambda: held.update({2: put + 1}))
+
+
+@case(forms="step", serves=True)
+def a_dict_by_parameter_of_which_the_loop_replaces_one():
+    keys = [nn.Parameter(one) for one in _tensors(1, 2, 3)]
+    held = dict(zip(keys, _tensors(1, 2, 3), strict=True))
+
+    def step(x):
+        held[keys[0]] = x * 2
+        return x + sum(held.values())
+
+    def put(value):
+        return lambda: held.update({keys[2]: torch.full((5, 4), value)})
+
+    watched = [lambda: list(held.values())]
+    return Play(step, watched, {5: put(7.0), 8: put(9.0)}, singles(13))
 
 
 @case(forms="step", serves=True)

@@ -48,16 +48,38 @@ def containers_within(value: Any, limit: int = 256) -> dict[tuple[Any, ...], int
     return found
 
 
-def tensors_within(value: Any, level: int = 0) -> Iterator[tuple[Path, torch.Tensor]]:
-    """The tensors in a container and in those in it, with where they are."""
-    for key, item in keyed(value) if level < DEEPEST else []:
+def unmoved_tensors(
+    value: Any, before: Any, words: str, level: int = 0
+) -> Iterator[tuple[str, Path, torch.Tensor]]:
+    """The tensors in a container, and in those in it, that lay there before, with their places.
+
+    Args:
+        before: the look at it then.
+        words: what it is called.
+    """
+    held = _held_in(before)
+    for number, (key, item) in enumerate(keyed(value) if level < DEEPEST else ()):
+        was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
         path: Path = ((By.ITEM, key),)
-        if isinstance(item, torch.Tensor):
-            yield path, item
+        text = f"{words}[{f'#{number}' if isinstance(key, Same) else repr(key)}]"
+        if isinstance(item, torch.Tensor) and was == look(item):
+            yield text, path, item
         elif is_container(item):
-            yield from (
-                ((*path, *rest), tensor) for rest, tensor in tensors_within(item, level + 1)
-            )
+            inner = unmoved_tensors(item, was, text, level + 1)
+            yield from ((text, (*path, *rest), tensor) for text, rest, tensor in inner)
+
+
+def _held_in(found: Any) -> dict[Any, Any]:
+    """What the look at a container says of each item in it, by position or by the look at a key."""
+    if not isinstance(found, tuple) or not isinstance(found[1], tuple):
+        return {}
+    *keys, items = found[1:]
+    return dict(zip(keys[0] if keys else range(len(items)), items, strict=True))
+
+
+def _look_at_key(key: Any) -> Any:
+    """The look at the key of a dict, from what stands for it in a path."""
+    return key if isinstance(key, Same) else look(key)
 
 
 def lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
@@ -66,7 +88,7 @@ def lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
         if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
             return False
         *keys, items = before[1:]
-        found = look(key) if keys else key
+        found = _look_at_key(key) if keys else key
         places = keys[0] if keys else range(len(items))
         if type(key) is bool or found not in places:
             return False

@@ -34,7 +34,7 @@ from ..guards.looks import (
 from ..guards.names import By, Name, Path, follow
 from ..program import Role
 from .chains import Use
-from .inside import containers_within, lay_at, lies_in, tensors_within
+from .inside import containers_within, lay_at, lies_in, unmoved_tensors
 from .resolve import Source
 from .touched import CONTENT, Cell, Touched, in_cell, settings
 
@@ -211,12 +211,11 @@ class Ledger:
         if not isinstance(container, (list, deque)):
             return source
         before = self._names[around][1].found
-        if not isinstance(before, tuple) or not isinstance(before[1], tuple):
+        items = items_in(before)
+        if item not in items or look(container) == before:
             return source
-        if item not in before[1] or look(container) == before:
-            return source
-        place, key = before[1].index(item), source.path[-1][1]
-        place -= len(before[1]) if type(key) is int and key < 0 else 0
+        place, key = items.index(item), source.path[-1][1]
+        place -= len(items) if type(key) is int and key < 0 else 0
         return source._replace(path=(*source.path[:-1], (By.ITEM, place)))
 
     def _is_appended(self, around: Any, path: Path) -> bool:
@@ -372,9 +371,8 @@ def _idle(one: Touched, inputs: set[int]) -> Touched | None:
 
 def _unmoved_in(one: Touched, value: Any, met: set[int]) -> Iterator[Touched]:
     """The tensors in a container that the step computes with, and has left where they lay."""
-    for path, tensor in tensors_within(value):
-        if lies_in(tensor, met) and lay_at(path, one.name.found, tensor):
-            words = "".join([one.name.shown, *(f"[{key!r}]" for _, key in path)])
+    for words, path, tensor in unmoved_tensors(value, one.name.found, one.name.shown):
+        if lies_in(tensor, met):
             name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
             name = replace(name, found=look(tensor), value=shown(tensor))
             yield one._replace(name=name, read=True, container=None, counted=False)
