@@ -191,7 +191,7 @@ def a_dict_of_which_the_loop_replaces_one():
 
 @case(forms="step", serves=True)
 def a_dict_by_parameter_of_which_the_loop_replaces_one():
-    keys = [nn.Parameter(one) for one in _tensors(1, 2, 3)]
+    keys = [nn.Parameter(torch.zeros(3)) for _ in range(3)]
     held = dict(zip(keys, _tensors(1, 2, 3), strict=True))
 
     def step(x):
