@@ -177,26 +177,6 @@ def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
     return _LazyGraphModule(root, graph)
 
 
-def restore_numbers(node: fx.Node, args: Any, kwargs: Any, tracer: Any) -> None:
-    """Put the symbolic numbers of a call back where ``node`` recorded their known values."""
-    node.args = _restore_numbers(node.args, args, tracer)
-    node.kwargs = _restore_numbers(node.kwargs, kwargs, tracer)
-
-
-def _restore_numbers(recorded: Any, given: Any, tracer: Any) -> Any:
-    if isinstance(given, (torch.SymInt, torch.SymFloat)):
-        return node_of(given, tracer) or recorded
-    if isinstance(given, dict):
-        return {
-            key: _restore_numbers(value, given.get(key), tracer) for key, value in recorded.items()
-        }
-    if isinstance(given, (list, tuple)) and isinstance(recorded, (list, tuple)):
-        pairs = zip(recorded, given, strict=False)
-        restored = [_restore_numbers(old, new, tracer) for old, new in pairs]
-        return type(recorded)([*restored, *recorded[len(restored) :]])
-    return recorded
-
-
 def known_values(value: Any) -> Any:
     """``value`` with each symbolic number of known value replaced by that value."""
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
@@ -335,11 +315,6 @@ def _is_users(hook: Any) -> bool:
     return not getattr(hook, "__module__", "").startswith("torchgraph.")
 
 
-def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """True when a user's hooks, for this or for every optimizer, run around the step."""
-    return any(step_hooks(optimizer))
-
-
 def fast_op(op: OpOverload) -> Callable[..., Any]:
     """The op's C++ entry, one Python frame below ``op.__call__``."""
     return getattr(op, "_op", op)
@@ -398,3 +373,25 @@ def is_view(tensor: torch.Tensor) -> bool:
 def composite(op: OpOverload, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
     """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
     return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
+
+
+@functools.cache
+def _saved_by(kind: type) -> list[str]:
+    """What a kind of autograd node saves, by name: ``saved_self``."""
+    return [name.removeprefix("_raw_") for name in dir(kind) if name.startswith("_raw_saved_")]
+
+
+def is_freed(node: torch.autograd.graph.Node) -> bool:
+    """True where going backward through the node raises: what it saved is freed, or written to.
+
+    What a hook holds, a checkpoint's say, is not asked for: that would run its code.
+    """
+    for name in _saved_by(type(node)):
+        try:
+            saved = getattr(node, f"_raw_{name}")
+            packed = saved if isinstance(saved, (list, tuple)) else (saved,)
+            if all(getattr(one, "unpack_hook", None) is None for one in packed):
+                getattr(node, name if name == "saved_tensors" else f"_{name}")
+        except RuntimeError:
+            return True
+    return False

@@ -253,7 +253,7 @@ def _static(cls: type, name: str) -> Any:
 
 def _is_users(cls: type) -> bool:
     """A plain class of the user's, whose objects hold what they are made of in attributes."""
-    return not cls.__module__.startswith(("torch.", "torchgraph.", "builtins", "numpy"))
+    return not str(cls.__module__).startswith(("torch.", "torchgraph.", "builtins", "numpy"))
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:

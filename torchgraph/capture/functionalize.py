@@ -28,7 +28,6 @@ from .._torch import (
     known_values,
     node_of,
     pytree,
-    restore_numbers,
     storage_id,
     trace_ops,
     track,
@@ -54,6 +53,7 @@ from ..record.trail import Stamp
 from . import lost_writes
 from .functional_form import functional_form
 from .kept_strides import keep_strides
+from .known_numbers import restore_numbers
 from .step import Leaf
 from .strided import parts
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._torch import has_step_hooks, storage_id, tensor_hooks
+from .._torch import step_hooks, storage_id, tensor_hooks
 from ..aliasing import has_strides, is_opaque, storages_overlap
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
@@ -210,7 +210,7 @@ class Step:
                     if static.fqn.startswith(prefix)
                 )
                 fqns = tuple(map(self.parameter_fqn, group["params"]))
-                hooked = has_step_hooks(optimizer)
+                hooked = any(step_hooks(optimizer))
                 yield ParameterGroup(number, index, type(optimizer), fqns, settings, hooked)
 
     def structure(self) -> tuple[Any, ...]:

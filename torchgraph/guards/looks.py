@@ -86,7 +86,7 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
         return kind, repr(value)  # 0.0 equals -0.0, and NaN nothing
     if is_container(value):
         inside = level < DEEPEST and (deep or level == 0 or isinstance(value, tuple))
-        return _contents(value, deep, level) if inside else Same(value)
+        return _with_own(value, _contents(value, deep, level)) if inside else Same(value)
     if kind is slice or isinstance(value, functools.partial):
         return kind, tuple(look(part, deep=deep, level=level + 1) for part in _parts(value))
     if isinstance(value, MethodType):
@@ -94,6 +94,8 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
     if kind is _CACHED:
         found = value.cache_info()
         return kind, Same(value), found.misses, found.currsize
+    if kind is memoryview:
+        return Never()
     if kind in (bytearray, array):
         return kind, len(value), bytes(memoryview(value).cast("B")[:_BYTES])
     if is_generator(value):
@@ -119,7 +121,7 @@ class Drawn(NamedTuple):
 
 def is_generator(value: Any) -> bool:
     """True for a random generator of Python's or NumPy's."""
-    numpy = type(value).__module__.startswith("numpy.random")
+    numpy = str(type(value).__module__).startswith("numpy.random")
     return isinstance(value, random.Random) or (numpy and _state(value) is not None)
 
 
@@ -128,6 +130,12 @@ def _state(value: Any) -> Any:
         return value.getstate()
     bits = getattr(value, "bit_generator", None)  # of a Generator
     return bits.state if bits is not None else getattr(value, "get_state", lambda: None)()
+
+
+def _with_own(value: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
+    """With the attributes that a container of a class of the user's has."""
+    attributes = own(value) if type(value).__dictoffset__ else {}
+    return (*found, look(attributes, deep=False)) if attributes else found
 
 
 def _contents(value: Any, deep: bool, level: int) -> Any:
@@ -178,10 +186,10 @@ def alike(value: Any, level: int = 0) -> Any:
     if isinstance(value, dict):
         base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
         items = tuple(alike(item, level + 1) for item in base.values(value))
-        return type(value), tuple(map(look, base.keys(value))), items
+        return _with_own(value, (type(value), tuple(map(look, base.keys(value))), items))
     found = (alike(item, level + 1) for item in value)
     unordered = isinstance(value, (set, frozenset))
-    return type(value), frozenset(found) if unordered else tuple(found)
+    return _with_own(value, (type(value), frozenset(found) if unordered else tuple(found)))
 
 
 def laid_out(value: Any) -> Any:

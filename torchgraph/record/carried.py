@@ -90,6 +90,11 @@ class Carried:
         self._plain = {id(holder): _plain(holder) for _, holder in containers}
         self._moved: list[_Change] | None = None
 
+    @property
+    def values(self) -> list[Any]:
+        """All that lay in the containers before the step."""
+        return [value for _, value in self._before.values()]
+
     def takes(self, name: Name) -> bool:
         """True for a name whose tensor is an argument of the program."""
         return name.key in self._taken
@@ -137,7 +142,8 @@ class Carried:
                     continue
                 yield place, value
 
-    def _changes(self) -> list[_Change]:
+    def changes(self) -> list[_Change]:
+        """Where the step puts something else, with tensors in it or in what was there."""
         if self._moved is None:
             self._moved = []
             for place, now in self._entries():
@@ -149,7 +155,7 @@ class Carried:
 
     def assigned_tensors(self) -> list[torch.Tensor]:
         """What the places that the step gives something else hold now."""
-        return [tensor for _, _, now in self._changes() for tensor in tensors_of(now)]
+        return [tensor for _, _, now in self.changes() for tensor in tensors_of(now)]
 
     def inputs(
         self, free: Sequence[tuple[Leaf, int]], given: Sequence[torch.Tensor]
@@ -160,7 +166,7 @@ class Carried:
         """
         parts: dict[tuple[Any, ...], Leaf] = {}
         arguments = {where(tensor): position for position, tensor in enumerate(given)}
-        for place, before, _ in self._changes():
+        for place, before, _ in self.changes():
             for position, tensor in enumerate(tensors_of(before)):
                 name = (
                     place.name if isinstance(before, torch.Tensor) else f"{place.name}.{position}"
@@ -205,7 +211,7 @@ class Carried:
         why = self._why_not_rewritten()
         if why:
             return [], why
-        for place, _, now in self._changes():
+        for place, _, now in self.changes():
             for tensor in tensors_of(now):
                 if owned(tensor):
                     return [], f"{place.name} is given a tensor that was there before"
@@ -248,7 +254,7 @@ class Carried:
         """Of places that the step gives something else: what it does may go by what was there."""
         changes = [
             (place, before)
-            for place, before, _ in self._changes()
+            for place, before, _ in self.changes()
             if not (isinstance(place.holder, _GROWING) and self._appended(place))
         ]
         filled = {
@@ -294,7 +300,7 @@ class Carried:
     def counted(self, seen_to: Callable[[Any, Any], bool]) -> list[Change]:
         """Plain values that the step has changed, and no program; but for those ``seen_to``."""
         found = []
-        tensors = {place.key for place, _, _ in self._changes()}
+        tensors = {place.key for place, _, _ in self.changes()}
         for name, holder in self._containers:
             held = holder.values if isinstance(holder, Entries) else holder
             before = self._plain.get(id(holder), {})

@@ -11,12 +11,13 @@ import torch
 
 from .._torch import storage_id
 from ..capture.step import Leaf, Step
-from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
+from ..errors import GraphError, NoProgram, OptimizerStepInBuild, ScalerInBuild
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from ..structure import Unfit
 from .amp import Autocast
 from .carried import Carried
+from .history import Histories
 from .host import Action, ArgumentSlot, Assigned, Host, OutputSlot, meta_of
 from .leftovers import Leftovers
 from .nested import map_nested
@@ -45,6 +46,7 @@ class Driven:
         """True when earlier calls left the update to the Graph."""
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
         self.carried = Carried(step.containers, step.rebound)
+        self._histories = Histories(self.carried.values)
         self._leftovers = Leftovers(recorder.memory)
         for _, leaf in step.tensors():
             self._leftovers.add(leaf)
@@ -144,8 +146,9 @@ class Driven:
             carried += attached(source)
         except Unfit as unfit:
             why = f"what it puts on an argument {unfit.what}"
-        if why:
-            self._recorder.give_up(why)
+        refusal = NoProgram(f"{why}.") if why else self._histories.refusal(self.carried.changes())
+        if refusal is not None:
+            self._recorder.refuse(refusal)
             return Host()
         assigned = [*carried, *left.left(slot)]
         actions = tuple(

@@ -93,7 +93,7 @@ def _may_draw(frame: FrameType, line: Line) -> bool:
 def _is_of_random(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return value.__name__ in ("random", "numpy", "numpy.random")
-    module = type(getattr(value, "__self__", None)).__module__
+    module = str(type(getattr(value, "__self__", None)).__module__)
     return module.startswith(("random", "numpy.random"))
 
 

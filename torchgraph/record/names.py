@@ -18,7 +18,7 @@ import torch
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
-from ..guards.looks import Same, is_container
+from ..guards.looks import Same, is_buffer, is_container
 from ..guards.names import By, of_class
 from .chains import EACH, Chain, Line, Root, Step, Use
 from .frames import Frames
@@ -216,6 +216,8 @@ class NameWatch:
             return step
         key = self._found(self._frame, step.key)
         if key is ABSENT or isinstance(key, slice) or is_ours(key):
+            return None
+        if is_buffer(key):
             return None
         if type(key).__module__ == "numpy" and hasattr(key, "__index__"):
             key = int(key)

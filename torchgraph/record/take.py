@@ -29,6 +29,7 @@ from .ends import ends, relaid
 from .exits import Exits
 from .generators import without_python_draws
 from .gradients import Gradients, kept
+from .history import with_history
 from .host import Host
 from .inputs import Inputs
 from .kept import gradient_of
@@ -262,6 +263,7 @@ class _Taking:
 
     def _outputs(self, returned: list[torch.Tensor]) -> list[torch.Tensor]:
         """The returned tensors as before the update, but for final gradients, which come late."""
+        self._came.ended = with_history(returned) if self.driven else ()
         found = self._apart(returned)
         for position, tensor in enumerate(found):
             parameter = self._final(tensor)

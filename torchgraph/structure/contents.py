@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .arrays import span
+from .ended import with_ends
 from .keys import Unfit, leaf_key
 from .kinds import Part, kind_of
 from .tree import Apart, Given, Made, Node, Together, check, leaves_of, maker, named
@@ -130,6 +131,8 @@ class Returned:
         """True when it gives back an object of the caller's, or writes one."""
         self._make = None if self.meets_arguments else maker(self._root)
         self.tensors: list[torch.Tensor] = apart.tree.tensors
+        self.ended: tuple[int, ...] = ()
+        """Which of them come with a history in eager, and have none here."""
 
     def forget(self) -> list[torch.Tensor]:
         """The tensors, which nobody else keeps then."""
@@ -138,6 +141,8 @@ class Returned:
 
     def made(self, tensors: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call with these arguments returns; the same is done to the arguments."""
+        if self.ended:
+            tensors = with_ends(tensors, self.ended)
         if self._make is not None:
             return self._make(tensors)
         if not self.meets_arguments:
@@ -146,6 +151,7 @@ class Returned:
 
     def made_first(self, tensors: Sequence[Any], contents: Contents | None) -> Any:
         """The same for the call whose own objects these are: new tensors are in them already."""
+        tensors = with_ends(tensors, self.ended)
         if contents is None:
             return Together(tensors, originals=True).root(self._root)
         return self._done(tensors, contents, originals=True)

@@ -89,13 +89,16 @@ def _check_class(tensor: torch.Tensor) -> None:
 
 def _name(name: Any) -> Any:
     """A key of a dict, which is no other one that it equals."""
-    if isinstance(name, torch.Tensor):
+    if type(name) is str:
+        return name
+    tensors: list[torch.Tensor] = []
+    try:
+        found = key_of(name, tensors, {})
+    except Unfit:
+        found = (type(name), id(name), name)
+    if tensors:
         raise Unfit("has a tensor as a key", "key it by a string or a number.")
-    return name if type(name) is str else (type(name), name, *_sign(name))
-
-
-def _sign(name: Any) -> tuple[str, ...]:
-    return (repr(name),) if isinstance(name, (float, complex)) else ()
+    return found
 
 
 def leaf_key(value: Any) -> Key:

@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -214,6 +214,20 @@ class _Tuple(_Fixed):
         return list(enumerate(tuple.__iter__(value)))
 
 
+class _Plain(_Fixed):
+    """A number or text of a class that gives it attributes."""
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+        self._plain = _PLAIN[_solid(cls)]
+
+    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        return (("()", self._plain(value)),)
+
+    def of(self, items: list[Any]) -> Any:
+        return self.new(self.cls, items[0])
+
+
 class _FrozenSet(_Fixed):
     whole = True
 
@@ -297,7 +311,17 @@ class Nothing:
 
 _DEAD = weakref.ref(Nothing())
 
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: lambda value: complex.conjugate(complex.conjugate(value)),
+    str: str.__str__,
+    bytes: lambda value: bytes.join(b"", [value, b""]),
+}
+"""By the class that lays it out, what an object is without its attributes."""
+
 _BASES: dict[type, type[Kind]] = {
+    **dict.fromkeys(_PLAIN, _Plain),
     dict: _Dict,
     OrderedDict: _Dict,
     list: _List,
@@ -334,7 +358,7 @@ def kind_of(cls: Any) -> Kind | None:
 
 @functools.lru_cache(maxsize=4096)
 def _kind_of(cls: type) -> Kind | None:
-    if cls in (Same, Step, ArrayContent):
+    if cls in (Same, Step, ArrayContent, *_PLAIN, bool):
         return None
     if issubclass(cls, (torch.Tensor, torch.Size, *_BY_IDENTITY, *OPAQUE)):
         return None
@@ -358,7 +382,7 @@ def _is_value(cls: type) -> bool:
     """True for what Python itself compares by its value: paths, fractions, dates."""
     own_hash: Any = cls.__hash__
     by_value = own_hash is not None and own_hash is not object.__hash__
-    return by_value and cls.__module__.partition(".")[0] in sys.stdlib_module_names
+    return by_value and str(cls.__module__).partition(".")[0] in sys.stdlib_module_names
 
 
 def _solid(cls: type) -> type:
