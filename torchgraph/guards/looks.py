@@ -94,8 +94,6 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
     if kind is _CACHED:
         found = value.cache_info()
         return kind, Same(value), found.misses, found.currsize
-    if kind is memoryview:
-        return Never()
     if kind in (bytearray, array):
         return kind, len(value), bytes(memoryview(value).cast("B")[:_BYTES])
     if is_generator(value):
@@ -159,7 +157,9 @@ def items_in(found: Any) -> tuple[Any, ...]:
 
 
 def _array(value: Any) -> Any:
-    """Of NumPy, an array or a number."""
+    """Of NumPy, an array or a number. What others own may change at any time."""
+    if isinstance(value, memoryview):
+        return Never()
     if value.nbytes > _BYTES or value.dtype.hasobject:
         return Same(value)
     return type(value), value.dtype.str, value.shape, value.tobytes()

@@ -1,0 +1,282 @@
+"""Tensors that are kept from call to call with what they were computed from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import torchgraph as tg
+from tests.hostile import kit
+from tests.hostile.kit import Cases
+from tests.hostile.plays import Play, net, pairs, sgd, singles
+from torchgraph.errors import NoProgram, UnsupportedInput, UnsupportedOutput
+
+case = Cases()
+PERIODS = (2, 3, 4)
+
+
+def every(period: int, number: int = 24) -> list[tuple[Any, ...]]:
+    """A batch, and whether this call updates."""
+    return [(torch.randn(5, 4), n % period == period - 1) for n in range(number)]
+
+
+def updates(model, optimizer, loss):
+    """One update."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+# --- one backward() over several calls ------------------------------------------------------------
+
+
+def summed_in_a_dict(period):
+    """The loss of some calls, a number at first."""
+    model = net()
+    optimizer, total = sgd(model), {"loss": 0.0}
+
+    def step(x, last):
+        total["loss"] = total["loss"] + model(x).pow(2).mean()
+        if last:
+            updates(model, optimizer, total["loss"])
+            total["loss"] = 0.0
+
+    return Play(step, [model, optimizer], calls=every(period))
+
+
+def summed_in_a_variable(period):
+    """The same; a tensor lies there in each call."""
+    model = net()
+    optimizer, loss = sgd(model), torch.zeros(())
+
+    def step(x, last):
+        nonlocal loss
+        loss = loss + model(x).pow(2).mean()
+        if last:
+            updates(model, optimizer, loss)
+            loss = torch.zeros(())
+
+    return Play(step, [model, optimizer], calls=every(period))
+
+
+def without_saved_tensors(period):
+    """Nothing in the history can be freed, and calls with one signature find more or less of it."""
+    weight = nn.Parameter(torch.randn(4))
+    optimizer, loss = torch.optim.SGD([weight], 0.1), torch.zeros(())
+
+    def step(x, last):
+        nonlocal loss
+        loss = loss + (weight + x).sum()
+        if last:
+            updates(None, optimizer, loss)
+            loss = torch.zeros(())
+
+    calls = every(period)
+    calls[13:] = [(x, n % 2 == 0) for n, (x, _) in enumerate(calls[13:])]
+    return Play(step, [weight, optimizer], calls=calls)
+
+
+def a_list_of_losses(period):
+    """As policies keep what they did."""
+    model = net()
+    optimizer = sgd(model)
+    model.saved = []
+
+    def step(x, last):
+        model.saved.append(functional.log_softmax(model(x), -1)[:, 0])
+        if last:
+            updates(model, optimizer, -torch.stack(model.saved).mean())
+            del model.saved[:]
+
+    return Play(step, [model, optimizer], calls=every(period))
+
+
+def a_hidden_state(period):
+    """Truncated backpropagation through time, over calls."""
+    cell = nn.RNNCell(4, 3)
+    optimizer, state = sgd(cell), {"h": torch.zeros(5, 3)}
+
+    def step(x, last):
+        state["h"] = cell(x, state["h"])
+        if last:
+            updates(cell, optimizer, state["h"].pow(2).mean())
+            state["h"] = state["h"].detach()
+
+    return Play(step, [cell, optimizer], calls=every(period))
+
+
+def checkpointed(period):
+    """What hooks of saved tensors hold."""
+    model = net()
+    optimizer, total = sgd(model), {"loss": 0.0}
+
+    def step(x, last):
+        found = checkpoint(model, x, use_reentrant=False, preserve_rng_state=False)
+        total["loss"] = total["loss"] + found.pow(2).mean()
+        if last:
+            updates(model, optimizer, total["loss"])
+            total["loss"] = 0.0
+
+    return Play(step, [model, optimizer], calls=every(period))
+
+
+def the_update_elsewhere(period):
+    """The step only collects; the loop itself updates."""
+    model = net()
+    optimizer, saved = sgd(model), []
+
+    def collect(x):
+        saved.append(model(x).pow(2).mean())
+
+    def update():
+        weight = model[0].weight
+        updates(model, optimizer, sum(saved) + 0.01 * weight.pow(2).sum())
+        saved.clear()
+
+    before = dict.fromkeys(range(period, 12, period), update)
+    return Play(collect, [model, optimizer], before, singles(12))
+
+
+ACROSS = (
+    summed_in_a_dict,
+    summed_in_a_variable,
+    without_saved_tensors,
+    a_list_of_losses,
+    a_hidden_state,
+    checkpointed,
+    the_update_elsewhere,
+)
+
+
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("make", ACROSS)
+def test_one_backward_over_several_calls(make, period):
+    """Eager's numbers with the fallback, and an error or a warning without."""
+
+    def play():
+        return make(period)
+
+    expected = kit.perform(play, kit.eager)
+    kit._check_same(expected, kit.perform(play, lambda p: kit.step(p, fallback="eager")))
+    found = kit.perform(play, kit.step, NoProgram)
+    if found.outcomes[-1].raised:
+        kit._check_refusal(expected, found, NoProgram)
+        assert "history" in str(found.outcomes[-1].raised)
+    else:
+        kit._check_same(expected, found)
+
+
+# --- what a backward() has freed ------------------------------------------------------------------
+
+
+@case(forms="step", serves=True)
+def losses_logged_after_the_update():
+    model = net()
+    optimizer, log = sgd(model), []
+
+    def step(x, y):
+        loss = functional.mse_loss(model(x), y)
+        updates(model, optimizer, loss)
+        log.append(loss)
+
+    return Play(step, [model, optimizer, log], calls=pairs())
+
+
+@case(forms="step", serves=True)
+def a_hidden_state_kept_after_the_update():
+    cell = nn.GRUCell(4, 2)
+    optimizer, state = sgd(cell), {"h": torch.zeros(5, 2)}
+
+    def step(x, y):
+        state["h"] = cell(x, state["h"].detach())
+        updates(cell, optimizer, functional.mse_loss(state["h"], y))
+
+    return Play(step, [cell, optimizer, state], calls=pairs())
+
+
+@case(forms="step", serves=True)
+def activations_in_attributes():
+    class Shown(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen = net(), None
+
+        def forward(self, x):
+            self.seen = torch.softmax(self.inner(x), -1)
+            return self.seen
+
+    model = Shown()
+    optimizer = sgd(model)
+
+    def step(x, y):
+        updates(model, optimizer, functional.mse_loss(model(x), y))
+
+    return Play(step, [model, optimizer, lambda: model.seen], calls=pairs())
+
+
+@case(forms="step", serves=True)
+def activations_without_gradients():
+    model, seen = net(), {}
+
+    def step(x):
+        with torch.no_grad():
+            seen["x"] = model(x)
+
+    return Play(step, [model, seen], calls=singles())
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 5])
+def test_backward_into_a_result_is_an_error(calls):
+    """At any call, recorded or not: other terms of the loss do not hide it."""
+    model = net()
+    forward = tg.step(lambda x: {"found": model(x)})
+    for _ in range(calls):
+        found = forward(torch.randn(5, 4))["found"]
+    loss = found.pow(2).mean() + 0.01 * model[0].weight.pow(2).sum()
+    with pytest.raises(UnsupportedOutput, match="call backward\\(\\) in that step"):
+        loss.backward()
+    found.add_(1)  # as in eager
+    assert found.requires_grad
+    assert not found.detach().requires_grad
+
+
+def test_a_result_with_a_history_is_no_argument():
+    """As any tensor with one."""
+    model = net()
+    forward, other = tg.step(model.forward), tg.step(lambda h: h.sum())
+    found = forward(torch.randn(5, 4))
+    with pytest.raises(UnsupportedInput, match="detach"):
+        other(found)
+    other(found.detach())
+
+
+def test_results_without_gradients_have_no_history():
+    """Nor do losses that backward() has gone through."""
+    model = net()
+    optimizer = sgd(model)
+
+    @tg.step
+    def step(x):
+        loss = model(x).pow(2).mean()
+        updates(model, optimizer, loss)
+        return loss
+
+    forward = tg.step(model.forward)
+    for _ in range(4):
+        assert not step(torch.randn(5, 4)).requires_grad
+        with torch.no_grad():
+            assert not forward(torch.randn(5, 4)).requires_grad
+
+
+@pytest.mark.parametrize("case", case)
+def test_histories(case):
+    """In eager and as a program."""
+    case.check()
