@@ -365,9 +365,13 @@ def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [tensor._cdata for tensor in tensors]
 
 
-def is_view(tensor: torch.Tensor) -> bool:
-    """True for a view that autograd knows of."""
-    return tensor._is_view()
+is_view = torch.Tensor._is_view
+"""True for a view that autograd knows of."""
+
+
+def is_view_of_leaf(tensor: torch.Tensor) -> bool:
+    """True for a part of a parameter, say."""
+    return tensor._base is not None and tensor._base.is_leaf
 
 
 def composite(op: OpOverload, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
@@ -382,15 +386,12 @@ def _saved_by(kind: type) -> list[str]:
 
 
 def is_freed(node: torch.autograd.graph.Node) -> bool:
-    """True where going backward through the node raises: what it saved is freed, or written to.
-
-    What a hook holds, a checkpoint's say, is not asked for: that would run its code.
-    """
+    """True where going backward through the node raises: what it saved is freed, or written to."""
     for name in _saved_by(type(node)):
         try:
             saved = getattr(node, f"_raw_{name}")
             packed = saved if isinstance(saved, (list, tuple)) else (saved,)
-            if all(getattr(one, "unpack_hook", None) is None for one in packed):
+            if all(getattr(one, "unpack_hook", None) is None for one in packed):  # else it is run
                 getattr(node, name if name == "saved_tensors" else f"_{name}")
         except RuntimeError:
             return True

@@ -30,6 +30,7 @@ from .kept import (
     described,
     first_places,
     held_at,
+    hidden_in,
     tensors_of,
     where,
 )
@@ -148,7 +149,9 @@ class Carried:
             self._moved = []
             for place, now in self._entries():
                 before = self._before.get(place.key, (place, None))[1]
-                has_tensors = now is not before and (tensors_of(before) or tensors_of(now))
+                if now is before:
+                    continue
+                has_tensors = tensors_of(before) or tensors_of(now) or hidden_in(now)
                 if has_tensors and not _same(before, now):
                     self._moved.append(_Change(place, before, now))
         return self._moved

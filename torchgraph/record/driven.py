@@ -46,18 +46,19 @@ class Driven:
         """True when earlier calls left the update to the Graph."""
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
         self.carried = Carried(step.containers, step.rebound)
-        self._histories = Histories(self.carried.values)
+        self._histories = Histories(self.carried.values, recorder.line_of)
         self._leftovers = Leftovers(recorder.memory)
         for _, leaf in step.tensors():
-            self._leftovers.add(leaf)
+            self.add(leaf, leaf.value)
 
     def __bool__(self) -> bool:
         """True when `build` takes the steps of its optimizers itself, or may."""
         return self._step.driven or self.own.began
 
-    def add(self, leaf: Leaf) -> None:
-        """One more tensor of the step: an argument, or one from outside."""
+    def add(self, leaf: Leaf, met: torch.Tensor) -> None:
+        """One more tensor of the step: a state, an argument, or one from outside."""
         self._leftovers.add(leaf)
+        self._histories.met(leaf, met)
 
     def input(self, tensor: torch.Tensor) -> Leaf | None:
         """A leaf for memory that nobody knew, where it is a gradient that was there."""

@@ -30,11 +30,11 @@ from ..guards.looks import (
     items_in,
     look,
 )
-from ..guards.names import By, Name, Path, follow
+from ..guards.names import By, Name, follow
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .carried import Carried
 from .host import Assigned, Fixed, modes
-from .kept import Given, Pair
+from .kept import Given, Pair, hidden_in
 from .resolve import is_library
 from .touched import Counts, Touched
 from .watch import AttributeWatch, Change, is_own
@@ -46,8 +46,13 @@ from .written import (
     Overwritten,
     Refilled,
     another,
+    around_tuples,
+    holder_at,
     place_of,
+    places_on,
     repetition,
+    takes_tensors,
+    words_of,
 )
 
 
@@ -68,7 +73,7 @@ class Stray:
     @property
     def change(self) -> Change:
         """As something that no program writes."""
-        return Change(*_words(self.name), read=False, where=self.name.where)
+        return Change(*words_of(self.name), read=False, where=self.name.where)
 
     def container(self) -> tuple[str, Any] | None:
         """As `Step.containers` has them; None where there is none now."""
@@ -185,7 +190,7 @@ class Exits:
         if not one.outer:  # what the step makes itself, as far as can be told
             if one.read:
                 self.names.append(replace(name, guarded=False))
-        elif _has_tensors(value) or _was_tensor(one):
+        elif _has_tensors(value) or _was_tensor(one) or _hides(one, value):
             self._tensors(one, value, carried)
         elif not one.read:
             if one.container is value and name.path:
@@ -218,7 +223,7 @@ class Exits:
     def _unread(self, one: Touched, value: Any, carried: Carried) -> None:
         """What both recordings do alike is done again; the rest no program writes."""
         name = one.name
-        change = Change(*_words(name), read=False, where=name.where)
+        change = Change(*words_of(name), read=False, where=name.where)
         repeated = repetition(one, value)
         if repeated is not None:
             self.repeated[repeated.place.key] = (repeated, change)
@@ -232,6 +237,9 @@ class Exits:
     def _tensors(self, one: Touched, value: Any, carried: Carried) -> None:
         """What a program returns is put there by `Carried`."""
         name, inside = one.name, one.container is value
+        if hidden := _hides(one, value):
+            self.refused = NoProgram(f"{name.shown} {hidden}", where=name.where)
+            return
         if inside and name.path:
             self.names.append(_the_same(one))
         if (one.read and inside) or (one.read and _was_tensor(one)):
@@ -241,8 +249,8 @@ class Exits:
         if _is_carried(one, value, carried):
             self.names += _ways(name, carried)
         else:
-            stray = Stray(_around_tuples(name), inside, one.read)
-            if not (Carried.can_carry(value) if inside else _is_place(name)):
+            stray = Stray(around_tuples(name), inside, one.read)
+            if not (Carried.can_carry(value) if inside else takes_tensors(name)):
                 what = f"{name.shown} holds tensors where no program can put them."
                 self.refused = NoProgram(what, where=name.where)
             else:
@@ -276,7 +284,7 @@ class Exits:
             held = (held for _, held, _ in mutable_parts(value))
             self._places.update((id(container), Refilled) for container in held)
         elif one.name.path:
-            *_, (holder, key) = _places(one.name)
+            *_, (holder, key) = places_on(one.name)
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
 
 
@@ -341,18 +349,10 @@ def _the_same(one: Touched) -> Name:
     return replace(one.name, found=Same(one.container), moved=False, aspect=Aspect.IDENTITY)
 
 
-def _around_tuples(name: Name) -> Name:
-    """The place of the tuple that it leads into: nothing is put into one."""
-    owner, path = name.owner(), name.path
-    while len(path) > 1 and isinstance(follow(owner, path[:-1]), tuple):
-        path = path[:-1]
-    return replace(name, path=path)
-
-
-def _is_place(name: Name) -> bool:
-    """False for an attribute of a class and for a slot: no program puts a tensor there."""
-    by, key = name.path[-1] if name.path else (By.OWN, "")
-    return by is not By.CLASS and (by is not By.SLOT or key == "cell_contents")
+def _hides(one: Touched, value: Any) -> str:
+    """What hides tensors in an object that the step has made and put there; empty for nothing."""
+    old = one.same_object or one.container is value or type(one.name.found) is Never
+    return "" if old else hidden_in(value)
 
 
 def _was_tensor(one: Touched) -> bool:
@@ -364,35 +364,18 @@ def _ways(name: Name, carried: Carried) -> Iterator[Name]:
     owner = name.owner()
     for length in range(1, len(name.path)):
         value, path = follow(owner, name.path[:length]), name.path[:length]
-        if isinstance(value, (dict, list, deque)) and not carried.replaces(*_at(owner, path)):
+        if isinstance(value, (dict, list, deque)) and not carried.replaces(*holder_at(owner, path)):
             yield replace(name, path=path, found=Same(value), moved=False, aspect=Aspect.IDENTITY)
-
-
-def _at(owner: Any, path: Path) -> tuple[Any, Any]:
-    holder, by, key = place_of(owner, path)
-    return (owner if by is By.SLOT else holder), key
 
 
 def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:
     if one.container is value is not None:
         return carried.knows(value)
-    places = list(_places(one.name))
+    places = list(places_on(one.name))
     if any(carried.replaces(holder, key) for holder, key in places):
         return True  # with all that is in it
     return bool(places) and carried.knows(*places[-1])
 
 
-def _places(name: Name) -> Iterator[tuple[Any, Any]]:
-    """(holder, key) of each step of a name's path."""
-    owner = name.owner()
-    for length in range(1, len(name.path) + 1):
-        yield _at(owner, name.path[:length])
-
-
 def _has_tensors(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or bool(tensors_in(value))
-
-
-def _words(name: Name) -> tuple[str, str]:
-    path, _, last = name.shown.rpartition(".")
-    return path, last

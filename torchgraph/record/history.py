@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 
-from .._torch import is_freed
-from ..errors import NoProgram
+from .._torch import is_freed, is_view_of_leaf
+from ..capture.step import Leaf
+from ..errors import NoProgram, SourceLine
+from ..program import Role
 from .kept import tensors_of
 
 
@@ -35,30 +37,88 @@ def with_history(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
     return tuple(number for number, tensor in enumerate(tensors) if has_history(tensor))
 
 
+class _Met(NamedTuple):
+    """A tensor that was there before the step."""
+
+    leaf: Leaf
+    tensor: torch.Tensor
+    came_from: torch.autograd.graph.Node | None
+    came_live: bool
+
+
 class Histories:
-    """Of what lay in the places of a step before it ran: ``values``."""
+    """Of one step.
 
-    def __init__(self, values: Iterable[Any]) -> None:
+    Args:
+        values: what lay in places of containers before it.
+        line_of: the line that made a tensor.
+    """
+
+    def __init__(
+        self, values: Iterable[Any], line_of: Callable[[torch.Tensor], SourceLine | None]
+    ) -> None:
+        self._line_of = line_of
         tensors = (tensor for value in values for tensor in tensors_of(value))
-        self._came = {id(tensor) for tensor in tensors if has_history(tensor)}
+        self._carried = {id(tensor) for tensor in tensors if has_history(tensor)}
+        self._met: list[_Met] = []
 
-    def refusal(self, changes: Sequence[tuple[Any, Any, Any]]) -> NoProgram | None:
-        """Why no program can stand for what the step puts there; None where one can.
+    def met(self, leaf: Leaf, tensor: torch.Tensor) -> None:
+        """A state, an argument or a tensor from outside, which the step may write."""
+        self._met.append(_Met(leaf, tensor, tensor.grad_fn, has_history(tensor)))
 
-        ``changes``: (place, what lay there, what it holds now). A later call may send gradients
-        into what this one has computed, or this one does so into what an earlier one has.
+    def refusal(self, changes: Iterable[tuple[Any, Any, Any]]) -> NoProgram | None:
+        """Why no program can stand for the step; None where one can.
+
+        A later call may send gradients into what this one has computed, or this one has sent some
+        into what an earlier one had. ``changes``: (place, what lay there, what it holds now).
         """
-        for place, before, now in changes:
-            if any(map(has_history, tensors_of(now))):
-                return NoProgram(
-                    f"{place.name} keeps the history of its tensor after the step, and a program "
-                    "keeps none for a later backward()",
-                    fix="keep it.detach(), or compute it under torch.no_grad(); or run in one step "
-                    "all that one backward() goes through.",
-                )
-            if any(id(tensor) in self._came for tensor in tensors_of(before)):
-                return NoProgram(
-                    f"{place.name} comes with the history of an earlier call, which no program has",
-                    fix="run in one step all that one backward() goes through.",
-                )
-        return None
+        carried = (self._of_place(*change) for change in changes)
+        found = [*carried, *map(self._of_met, self._met)]
+        return next((refusal for refusal in found if refusal is not None), None)
+
+    def _of_place(self, place: Any, before: Any, now: Any) -> NoProgram | None:
+        for tensor in filter(has_history, tensors_of(now)):
+            return self._kept(place.name, tensor)
+        came = any(id(tensor) in self._carried for tensor in tensors_of(before))
+        return _came(place.name) if came else None
+
+    def _of_met(self, met: _Met) -> NoProgram | None:
+        name, now = _words(met), _now(met)
+        if now.is_leaf and now.grad is not None and has_history(now.grad):
+            return self._kept(f"{name}.grad", now.grad)
+        if now.grad_fn is met.came_from or is_view_of_leaf(now):
+            return None  # torch renews the node of a view
+        if has_history(now):
+            return self._kept(name, now)
+        return _came(name) if met.came_live else None
+
+    def _kept(self, name: str, tensor: torch.Tensor) -> NoProgram:
+        return NoProgram(
+            f"{name} keeps its history after the step, for a later backward(); a program has none",
+            where=self._line_of(tensor),
+            fix="keep it.detach(), or compute it under torch.no_grad(); or run in one step all "
+            "that one backward() goes through.",
+        )
+
+
+def _now(met: _Met) -> torch.Tensor:
+    """What lies where a state was found."""
+    if not met.leaf.in_module:
+        return met.tensor
+    try:
+        now = met.leaf.read()
+    except (KeyError, IndexError, TypeError):
+        return met.tensor
+    return now if isinstance(now, torch.Tensor) else met.tensor
+
+
+def _words(met: _Met) -> str:
+    outside = met.leaf.role is Role.FREE
+    return f"a tensor of shape {tuple(met.tensor.shape)}" if outside else met.leaf.fqn
+
+
+def _came(name: str) -> NoProgram:
+    return NoProgram(
+        f"{name} comes with the history of an earlier call, which no program has",
+        fix="run in one step all that one backward() goes through.",
+    )

@@ -13,10 +13,12 @@ from ..capture.inputs import Call, paths
 from ..capture.step import Leaf, Step
 from ..guards.looks import own
 from ..program import Role
-from ..structure import Contents
+from ..structure import Contents, Unfit
 from .carried import tree_of
 from .driven import Driven
+from .history import has_history
 from .host import Assigned, Fixed, OnArgument, Trained, Training
+from .kept import tensors_of
 from .recorder import Recorder
 
 
@@ -53,7 +55,7 @@ class Inputs:
             self._recorder.undo.foreign(tensor)
             leaf = Leaf(name, Role.INPUT, call.tensors, (position,), tensor)
             self._arguments.append((leaf, self._recorder.memory.argument(tensor)))
-            self._driven.add(leaf)
+            self._driven.add(leaf, tensor)
             self._trained.append(tensor.requires_grad)
             self._attributes.append(dict(own(tensor)))
 
@@ -75,6 +77,8 @@ class Inputs:
             before = self._attributes[position]
             for name, now in own(leaf.value).items():
                 if name not in before or before[name] is not now:
+                    if any(map(has_history, tensors_of(now))):
+                        raise Unfit("keeps the history of its tensor: detach() it")
                     to = f"{leaf.fqn}.{name}"
                     yield Assigned(OnArgument(position, name), tree_of(now, partial(slot, to)))
 
@@ -92,7 +96,7 @@ class Inputs:
                 return
         leaf = Leaf(f"free.{len(list(self))}", Role.FREE, [held], (0,), held)
         self.free.append((leaf, index))
-        self._driven.add(leaf)
+        self._driven.add(leaf, tensor)
         self._recorder.undo.foreign(held)
 
     def __iter__(self) -> Iterator[tuple[Leaf, int]]:

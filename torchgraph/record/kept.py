@@ -15,7 +15,7 @@ from ..aliasing import has_strides
 from ..capture.inputs import Call
 from ..guards.looks import Same
 from ..guards.names import Name, follow
-from ..structure import Unfit, key_of, tensors_in
+from ..structure import Unfit, check, key_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,15 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for _, tensor in tensors_in(value)]
+
+
+def hidden_in(value: Any) -> str:
+    """What in an object may hide tensors, a function that holds one say; empty for nothing."""
+    try:
+        check(value, "")
+    except Unfit as unfit:
+        return unfit.what.strip()
+    return ""
 
 
 def described(value: Any) -> Any:

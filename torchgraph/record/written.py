@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import enum
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..capture.inputs import Call
@@ -235,3 +236,36 @@ def place_of(owner: Any, path: Path) -> tuple[Any, By, Any]:
     if before is ABSENT:
         return None, by, key
     return (own(before) if by is By.OWN else before), by, key
+
+
+def around_tuples(name: Name) -> Name:
+    """The place of the tuple that it leads into: nothing is put into one."""
+    owner, path = name.owner(), name.path
+    while len(path) > 1 and isinstance(follow(owner, path[:-1]), tuple):
+        path = path[:-1]
+    return replace(name, path=path)
+
+
+def takes_tensors(name: Name) -> bool:
+    """False for an attribute of a class and for a slot: no program puts a tensor there."""
+    by, key = name.path[-1] if name.path else (By.OWN, "")
+    return by is not By.CLASS and (by is not By.SLOT or key == "cell_contents")
+
+
+def holder_at(owner: Any, path: Path) -> tuple[Any, Any]:
+    """What holds the end of a path, and under which key."""
+    holder, by, key = place_of(owner, path)
+    return (owner if by is By.SLOT else holder), key
+
+
+def places_on(name: Name) -> Iterator[tuple[Any, Any]]:
+    """(holder, key) of each step of a name's path."""
+    owner = name.owner()
+    for length in range(1, len(name.path) + 1):
+        yield holder_at(owner, name.path[:length])
+
+
+def words_of(name: Name) -> tuple[str, str]:
+    """Of a name, what it leads through and its end."""
+    path, _, last = name.shown.rpartition(".")
+    return path, last

@@ -6,6 +6,7 @@ from .kinds import Itself as Itself
 from .tree import (
     Apart as Apart,
     Together as Together,
+    check as check,
     fault as fault,
     leaves_in as leaves_in,
     map_tensors as map_tensors,
