@@ -131,9 +131,9 @@ def _state(value: Any) -> Any:
 
 
 def _with_own(value: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With the attributes that a container of a class of the user's has."""
+    """With the attributes that a container of a class of the user's has, beside its type."""
     attributes = own(value) if type(value).__dictoffset__ else {}
-    return (*found, look(attributes, deep=False)) if attributes else found
+    return ((found[0], look(attributes, deep=False)), *found[1:]) if attributes else found
 
 
 def _contents(value: Any, deep: bool, level: int) -> Any:
