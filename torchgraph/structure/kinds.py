@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import pytree
 from .arrays import ArrayContent
+from .plain import PLAIN
 
 
 class Step(NamedTuple):
@@ -219,7 +220,7 @@ class _Plain(_Fixed):
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
-        self._plain = _PLAIN[_solid(cls)]
+        self._plain = PLAIN[_solid(cls)]
 
     def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
         return (("()", self._plain(value)),)
@@ -311,17 +312,8 @@ class Nothing:
 
 _DEAD = weakref.ref(Nothing())
 
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    int: int.__int__,
-    float: float.__float__,
-    complex: lambda value: complex.conjugate(complex.conjugate(value)),
-    str: str.__str__,
-    bytes: lambda value: bytes.join(b"", [value, b""]),
-}
-"""By the class that lays it out, what an object is without its attributes."""
-
 _BASES: dict[type, type[Kind]] = {
-    **dict.fromkeys(_PLAIN, _Plain),
+    **dict.fromkeys(PLAIN, _Plain),
     dict: _Dict,
     OrderedDict: _Dict,
     list: _List,
@@ -358,7 +350,7 @@ def kind_of(cls: Any) -> Kind | None:
 
 @functools.lru_cache(maxsize=4096)
 def _kind_of(cls: type) -> Kind | None:
-    if cls in (Same, Step, ArrayContent, *_PLAIN, bool):
+    if cls in (Same, Step, ArrayContent, *PLAIN, bool):
         return None
     if issubclass(cls, (torch.Tensor, torch.Size, *_BY_IDENTITY, *OPAQUE)):
         return None
