@@ -11,7 +11,7 @@ import torch
 
 from .._torch import storage_id
 from ..capture.step import Leaf, Step
-from ..errors import GraphError, NoProgram, OptimizerStepInBuild, ScalerInBuild
+from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from ..structure import Unfit
@@ -147,9 +147,12 @@ class Driven:
             carried += attached(source)
         except Unfit as unfit:
             why = f"what it puts on an argument {unfit.what}"
-        refusal = NoProgram(f"{why}.") if why else self._histories.refusal(self.carried.changes())
-        if refusal is not None:
-            self._recorder.refuse(refusal)
+        if why:
+            self._recorder.give_up(why)
+            return Host()
+        why = self._histories.why(self.carried.changes())
+        if why:
+            self._recorder.give_up(why, passing=True)
             return Host()
         assigned = [*carried, *left.left(slot)]
         actions = tuple(

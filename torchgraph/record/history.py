@@ -9,7 +9,7 @@ import torch
 
 from .._torch import is_freed, is_view_of_leaf
 from ..capture.step import Leaf
-from ..errors import NoProgram, SourceLine
+from ..errors import SourceLine
 from ..program import Role
 from .kept import tensors_of
 
@@ -66,38 +66,37 @@ class Histories:
         """A state, an argument or a tensor from outside, which the step may write."""
         self._met.append(_Met(leaf, tensor, tensor.grad_fn, has_history(tensor)))
 
-    def refusal(self, changes: Iterable[tuple[Any, Any, Any]]) -> NoProgram | None:
-        """Why no program can stand for the step; None where one can.
+    def why(self, changes: Iterable[tuple[Any, Any, Any]]) -> str:
+        """Why no program can stand for the step; empty where one can.
 
         A later call may send gradients into what this one has computed, or this one has sent some
         into what an earlier one had. ``changes``: (place, what lay there, what it holds now).
         """
         carried = (self._of_place(*change) for change in changes)
-        found = [*carried, *map(self._of_met, self._met)]
-        return next((refusal for refusal in found if refusal is not None), None)
+        return next(filter(None, [*carried, *map(self._of_met, self._met)]), "")
 
-    def _of_place(self, place: Any, before: Any, now: Any) -> NoProgram | None:
+    def _of_place(self, place: Any, before: Any, now: Any) -> str:
         for tensor in filter(has_history, tensors_of(now)):
             return self._kept(place.name, tensor)
         came = any(id(tensor) in self._carried for tensor in tensors_of(before))
-        return _came(place.name) if came else None
+        return _came(place.name) if came else ""
 
-    def _of_met(self, met: _Met) -> NoProgram | None:
+    def _of_met(self, met: _Met) -> str:
         name, now = _words(met), _now(met)
         if now.is_leaf and now.grad is not None and has_history(now.grad):
             return self._kept(f"{name}.grad", now.grad)
         if now.grad_fn is met.came_from or is_view_of_leaf(now):
-            return None  # torch renews the node of a view
+            return ""  # torch renews the node of a view
         if has_history(now):
             return self._kept(name, now)
-        return _came(name) if met.came_live else None
+        return _came(name) if met.came_live else ""
 
-    def _kept(self, name: str, tensor: torch.Tensor) -> NoProgram:
-        return NoProgram(
-            f"{name} keeps its history after the step, for a later backward(); a program has none",
-            where=self._line_of(tensor),
-            fix="keep it.detach(), or compute it under torch.no_grad(); or run in one step all "
-            "that one backward() goes through.",
+    def _kept(self, name: str, tensor: torch.Tensor) -> str:
+        line = self._line_of(tensor)
+        return (
+            f"{name} keeps its history after the step, for a later backward(), and a program has "
+            f"none{f' (at {line})' if line else ''}: keep it.detach(), or compute it under "
+            "torch.no_grad(); or run in one step all that one backward() goes through"
         )
 
 
@@ -117,8 +116,8 @@ def _words(met: _Met) -> str:
     return f"a tensor of shape {tuple(met.tensor.shape)}" if outside else met.leaf.fqn
 
 
-def _came(name: str) -> NoProgram:
-    return NoProgram(
-        f"{name} comes with the history of an earlier call, which no program has",
-        fix="run in one step all that one backward() goes through.",
+def _came(name: str) -> str:
+    return (
+        f"{name} comes with the history of an earlier call, which no program has: run in one step "
+        "all that one backward() goes through"
     )
