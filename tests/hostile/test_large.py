@@ -86,6 +86,100 @@ def an_attribute_of_one_of_many_objects():
     return Play(lambda x: x * sum(one.k for one in held), [], before, singles(14, 3))
 
 
+SIZES = (5, 63, 64, 65, 300)
+
+
+def _tensors(size: int) -> dict[str, Any]:
+    return {f"k{number}": torch.zeros(3) for number in range(size)}
+
+
+def one_is_put(size):
+    """In a dict that holds many others."""
+    held = _tensors(size)
+
+    def step(x):
+        held["last"] = x * 2
+
+    return Play(step, [held], {6: lambda: held.pop("last")}, singles(12, 3))
+
+
+def one_is_moved_on(size):
+    """By what another one holds, which the loop replaces."""
+    held = _tensors(size)
+
+    def step(x):
+        held["k1"] = held["k1"] + held["k2"] + x
+
+    before = {n: lambda n=n: held.update(k2=torch.ones(3) * n) for n in (5, 8)}
+    return Play(step, [held], before, singles(12, 3))
+
+
+def a_number_among_tensors(size):
+    """Written, and never read."""
+    held = {**_tensors(size), "rows": 0}
+
+    def step(x):
+        held["rows"] = len(x)
+        held["k3"] = x
+
+    before = {n: lambda: held.update(rows=-1) for n in (5, 8)}
+    return Play(step, [held], before, singles(12, 3))
+
+
+def attributes_of_an_object(size):
+    """As a trainer has them."""
+    held = SimpleNamespace(**_tensors(size))
+
+    def step(x):
+        held.k1 = held.k2 + x
+        held.rows = len(x)
+
+    before = {n: lambda n=n: vars(held).update(k2=torch.ones(3) * n, rows=0) for n in (5, 8)}
+    return Play(step, [held], before, singles(12, 3))
+
+
+def averages_in_a_list(size):
+    """One for each parameter."""
+    held = list(_tensors(size).values())
+
+    def step(x):
+        for number in range(len(held)):
+            held[number] = 0.9 * held[number] + x * number
+
+    before = {8: lambda: held.__setitem__(3, torch.ones(3))}
+    return Play(step, [held], before, singles(12, 3))
+
+
+def places_of_a_deque(size):
+    """Not at its ends."""
+    held = deque(_tensors(size).values())
+
+    def step(x):
+        held[1] = held[0] + held[2] + x
+
+    before = {n: lambda n=n: held.__setitem__(2, torch.ones(3) * n) for n in (5, 8)}
+    return Play(step, [held], before, singles(12, 3))
+
+
+WRITTEN = (
+    one_is_put,
+    one_is_moved_on,
+    a_number_among_tensors,
+    attributes_of_an_object,
+    averages_in_a_list,
+    places_of_a_deque,
+)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("make", WRITTEN)
+def test_places_of_large_containers(make, size):
+    """What is put at one place of many is there after each replay."""
+    cases = Cases()
+    cases(lambda: make(size), forms="step", serves=True)
+    cases[0].values[0].check()
+
+
 @pytest.mark.parametrize("case", case)
 def test_large(case):
     case.check()

@@ -34,16 +34,23 @@ from .kept import (
     tensors_of,
     where,
 )
+from .moved import (
+    MANY,
+    appended,
+    equal,
+    items_of,
+    keys_moved,
+    plain_in,
+    put_behind,
+    same,
+    same_items,
+)
 from .watch import Change
-
-_ITEMS = 64
-"""A container with more is data: nothing is looked for in it but what is appended."""
 
 _GROWING = (list, deque)
 _HOLDS = (dict, list, deque)
 _OF_MODULES = frozenset({"_flat_weights", "_flat_weight_refs"})
 """In the dict of a recurrent module, what it makes again where it is not as it was."""
-_PLAIN = (bool, int, float, complex, str)
 
 
 class _Change(NamedTuple):
@@ -82,13 +89,15 @@ class Carried:
         self._lists = {
             id(holder): list(holder) for _, holder in containers if isinstance(holder, _GROWING)
         }
+        self._many = {id(holder): before for holder, before in self._contents if len(before) > MANY}
         self._before = {place.key: (place, value) for place, value in self._entries()}
         self._objects = {
             id(value)
             for _, value in self._before.values()
             if not isinstance(value, torch.Tensor) and not is_container(value)
         }
-        self._plain = {id(holder): _plain(holder) for _, holder in containers}
+        few = (holder for _, holder in containers if id(holder) not in self._many)
+        self._plain = {id(holder): plain_in(holder) for holder in few}
         self._moved: list[_Change] | None = None
 
     @property
@@ -113,9 +122,7 @@ class Carried:
     @staticmethod
     def can_carry(container: Any) -> bool:
         """True for a container in which single places can be written."""
-        return isinstance(container, _HOLDS) and (
-            len(container) <= _ITEMS or isinstance(container, _GROWING)
-        )
+        return isinstance(container, _HOLDS)
 
     def put_back(self) -> None:
         """All is as before the step."""
@@ -123,7 +130,7 @@ class Carried:
             if isinstance(place.holder, types.CellType) or place.key[:2] in self._some:
                 place.write(value)
         for holder, before in self._contents:
-            if _same_items(holder, before):
+            if same_items(holder, before):
                 continue
             holder.clear()
             holder.update(before) if isinstance(holder, dict) else holder.extend(before)
@@ -147,14 +154,24 @@ class Carried:
         """Where the step puts something else, with tensors in it or in what was there."""
         if self._moved is None:
             self._moved = []
+            self._before.update(self._was_moved())
             for place, now in self._entries():
                 before = self._before.get(place.key, (place, None))[1]
                 if now is before:
                     continue
                 has_tensors = tensors_of(before) or tensors_of(now) or hidden_in(now)
-                if has_tensors and not _same(before, now):
+                if has_tensors and not same(before, now):
                     self._moved.append(_Change(place, before, now))
         return self._moved
+
+    def _was_moved(self) -> Iterator[tuple[Any, tuple[Item, Any]]]:
+        """What lay in large containers where something else lies now."""
+        for name, holder in self._containers:
+            was = items_of(self._many.get(id(holder), ()))
+            for key in self._items(holder) if was and not self._grows(holder) else ():
+                place = Item(f"{name}.{key}" if name else str(key), holder, key)
+                if key in was:
+                    yield place.key, (place, was[key])
 
     def assigned_tensors(self) -> list[torch.Tensor]:
         """What the places that the step gives something else hold now."""
@@ -239,18 +256,18 @@ class Carried:
 
     def _reordered(self) -> Iterator[Assigned]:
         for holder, before in self._contents:
-            behind = _put_behind(before, holder) if isinstance(before, dict) else ()
+            behind = put_behind(before, holder) if isinstance(before, dict) else ()
             if behind and isinstance(holder, dict):
                 yield Assigned(Behind(holder), Fixed(behind, behind))
 
     def _is_rewritten(self, holder: Any) -> bool:
-        """True for a long list of tensors in which more has changed than its end."""
+        """True for a list of tensors of which some are taken away."""
         before, now = self._lists[id(holder)], list(holder)
-        if len(holder) <= _ITEMS and len(before) <= len(now):
+        if len(before) == len(now) or (id(holder) not in self._many and len(before) < len(now)):
             return False
         if not any(isinstance(item, torch.Tensor) for item in (*before, *now)):
             return False
-        return _new(before, holder) == 0 and not _same_items(before, now)
+        return appended(before, holder) == 0 and not same_items(before, now)
 
     @property
     def entry(self) -> tuple[Entry | Bounded | Filled, ...]:
@@ -272,21 +289,21 @@ class Carried:
         for _, holder in self._containers:
             if isinstance(holder, deque) and holder.maxlen is not None:
                 before = self._lists[id(holder)]
-                new = _new(before, holder)
+                new = appended(before, holder)
                 if new:
                     yield Bounded(holder, new, len(before) + new - len(holder))
 
     def _appended(self, place: Item) -> Appended | None:
         """The end of its list, where the step has appended to it; None where it has not."""
         before = self._lists[id(place.holder)]
-        number = place.item - (len(place.holder) - _new(before, place.holder))
+        number = place.item - (len(place.holder) - appended(before, place.holder))
         name = place.name.rpartition(".")[0]
         return Appended(name, place.holder, number) if number >= 0 else None
 
     def _is_shifted(self, place: Item) -> bool:
         """True in a full deque that the step appends to: that moves all that is in it."""
         holder, before = place.holder, self._lists[id(place.holder)]
-        new = _new(before, holder)
+        new = appended(before, holder)
         at = place.item + len(before) + new - len(holder)
         return new > 0 and at < len(before) and before[at] is held_at(place)
 
@@ -295,10 +312,15 @@ class Carried:
             return [None]
         if isinstance(holder, Entries):
             return holder.names
-        if isinstance(holder, _GROWING):
-            known = len(holder) - _new(self._lists[id(holder)], holder)
-            return range(0 if len(holder) <= _ITEMS else known, len(holder))
-        return list(holder) if len(holder) <= _ITEMS else []
+        before = self._many.get(id(holder))
+        if before is None:
+            return list(holder) if isinstance(holder, dict) else range(len(holder))
+        new = self._grows(holder)
+        return range(len(holder) - new, len(holder)) if new else keys_moved(before, holder)
+
+    def _grows(self, holder: Any) -> int:
+        """How many were appended."""
+        return 0 if isinstance(holder, dict) else appended(self._lists[id(holder)], holder)
 
     def counted(self, seen_to: Callable[[Any, Any], bool]) -> list[Change]:
         """Plain values that the step has changed, and no program; but for those ``seen_to``."""
@@ -306,12 +328,14 @@ class Carried:
         tensors = {place.key for place, _, _ in self.changes()}
         for name, holder in self._containers:
             held = holder.values if isinstance(holder, Entries) else holder
-            before = self._plain.get(id(holder), {})
-            now = _plain(holder)
+            many = self._many.get(id(holder))
+            keys = None if many is None else keys_moved(many, holder)
+            before = self._plain.get(id(holder), {}) if many is None else plain_in(many, keys)
+            now = plain_in(holder, keys)
             for item in {**before, **now}:
                 kept = item in before and item in now
                 place = (id(held), None if isinstance(held, types.CellType) else item)
-                if (kept and _equal(before[item], now[item])) or place in tensors:
+                if (kept and equal(before[item], now[item])) or place in tensors:
                     continue
                 if not seen_to(held, place[1]):
                     found.append(Change(name, str(item), False, None))
@@ -337,64 +361,3 @@ def tree_of(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
     if not apart.tree.tensors:
         return Fixed(value, key)
     return OutputTree(root, key, tuple(map(slot, apart.tree.tensors)))
-
-
-def _plain(holder: Any) -> dict[Any, Any]:
-    """The numbers, texts and flags in a closure's variable or a dict; those of modules not."""
-    if isinstance(holder, Entries):
-        held = {name: holder.values.get(name) for name in holder.names}
-        return {key: value for key, value in held.items() if isinstance(value, _PLAIN)}
-    if isinstance(holder, types.CellType):
-        try:
-            held = {"it": holder.cell_contents}
-        except ValueError:
-            return {}
-    else:
-        items = holder.items() if isinstance(holder, dict) else enumerate(holder)
-        held = dict[Any, Any](items)
-        held = {} if "_parameters" in held or len(held) > _ITEMS else held
-    plain = {key: value for key, value in held.items() if isinstance(value, _PLAIN)}
-    return plain if isinstance(holder, (dict, types.CellType)) else {**plain, "len": len(plain)}
-
-
-def _equal(before: Any, now: Any) -> bool:
-    return type(before) is type(now) and repr(before) == repr(now)
-
-
-def _new(before: list[Any], holder: Any) -> int:
-    """How many were appended to a list or deque; a deque that is full drops as many."""
-    now = list(holder)
-    full = isinstance(holder, deque) and len(now) == holder.maxlen
-    for dropped in range(len(before) + 1 if full else 1):
-        kept = before[dropped:]
-        if len(kept) > len(now) or any(a is not b for a, b in zip(kept, now, strict=False)):
-            continue
-        new = now[len(kept) :]
-        if not dropped or {*map(id, before)}.isdisjoint(map(id, new)):  # else it was turned
-            return len(new)
-    return 0
-
-
-def _put_behind(before: dict[Any, Any], now: Any) -> tuple[Any, ...]:
-    """The keys that were taken out of a dict and put in again, or are new; none in its order."""
-    order = {key: number for number, key in enumerate(before)}
-    places = [order.get(key, len(order)) for key in now]
-    if places == sorted(places):
-        return ()
-    kept = next(n for n in range(1, len(places)) if places[n] < places[n - 1])
-    return tuple(now)[kept:]
-
-
-def _same(before: Any, now: Any) -> bool:
-    """True for new objects that hold the same."""
-    one, other = tensors_of(before), tensors_of(now)
-    alike = len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    return alike and bool(described(before) == described(now))
-
-
-def _same_items(one: Any, other: Any) -> bool:
-    if len(one) != len(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(one[key] is other[key] for key in one)
-    return all(a is b for a, b in zip(one, other, strict=True))
