@@ -223,7 +223,7 @@ def _slot_problems(name: str, optimizer: Optimizer, parameter: torch.Tensor, slo
         if isinstance(known, torch.Tensor):
             if value.shape != known.shape:
                 yield f"{name}.{key}: has shape {tuple(value.shape)}, not {tuple(known.shape)}"
-        elif str(type(optimizer).__module__).startswith("torch.optim") and value.ndim:
+        elif type(optimizer).__module__.startswith("torch.optim") and value.ndim:
             # Slots of torch are shaped like the parameter, or reduced over some of its dimensions.
             reduced = value.ndim == parameter.ndim and all(
                 size in (1, full) for size, full in zip(value.shape, parameter.shape, strict=True)

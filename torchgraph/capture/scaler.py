@@ -155,4 +155,4 @@ def _scales_itself(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_torchs(optimizer: torch.optim.Optimizer) -> bool:
-    return str(type(optimizer).__module__).startswith("torch.optim.")
+    return type(optimizer).__module__.startswith("torch.optim.")

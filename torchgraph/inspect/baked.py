@@ -83,9 +83,7 @@ def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:
 
 def _files(optimizers: list[Optimizer]) -> set[str]:
     """The files of the optimizers that the user wrote."""
-    classes = [
-        type(opt) for opt in optimizers if not str(type(opt).__module__).startswith("torch.")
-    ]
+    classes = [type(opt) for opt in optimizers if not type(opt).__module__.startswith("torch.")]
     return {inspect.unwrap(cls.step).__code__.co_filename for cls in classes}
 
 

@@ -215,9 +215,7 @@ class NameWatch:
         if not isinstance(step.key, Chain):
             return step
         key = self._found(self._frame, step.key)
-        if key is ABSENT or isinstance(key, slice) or is_ours(key):
-            return None
-        if is_buffer(key):
+        if key is ABSENT or isinstance(key, slice) or is_buffer(key) or is_ours(key):
             return None
         if type(key).__module__ == "numpy" and hasattr(key, "__index__"):
             key = int(key)
