@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
+import torch
+
 _KNAPSACK = "torch._functorch._activation_checkpointing.knapsack"
 
 
@@ -12,3 +14,8 @@ def knapsack(sizes: Sequence[float], values: Sequence[float], room: float) -> li
     """The items worth most that fit: their places. ``sizes`` and ``room`` are shares of 1."""
     _, chosen, _ = importlib.import_module(_KNAPSACK).dp_knapsack(list(sizes), list(values), room)
     return list(chosen)
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """True in a transform of torch.func for what it follows: a tensor without own memory."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

@@ -175,9 +175,9 @@ class Lesson:
         served = served if self.known.served else "none of its programs serves a later call"
         return why and f"{served}: {why}"
 
-    def draft(self, replay: Replay | None) -> Draft:
-        """A recording of it, to be confirmed by another one."""
-        return Draft(self.outcome.forgotten(), replay, self.start.batch)
+    def draft(self, replay: Replay | None, outcome: Outcome | None = None) -> Draft:
+        """A recording of it, or what the next call is to be like, to be confirmed by another."""
+        return Draft((outcome or self.outcome).forgotten(), replay, self.start.batch)
 
 
 class Taken(NamedTuple):

@@ -29,6 +29,7 @@ from .ops.expect import ValueMoved
 from .options import Options
 from .record.batch import Batch, Doubt
 from .record.compare import Difference, Kind, difference
+from .record.foreseen import foreseen
 from .record.generators import ELSEWHERE
 from .record.host import Assigned
 from .record.outcome import Outcome, repeated_in
@@ -230,10 +231,10 @@ class Recordings:
         if moves or (idles and apart is not None):
             self._give_up(lesson)
             return
-        replay = None
-        if outcome.settled:
+        replay, next_one = None, outcome if outcome.settled else foreseen(outcome)
+        if next_one is not None:
             try:
-                replay = self._compile(outcome, lesson.call)
+                replay = self._compile(next_one, lesson.call)
             except Exception as error:  # eager computes the same: whatever it is, it goes on
                 ours = not lesson.options.passes.inserted
                 fault = ours and isinstance(error, (PassFailed, VerifyError))
@@ -245,7 +246,7 @@ class Recordings:
             if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
                 at = "" if apart is None else f"{apart.what}{apart.at}"
                 self._cache.warn_of_thrash(size, lesson.moved or at or lesson.why_not)
-        known.drafts.insert(0, lesson.draft(replay))
+        known.drafts.insert(0, lesson.draft(replay, next_one))
         del known.drafts[size:]
 
     def _confirm(self, lesson: Lesson, draft: Draft, replay: Replay) -> None:

@@ -98,7 +98,7 @@ def in_an_optimizer() -> Loop:
 
 @pytest.mark.parametrize(
     ("make", "replayed"),
-    [(gradients, 4), (weights_to_go_back_to, 5), (views_of_one_memory, 5), (in_an_optimizer, 4)],
+    [(gradients, 5), (weights_to_go_back_to, 5), (views_of_one_memory, 5), (in_an_optimizer, 4)],
 )
 def test_copies_are_eagers(make, replayed):
     assert_as_eager(make, pairs(7), replayed)

@@ -89,7 +89,7 @@ def test_a_short_queue_has_a_program_for_each_place():
 
 def test_what_is_told_to_be_written_is_eagers_in_one_program():
     model, graph, expected = queues(60, in_place=True)
-    with counters.expect(captures=1, replays=27):
+    with counters.expect(captures=1, replays=28):
         assert same(trained(model, graph), expected)
 
 

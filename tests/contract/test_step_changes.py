@@ -122,7 +122,7 @@ def test_a_new_optimizer():
 
         return Loop(step, [model, lambda: optimizer.state_dict()], {5: replace})
 
-    assert_as_eager(make, pairs(12), replayed=7)
+    assert_as_eager(make, pairs(12), replayed=8)
 
 
 def test_a_new_optimizer_of_the_same_kind():

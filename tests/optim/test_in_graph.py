@@ -17,7 +17,7 @@ KINDS = pytest.mark.parametrize("kind", [tg.optim.LAMB, tg.optim.Lion])
 @pytest.mark.parametrize("model", [Mlp, ConvNet])
 @pytest.mark.parametrize("name", CASES)
 def test_ten_steps_are_bitwise_eager_in_one_program(name, model):
-    with counters.expect(captures=1, replays=7):
+    with counters.expect(captures=1, replays=8):
         assert_parity(setup(model, make(name)), batches(model, 10))
 
 
@@ -55,7 +55,7 @@ def test_a_scheduler_moves_the_lr_and_beta_in_one_program(kind, schedule):
     def make_one(parameters):
         return kind(parameters, lr=0.05, weight_decay=0.1)
 
-    with counters.expect(captures=1, replays=7):
+    with counters.expect(captures=1, replays=8):
         assert_parity(setup(Mlp, make_one, schedule), batches(Mlp, 10))
 
 

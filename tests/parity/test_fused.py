@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 import torchgraph as tg
 from tests import support
 from tests.parity.models import ConvNet, Mlp, batches, cross_entropy, setup
-from tests.parity.test_optimizers import CAPTURES, ELEMENTWISE
+from tests.parity.test_optimizers import CAPTURES, ELEMENTWISE, LATE
 from tests.parity.test_param_groups import both, grouped
 from torchgraph.capture import functionalize
 from torchgraph.errors import UnsupportedOptimizer
@@ -59,8 +59,7 @@ def calls(program, name):
 @pytest.mark.parametrize("name", FUSED)
 def test_five_fused_steps_are_bitwise_eager(name, model):
     make = flagged(FUSED[name], fused=True)
-    slotless = ("SGD", "SGD, decay", "SGD, maximize", "Adagrad", "Adagrad, decay")
-    recorded = 2 if name in slotless else 3  # the step that makes slots is recorded, too
+    recorded = 2 + (name in LATE)
     with counters.expect(captures=1, replays=6 - recorded):
         graph = assert_parity(
             setup(model, make, lambda opt: ExponentialLR(opt, 0.9)), batches(model, 6)

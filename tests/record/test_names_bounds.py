@@ -69,7 +69,7 @@ def test_settings_that_build_does_not_look_at_may_move():
         return loss
 
     graph = Function(build, optimizer, model=model)
-    with counters.expect(replays=6):
+    with counters.expect(replays=7):
         for _ in range(9):
             optimizer.param_groups[0]["lr"] *= 0.9
             graph(torch.randn(5, 4))

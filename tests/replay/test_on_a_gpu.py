@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 REPLAYED = 5
-"""Calls of AdamW until a CUDA Graph serves: three are recorded, one warms up, one captures."""
+"""Calls until a CUDA Graph serves: two or three are recorded, one warms up, one captures."""
 
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),

@@ -17,7 +17,7 @@ from torchgraph.testing import counters
 
 __all__ = ["interpreted"]
 
-SETTLED = 5
+SETTLED = 4
 """Calls of AdamW until a variant's program has warmed up; the next one captures."""
 
 

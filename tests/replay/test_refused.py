@@ -88,13 +88,12 @@ def test_without_a_gpu_require_raises():
     graph = tg.train_step(model, nn.functional.cross_entropy, optimizer)
     graph.config.set_cuda_graph("require")
     data = batches(Mlp, 3)
-    graph(*data[0])  # makes the slots
-    graph(*data[1])
+    graph(*data[0])
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(CudaGraphRefused, match="nothing of the program is on a GPU"):
-        graph(*data[2])
+        graph(*data[1])
     assert all(map(torch.equal, before, model.parameters()))
-    assert {slots["step"].item() for slots in optimizer.state.values()} == {2}
+    assert {slots["step"].item() for slots in optimizer.state.values()} == {1}
 
 
 def test_a_static_scaler_is_a_number(recording):

@@ -17,7 +17,7 @@ from ..program import Role
 from ..structure import NOTHING
 from ..values import flat
 from .outcome import Outcome
-from .tape import Entry, Layout
+from .tape import Entry, Layout, Ref
 from .watch import is_own
 
 _INDEX = (
@@ -271,7 +271,7 @@ def _entries(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
-    if before.args == now.args and before.kwargs == now.kwargs and not _has_floats(now):
+    if _unmoved(before.args, now.args) and _unmoved(before.kwargs, now.kwargs):
         return
     for left, right in zip_longest(
         flat((before.args, before.kwargs)), flat((now.args, now.kwargs))
@@ -285,8 +285,18 @@ def _arguments(before: Entry, now: Entry) -> Iterator[Difference]:
             yield Difference(kind, what, now.provenance.line)
 
 
-def _has_floats(entry: Entry) -> bool:
-    return any(isinstance(value, (float, complex)) for value in flat((entry.args, entry.kwargs)))
+def _unmoved(old: Any, new: Any) -> bool:
+    """True for arguments that are the same: nearly all are, and need no walk side by side."""
+    kind = type(old)
+    if kind is not type(new):
+        return False
+    if kind is Ref:
+        return bool(old.index == new.index)
+    if kind is tuple or kind is list:
+        return len(old) == len(new) and all(map(_unmoved, old, new))
+    if kind is dict:
+        return list(old) == list(new) and all(map(_unmoved, old.values(), new.values()))
+    return _same(old, new)
 
 
 def _constants(old: Outcome, new: Outcome) -> Iterator[Difference]:

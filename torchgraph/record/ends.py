@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from .._listening import not_listening
 from ..capture.step import Leaf, Step
 from ..program import Role
+from .memory import Memory
 from .recorder import Recorder
 from .tape import Layout
 
@@ -29,12 +31,20 @@ def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
         if now is not leaf.value and now.is_inference():
             recorder.give_up(f"{leaf.fqn} is made an inference tensor, which no program writes")
             return
-        known = recorder.index(now.detach())
-        if known != index[position]:
+        with not_listening():
             value = now.detach()
+        known = recorder.index(value)
+        if known != index[position]:
             moved.append((index[position], value.clone() if known in owned else value))
     for place, value in moved:
         recorder.write(place, value)
+
+
+def made(step: Step, after: Step, memory: Memory) -> dict[str, int]:
+    """By name, the values of the tensors that are states ``after`` a step, and were none."""
+    known = step.names()
+    new = ((leaf.fqn, memory.find(leaf.value)) for _, leaf in after.tensors())
+    return {fqn: value for fqn, value in new if value is not None and fqn not in known}
 
 
 def relaid(

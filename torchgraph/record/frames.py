@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from .._listening import is_listening
 from .chains import Line
@@ -180,7 +184,27 @@ def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
     return None
 
 
+def _codes(function: Any) -> tuple[CodeType, ...]:
+    code = inspect.unwrap(function).__code__
+    return (code, *_inner(code))
+
+
+_READERS = frozenset(
+    id(code)  # to hash one takes longer than all else that is asked of a frame
+    for reader in (
+        LRScheduler.get_last_lr,
+        LRScheduler.state_dict,
+        Optimizer.state_dict,
+        Optimizer.__repr__,
+    )
+    for code in _codes(reader)
+)
+"""Functions of torch's that read the user's objects for the user, and do nothing else."""
+
+
 def _is_library(frame: FrameType) -> bool:
+    if id(frame.f_code) in _READERS:
+        return False
     file = frame.f_code.co_filename
     if not file.startswith("<"):
         return is_library_file(file)

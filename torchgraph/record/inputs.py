@@ -94,7 +94,7 @@ class Inputs:
             if self._contents.in_an_array(held):
                 self._recorder.tape.constants[index] = held.clone()
                 return
-        leaf = Leaf(f"free.{len(list(self))}", Role.FREE, [held], (0,), held)
+        leaf = Leaf(f"free.{len(self.free)}", Role.FREE, [held], (0,), held)
         self.free.append((leaf, index))
         self._driven.add(leaf, tensor)
         self._recorder.undo.foreign(held)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from .._functorch import is_wrapped
 from .._torch import storage_id
 from ..guards.looks import DEEPEST, Same, is_container, look
 from ..guards.names import By, Path
@@ -17,7 +18,9 @@ from .watch import is_plain
 
 def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
     """True for a tensor in one of these."""
-    return tensor.layout is torch.strided and storage_id(tensor) in storages
+    if tensor.layout is not torch.strided or is_wrapped(tensor):
+        return False
+    return storage_id(tensor) in storages
 
 
 def keyed(container: Any) -> list[tuple[Any, Any]]:

@@ -93,8 +93,9 @@ class Memory:
 
     def _number(self, tensor: torch.Tensor) -> int:
         number = self.storage(tensor)
-        rest = self._rest.get(number)
-        return number if rest is None or not self._is_outside(number, tensor) else rest
+        if number not in self._rest or not self._is_outside(number, tensor):
+            return number
+        return self._rest[number]
 
     def find(self, tensor: torch.Tensor) -> int | None:
         """The value that lies where ``tensor`` lies; None when nothing does."""
@@ -115,6 +116,19 @@ class Memory:
         """A new value on the tape for a tensor."""
         index = self._tape.add(self.layout(tensor))
         self.put(tensor, index)
+        return index
+
+    def result(self, tensor: torch.Tensor) -> int:
+        """The value that an op has returned: what lay there, or a new one."""
+        if not has_strides(tensor):
+            known = self.find(tensor)
+            return self.new(tensor) if known is None else known
+        key = _key(tensor)
+        index = self._values.get(key)
+        if index is None:
+            layout = self.layout(tensor)
+            index = self._values[key] = self._tape.add(layout)
+            self._first.setdefault(layout.storage, index)
         return index
 
     def in_storage(self, tensor: torch.Tensor) -> int | None:
@@ -192,10 +206,11 @@ class Memory:
             number = -1 - len(self._strange)
             shape = () if tensor.is_nested else tuple(tensor.shape)
             return Layout(number, 0, 0, shape, (), tensor.dtype, tensor.device)
+        number = self._number(tensor)
         return Layout(
-            self._number(tensor),
+            number,
             tensor.untyped_storage().nbytes(),
-            self.offset(tensor),
+            int(tensor.storage_offset()) - self._starts.get(number, 0),
             tuple(tensor.shape),
             tensor.stride(),
             tensor.dtype,

@@ -74,6 +74,8 @@ class Outcome:
     """As `Exits.repeated`."""
     strays: Sequence[Stray] = ()
     """The same of places where it keeps tensors."""
+    made: Mapping[str, int] = field(default_factory=dict)
+    """By name, the value on the tape of a tensor that the step has put among its states."""
     eager: str = ""
     """Why no program can be made of it: then the tape is not that of a step, either."""
     passing: bool = False

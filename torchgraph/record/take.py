@@ -25,7 +25,7 @@ from .amp import Autocast
 from .border import Border
 from .closure import Evaluations, refused_early
 from .driven import Driven
-from .ends import ends, relaid
+from .ends import ends, made, relaid
 from .exits import Exits
 from .generators import without_python_draws
 from .gradients import Gradients, kept
@@ -108,8 +108,7 @@ class _Taking:
             self._recorder.undo.foreign(leaf.value)
         self._border = Border(self._recorder, self._trail)
         self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
-        owners = {id(module): (path, module) for path, module in step.modules.items()}
-        owners.update({id(owner): (path, owner) for path, owner in watched})
+        owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         given = (call.args, call.kwargs)
         self._names = NameWatch(given, self._attributes.watches, [build, *bound_to(build)])
@@ -128,8 +127,7 @@ class _Taking:
         self._batches = [call]
         if self._count > 1:
             self._batches = [micro_batch(call, build, options, i) for i in range(self._count)]
-        index, recorder = numbers.index, self._recorder
-        self._inputs = Inputs(step, index, recorder, self.driven, self._contents)
+        self._inputs = Inputs(step, numbers.index, self._recorder, self.driven, self._contents)
         self._inputs.take(self._batches[0])
         self._whole = None if self._count > 1 else self._contents
         """A micro-batch is made of objects of its own, which nobody sees again."""
@@ -347,6 +345,7 @@ class _Taking:
         exits = Exits.of(touched, counts, watch, carried, given, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
+        after = self._step.again(self.driven.own.unknown)
         return Outcome(
             step=self._step,
             returned=returned,
@@ -363,7 +362,8 @@ class _Taking:
             outside=self._outside,
             loss_path=None if loss is None else names[loss],
             loss=None if loss is None else tensors[loss],
-            after=self._step.again(self.driven.own.unknown),
+            after=after,
+            made=made(self._step, after, self._recorder.memory),
             relaid=relaid(self._recorder, leaves, self._call.tensors) if self.heard else "",
             moved=self._moved,
             skipped=self._update.skipped,
