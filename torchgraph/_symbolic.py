@@ -56,7 +56,8 @@ def _symbolic_extreme(
 ) -> Callable[..., Any]:
     @functools.wraps(plain)
     def extreme(*values: Any, **options: Any) -> Any:
-        if len(values) > 1 and not options and any(map(_is_symbolic, values)):
+        tensors = any(isinstance(value, torch.Tensor) for value in values)  # Python compares them
+        if len(values) > 1 and not options and not tensors and any(map(_is_symbolic, values)):
             return functools.reduce(symbolic, values)
         return plain(*values, **options)
 

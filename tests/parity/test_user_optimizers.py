@@ -205,9 +205,9 @@ def test_ten_steps_are_bitwise_eager(make, model):
     [
         (CountsInPython, 1, 7),  # its state is made by the first step
         (StateInGroups, 1, 8),
-        (Sign, 1, 7),
+        (Sign, 1, 8),
         (Noisy, 1, 8),
-        (Warmup, 2, 5),  # one each side of the branch
+        (Warmup, 2, 6),  # one each side of the branch
         (SharedCounter, 1, 8),
     ],
 )

@@ -115,8 +115,8 @@ class _Cut:
             return True
         if self._eager_draws and _name(node) in _BLANK:
             return True
-        if _name(node) in _NEVER_INSIDE:
-            return True
+        if _name(node) in _NEVER_INSIDE or effects.of_users(node.target):
+            return True  # the process that compiles knows torch's ops and ours
         return bool(numbers.moving(node)) and not numbers.takes_tensors(
             node.target, node.meta["val"]
         )

@@ -79,7 +79,7 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
     Where nobody asked, it is the one-tensor-at-a-time branch, on every device.
     """
     before = [dict(group) for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if _is_known(optimizer) else ():
         if "foreach" in group:
             group["foreach"] = bool(group["foreach"])
         if "fused" in group:
@@ -89,6 +89,12 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
     finally:
         for group, values in zip(optimizer.param_groups, before, strict=True):
             group.update((name, values[name]) for name in ("foreach", "fused") if name in values)
+
+
+def _is_known(optimizer: Optimizer) -> bool:
+    """True for torch's optimizers, ours and what derives from them: these names are theirs."""
+    bases = (cls.__module__ for cls in type(optimizer).__mro__ if cls not in (Optimizer, object))
+    return any(module.startswith(("torch.optim.", f"{__package__}.")) for module in bases)
 
 
 def allocates_slots(optimizer: Optimizer) -> bool:

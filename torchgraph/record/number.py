@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .._torch import OpOverload
 from .tape import Ref
 
 
@@ -44,13 +45,13 @@ class _Node:
         return True
 
     def is_int(self) -> bool:
-        return isinstance(self.value, int)
+        return isinstance(self.value, int) and not self.is_bool()
 
     def is_float(self) -> bool:
         return not isinstance(self.value, int)
 
     def is_bool(self) -> bool:
-        return False
+        return isinstance(self.value, bool)
 
     def maybe_as_int(self) -> None:
         return None
@@ -73,10 +74,42 @@ class _Node:
         self.writer.branched(self.ref, self.value)
         return self.value
 
+    def wrap_int(self, value: int) -> _Node:
+        """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
+        return _Node(value, Ref(-1), _NOBODY)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = _SIZES.get(name)
+        if function is None:
+            raise AttributeError(name)
+
+        def method(*others: Any) -> Any:
+            known = [one.exact() if isinstance(one, _Node) else one for one in (self, *others)]
+            return _Node(function(*known), Ref(-1), _NOBODY)
+
+        return method
+
+    def guard_bool(self, file: str = "", line: int = 0) -> bool:
+        return bool(self.exact())
+
+    expect_true = expect_size = guard_size_oblivious = guard_bool
+    guard_or_false = guard_or_true = statically_known_true = guard_bool
+
     def _graph_repr(self) -> str:
         return repr(self.value)
 
     __repr__ = __str__ = _graph_repr
+
+
+_SIZES: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "mod", "neg", "floordiv")},
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "int_floordiv": operator.floordiv,
+    "sym_max": max,
+    "sym_min": min,
+    "clone": lambda value: value,
+}
+"""What C++ computes of sizes, strides and bounds."""
 
 
 def node_of(number: Any) -> Any:
@@ -114,6 +147,26 @@ def bare_arguments(value: Any) -> Any:
     if not any(map(_moves, value.values())):
         return value
     return {key: _argument(item) for key, item in value.items()}
+
+
+def exact_sizes(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of an op, in which no size, dimension or bound moves."""
+    if not (any(map(_moves, args)) or any(map(_moves, kwargs.values()))):
+        return args, kwargs
+    sizes = {a.name: "int" in str(a.type) for a in op._schema.arguments}
+    return (
+        tuple(
+            _exact(arg) if size else arg for arg, size in zip(args, sizes.values(), strict=False)
+        ),
+        {name: _exact(arg) if sizes.get(name) else arg for name, arg in kwargs.items()},
+    )
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_exact, value))
+    node = node_of(value)
+    return value if node is None else node.exact()
 
 
 def _argument(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -120,13 +121,34 @@ def _same(now: Any, before: Any) -> bool:
 
 
 def _sweep(optimizer: torch.optim.Optimizer) -> None:
-    """Numbers that the step put elsewhere are plain ones again."""
-    own = vars(optimizer)
-    for holder in (*optimizer.param_groups, *optimizer.state.values(), own):
-        if isinstance(holder, dict):
-            for key, value in list(holder.items()):
-                if key not in ("params", "param_groups", "state") and _holds_number(value):
-                    holder[key] = number.bare(value)
+    """Numbers that the step put elsewhere are plain ones again, also in objects that it keeps."""
+    seen: set[int] = set()
+    pending: list[Any] = [*optimizer.param_groups, *optimizer.state.values(), vars(optimizer)]
+    while pending:
+        holder = pending.pop()
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        if not isinstance(holder, dict):
+            pending += filter(None, map(_inside, holder))
+            continue
+        for key, value in list(holder.items()):
+            if key in ("params", "param_groups", "state"):
+                continue
+            if _holds_number(value):
+                holder[key] = number.bare(value)
+            elif (inner := _inside(value)) is not None:
+                pending.append(inner)
+
+
+def _inside(value: Any) -> Any:
+    """What a container holds, and what an object of the user's has for attributes."""
+    if isinstance(value, (dict, list, tuple)):
+        return value
+    if isinstance(value, (torch.Tensor, type, FunctionType, ModuleType)):
+        return None
+    own = getattr(value, "__dict__", None)
+    return own if isinstance(own, dict) else None
 
 
 def _holds_number(value: Any) -> bool:

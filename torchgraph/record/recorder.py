@@ -146,6 +146,8 @@ class Recorder:
         known = facts(op)
         if self._unset and not known.reads_no_data:
             self._look_for_strange_data(known, args, kwargs)
+        if self._trail.phase is Phase.UPDATE:
+            args, kwargs = number.exact_sizes(op, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
         for tensor in operands.written(known, args, kwargs):
             self._writes(op, tensor)
@@ -156,7 +158,7 @@ class Recorder:
             if known.of_users:
                 self._draws.check_after(op)
             self._add(op, given, out)
-            if known.gives_blank and isinstance(out, torch.Tensor):
+            if known.gives_blank and isinstance(out, torch.Tensor) and out.numel():
                 self._unset.add(self.memory.storage(out))
             if known.sizes_depend_on(args) and not self.gave_up:
                 self._expect_sizes(known, args, out)
