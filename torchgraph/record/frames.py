@@ -7,15 +7,22 @@ returns instead, and all lines of a function count as run.
 
 from __future__ import annotations
 
+import collections
+import copy
+import dataclasses
 import functools
 import gc
 import inspect
+import queue
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 
+import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -42,6 +49,9 @@ class Listener(Protocol):
 
     def returned(self, frame: FrameType, line: Line, value: Any) -> None:
         """A function has returned that a line of ``frame`` calls."""
+
+    def handed(self, frame: FrameType, values: list[Any]) -> None:
+        """A line of ``frame`` calls a function of a library's that reads these objects."""
 
 
 class Frames:
@@ -70,8 +80,11 @@ class Frames:
                 put(before)
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if _is_library(frame) or not is_listening():
+        if not is_listening():
             return None  # what runs in an op runs in replays too
+        if _is_library(frame):
+            self._handed(frame)
+            return None
         self._meet(frame)
         lines, listener = lines_of(frame.f_code), self._listener
         last: Line | None = None
@@ -99,6 +112,8 @@ class Frames:
         return local
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call" and is_listening() and _is_library(frame):
+            self._handed(frame)
         if event in ("call", "return") and not _is_library(frame) and is_listening():
             self._meet(frame)
             for number, line in lines_of(frame.f_code).items():
@@ -115,6 +130,14 @@ class Frames:
         line = None if caller is None else lines_of(caller.f_code).get(caller.f_lineno)
         if caller is not None and line is not None and line.returned:
             self._listener.returned(caller, line, value)
+
+    def _handed(self, frame: FrameType) -> None:
+        """A library's function may read all that its arguments have, where a line is not seen."""
+        code, caller = frame.f_code, frame.f_back
+        if not _reads_objects(code.co_filename) or caller is None or _is_library(caller):
+            return
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self._listener.handed(caller, [frame.f_locals.get(name) for name in names])
 
     # --- functions --------------------------------------------------------------------------------
 
@@ -196,10 +219,24 @@ _READERS = frozenset(
         LRScheduler.state_dict,
         Optimizer.state_dict,
         Optimizer.__repr__,
+        GradScaler.is_enabled,
+        GradScaler.get_backoff_factor,
+        GradScaler.get_growth_factor,
+        GradScaler.get_growth_interval,
     )
     for code in _codes(reader)
 )
 """Functions of torch's that read the user's objects for the user, and do nothing else."""
+
+
+_OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
+"""Modules whose functions and methods compute from attributes of objects that users make."""
+
+
+@functools.cache
+def _reads_objects(filename: str) -> bool:
+    files = (module.__file__ or "" for module in _OF_OBJECTS)
+    return filename.startswith(tuple(one.removesuffix("__init__.py") for one in files))
 
 
 def _is_library(frame: FrameType) -> bool:

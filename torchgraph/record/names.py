@@ -122,6 +122,13 @@ class NameWatch:
         for chain, use in line.returned:
             self._local(chain, use, value, [])
 
+    def handed(self, frame: FrameType, values: list[Any]) -> None:
+        """Look at all attributes of what a library's function is called with."""
+        for value in values:
+            if self._ledger.was_there(value) and not is_container(value):
+                self._set_line(frame, 0)
+                self._inside(type(value).__name__, value)
+
     def _set_line(self, frame: FrameType, line: int) -> None:
         code = frame.f_code
         self._where = SourceLine(code.co_filename, line or frame.f_lineno or 0, code.co_name)
@@ -306,7 +313,7 @@ class NameWatch:
                 if is_container(item):
                     self._contents(chain.then(True, key), Use.NAMED, item, below)
 
-    def _inside(self, chain: Chain, value: Any) -> None:
+    def _inside(self, chain: Chain | str, value: Any) -> None:
         """All attributes of an object that are plain values or containers."""
         if isinstance(value, (torch.Tensor, torch.nn.Module, type)) or self._guarded(value):
             return
