@@ -96,6 +96,17 @@ def listening(listener: Listener) -> AbstractContextManager[None]:
     return _heard_by(listener)
 
 
+@contextmanager
+def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
+    """In the block, what listens is called through ``wrap`` of it."""
+    outer: Listener = _running.listener
+    _running.listener = wrap(outer)
+    try:
+        yield
+    finally:
+        _running.listener = outer
+
+
 def not_listening() -> AbstractContextManager[None]:
     """In the block, ops run as if nobody listened."""
     return torch._C._ExcludeDispatchKeyGuard(_KEYS)

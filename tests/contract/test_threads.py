@@ -178,7 +178,7 @@ def test_another_thread_that_draws_once_costs_one_call():
         replays = counters.replays
         for batch in data(8):
             graph(batch)
-    assert counters.replays - replays == 4
+    assert counters.replays - replays == 5
 
 
 def test_threads_that_draw_all_the_time():

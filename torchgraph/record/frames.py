@@ -16,8 +16,8 @@ import inspect
 import queue
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -26,12 +26,13 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .._listening import is_listening
+from .._listening import is_listening, listening_through
 from .chains import Line
 from .generators import DrawingLine
 from .resolve import is_library, is_library_file
 from .scan import lines_of
 
+_Hears = Callable[[Any, Any, Any], Any]
 _METHODS = (staticmethod, classmethod, MethodType)
 
 
@@ -72,14 +73,18 @@ class Frames:
         if get() is not None:
             get, put, ours = sys.getprofile, sys.setprofile, self._profile
         before = get()
+        quietly = listening_through(_untraced(ours)) if put is sys.settrace else nullcontext()
         put(ours)
         try:
-            yield
+            with quietly:
+                yield
         finally:
             if get() == ours:  # else somebody has come in the block: `pdb.set_trace()`
                 put(before)
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if _says_nothing(frame.f_code.co_filename):
+            return None
         if not is_listening():
             return None  # what runs in an op runs in replays too
         if _is_library(frame):
@@ -180,6 +185,27 @@ class Frames:
         return list({id(one): one for one in found}.values())
 
 
+def _untraced(ours: Any) -> Callable[[_Hears], _Hears]:
+    """Nobody need look at each function by which an op is written down.
+
+    From Python 3.12 on, to stop and to go on takes longer than to look.
+    """
+
+    def wrap(listener: _Hears) -> _Hears:
+        def call(op: Any, args: Any, kwargs: Any) -> Any:
+            if sys.gettrace() != ours:
+                return listener(op, args, kwargs)
+            sys.settrace(None)
+            try:
+                return listener(op, args, kwargs)
+            finally:
+                sys.settrace(ours)
+
+        return call if sys.version_info < (3, 12) else listener
+
+    return wrap
+
+
 @functools.cache
 def _inner(code: CodeType) -> frozenset[CodeType]:
     return frozenset(one for one in code.co_consts if isinstance(one, CodeType))
@@ -212,8 +238,8 @@ def _codes(function: Any) -> tuple[CodeType, ...]:
     return (code, *_inner(code))
 
 
-_READERS = frozenset(
-    id(code)  # to hash one takes longer than all else that is asked of a frame
+_READERS = {
+    id(code): code  # to hash one takes longer than all else that is asked of a frame
     for reader in (
         LRScheduler.get_last_lr,
         LRScheduler.state_dict,
@@ -225,12 +251,20 @@ _READERS = frozenset(
         GradScaler.get_growth_interval,
     )
     for code in _codes(reader)
-)
+}
 """Functions of torch's that read the user's objects for the user, and do nothing else."""
 
 
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""
+
+
+@functools.cache
+def _says_nothing(filename: str) -> bool:
+    """True where no function reads what is the user's: what is asked of most calls, and first."""
+    readers = any(code.co_filename == filename for code in _READERS.values())
+    named = not filename.startswith("<")
+    return named and is_library_file(filename) and not readers and not _reads_objects(filename)
 
 
 @functools.cache

@@ -151,7 +151,7 @@ def bare_arguments(value: Any) -> Any:
 
 def exact_sizes(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of an op, in which no size, dimension or bound moves."""
-    if not (any(map(_moves, args)) or any(map(_moves, kwargs.values()))):
+    if not (any(map(_counts, args)) or any(map(_counts, kwargs.values()))):
         return args, kwargs
     sizes = {a.name: "int" in str(a.type) for a in op._schema.arguments}
     return (
@@ -160,6 +160,11 @@ def exact_sizes(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
         ),
         {name: _exact(arg) if sizes.get(name) else arg for name, arg in kwargs.items()},
     )
+
+
+def _counts(value: Any) -> bool:
+    kind = type(value)
+    return kind in (Integer, torch.SymInt) or (kind in (list, tuple) and any(map(_counts, value)))
 
 
 def _exact(value: Any) -> Any:

@@ -133,7 +133,7 @@ class OwnSteps:
             stack.enter_context(symbolic_python_math(namespaces([optimizer])))
             if self._options.marks_gradients and allocates_slots(optimizer):
                 stack.enter_context(self._marked(optimizer))
-            stack.enter_context(noting_step(self._step, self._recorder, optimizer))
+            stack.enter_context(noting_step(self._step, self._recorder, self._trail, optimizer))
             stack.enter_context(self._numbers.in_place([optimizer]))
         return stack
 

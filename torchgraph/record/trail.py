@@ -31,6 +31,8 @@ class Trail:
         self._around: list[Phase] = []
         """What each running engine interrupted: a node's backward may run another engine."""
         self.backward_runs = 0
+        self._one: Provenance | None = None
+        """Of all nodes of the update, while it runs from one line."""
 
     @property
     def phase(self) -> Phase:
@@ -68,6 +70,15 @@ class Trail:
             self._phase = outer
 
     @contextmanager
+    def from_one_line(self) -> Iterator[None]:
+        """No line of the user's runs in the block: its nodes belong to the line around it."""
+        outer, self._one = self._one, self._here(Phase.UPDATE)
+        try:
+            yield
+        finally:
+            self._one = outer
+
+    @contextmanager
     def watching_engine(
         self,
         around: Callable[..., AbstractContextManager[None]],
@@ -81,12 +92,16 @@ class Trail:
         """The provenance of a node that is recorded now."""
         if self._phase is Phase.BACKWARD:
             return self._of_backward()
-        module = self._modules[-1][0] if self._modules else ""
-        calls = tuple(self._modules)
-        found = Provenance(module, self._phase, user_frames(self._depth), calls=calls)
+        if self._one is not None and self._phase is Phase.UPDATE:
+            return self._one
+        found = self._here(self._phase)
         if self._phase is Phase.FORWARD:
             self._forward.setdefault(sequence_number(), found)
         return found
+
+    def _here(self, phase: Phase) -> Provenance:
+        module = self._modules[-1][0] if self._modules else ""
+        return Provenance(module, phase, user_frames(self._depth), calls=tuple(self._modules))
 
     def _enter_engine(self, roots: tuple[Any, ...]) -> None:
         self.backward_runs += 1

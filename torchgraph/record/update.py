@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from .. import ops
 from .._listening import is_listening, not_listening
 from .._symbolic import symbolic_python_math
-from .._torch import OpOverload
+from .._torch import OpOverload, step_hooks
 from ..capture.optimizers import clip_gradients, scaled_step, unscale
 from ..capture.scaler import Scaling
 from ..capture.step import Leaf, Step
@@ -23,6 +23,7 @@ from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from .closure import Evaluations
 from .recorder import Recorder
+from .resolve import is_library
 from .tape import OptimizerStep, Ref
 from .trail import Trail
 
@@ -83,7 +84,7 @@ class Update:
                     continue
                 if self._options.marks_gradients:
                     self._mark(optimizer, ops.gradient)
-                noted = noting_step(self._step, self._recorder, optimizer)
+                noted = noting_step(self._step, self._recorder, self._trail, optimizer)
                 with self._noting_writes(number_), noted:
                     scaled_step(optimizer, *self._evaluations.closure(optimizer, self._clip))
         self._scaling.update()
@@ -143,7 +144,9 @@ class Update:
 
 
 @contextmanager
-def noting_step(step: Step, recorder: Recorder, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+def noting_step(
+    step: Step, recorder: Recorder, trail: Trail, optimizer: torch.optim.Optimizer
+) -> Iterator[None]:
     """Note which part of the tape is the step of ``optimizer``."""
     tape, find = recorder.tape, recorder.memory.find
     gradients = {
@@ -154,11 +157,19 @@ def noting_step(step: Step, recorder: Recorder, optimizer: torch.optim.Optimizer
     }
     known = {name: index for name, index in gradients.items() if index is not None}
     start, values = len(tape.entries), len(tape.layouts)
-    yield
+    with trail.from_one_line() if _is_librarys(optimizer) else nullcontext():
+        yield
     name = type(optimizer).__name__.lower()
     now = len(tape.entries), len(tape.layouts)
     if now[0] > start:
         tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
+
+
+def _is_librarys(optimizer: torch.optim.Optimizer) -> bool:
+    """True where no code of the user's runs in a step."""
+    bases = type(optimizer).__mro__
+    hooked = any(map(bool, step_hooks(optimizer)))
+    return not hooked and all(is_library(base.__module__) for base in bases)
 
 
 def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
