@@ -246,3 +246,33 @@ def test_what_torchs_checkpoint_recomputes_is_compiled_apart(interpreted, rate):
     check(Checkpointed, lambda p: optim.SGD(p, lr=0.01))
     relus = [str(region.gm.graph).count("aten.relu.default") for region in interpreted[-1].regions]
     assert relus == [1, 1]
+
+
+@torch.library.custom_op("torchgraph_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@doubled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+doubled.register_autograd(lambda ctx, gradient: gradient * 2)
+
+
+class Doubles(Mlp):
+    def forward(self, x):
+        return super().forward(doubled(x))
+
+
+SHAPES[Doubles] = SHAPES[Mlp]
+
+
+def test_ops_of_the_users_stay_outside(interpreted):
+    """The process that compiles has not run the script that defines them."""
+    check(Doubles, ELEMENTWISE["AdamW"])
+
+    texts = [str(region.gm.graph) for region in interpreted[-1].regions]
+    assert texts
+    assert not any("torchgraph_tests" in text for text in texts)
