@@ -362,7 +362,7 @@ def test_gradients_that_a_late_call_finds(k):
         assert_same(mine, optimizer, other, others)
 
 
-def test_what_no_split_holds_late_goes_on_in_eager_with_a_word():
+def test_what_no_split_holds_late_goes_on_in_eager_with_a_word(capfd):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     graph = Train(model, optim.SGD(model.parameters(), lr=0.1), 2)
@@ -370,9 +370,12 @@ def test_what_no_split_holds_late_goes_on_in_eager_with_a_word():
     for x, y in calls[:4]:
         graph(x, y)
     model[1].momentum = None  # the mean over all calls: Python reads how many there were
+    graph(*calls[4])
     with pytest.warns(EagerWarning, match="num_batches_tracked.*test_accumulation.py") as said:
-        for x, y in calls[4:]:
-            graph(x, y)
+        graph(*calls[5])
+    for x, y in calls[6:]:
+        graph(x, y)  # a second word would be an error of this test
 
     assert len(said) == 1
+    assert "ERROR" not in capfd.readouterr().err
     assert "step hook of the optimizer" in str(said[0].message)
