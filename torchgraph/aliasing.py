@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ._functorch import is_wrapped
 from ._torch import HigherOrderOperator, OpOverload, known_values, storage_id
 from .program import Program
 from .values import evaluate, leaves, mode_of, neutral, with_values
@@ -172,8 +173,12 @@ def is_opaque(tensor: torch.Tensor) -> bool:
 
 
 def has_strides(tensor: torch.Tensor) -> bool:
-    """True for a tensor that lies in its storage by sizes and strides: not sparse, not nested."""
-    return tensor.layout is torch.strided and not tensor.is_nested
+    """True for a tensor that lies in its storage by sizes and strides: not sparse, not nested.
+
+    Nor one that a transform of torch.func follows, which has no memory of its own.
+    """
+    plain = tensor.layout is torch.strided and not tensor.is_nested
+    return plain and not is_wrapped(tensor)
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:

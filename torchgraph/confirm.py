@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,9 @@ from .replay.generators import Generators
 from .replay.graphs import CudaGraphs
 from .replay.replay import Replay
 from .structure import tensors_in
+
+_ROUNDING = 64
+"""Times the dtype's epsilon: what sums in another order may change."""
 
 OTHER_DRAWS = "it draws other random numbers than eager"
 
@@ -131,10 +134,9 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     left = [(f"result {number}", *pair) for number, pair in enumerate(besides)]
     states = _pairs(replay, leaves, own, extended, outcome.host.moved)
     pairs = [*results, *left, *states]
-    sizes = {} if exact else _sizes(pairs)
+    update = _Update() if exact else _Update.of(pairs, before)
     for name, expected, got in pairs:
-        size = sizes.get(_slot(name), 0.0)
-        if not _agree(expected, got, before.get(name), exact=exact, size=size):
+        if not _agree(expected, got, before.get(name), exact, *update.allowed(name)):
             drawn = start.others.ran() and not start.random.equal(after)  # between the draws, too
             return OTHER_DRAWS if drawn else f"{name} differs from eager's{_gap(expected, got)}"
     return ""
@@ -204,22 +206,78 @@ def _pairs(
             yield fqn, live[fqn].read(), leaves[fqn].read()
 
 
-def _slot(name: str) -> str:
-    return name.rpartition(".")[-1] if name.startswith("optimizer.") else ""
+class _Slot(NamedTuple):
+    kind: str
+    parameter: str
+    value: torch.Tensor
 
 
-def _sizes(pairs: list[tuple[str, Any, Any]]) -> dict[str, float]:
+def _slot(name: str, value: Any) -> _Slot | None:
+    """None for what is no tensor of an optimizer's."""
+    inexact = isinstance(value, torch.Tensor) and value.is_floating_point()
+    if not name.startswith("optimizer.") or not inexact:
+        return None
+    owner, _, kind = name.rpartition(".")
+    return _Slot(kind, owner.partition(".state.")[2], value.detach())
+
+
+def _size(value: torch.Tensor) -> float:
+    return float(value.double().nan_to_num(0, 0, 0).norm())
+
+
+@dataclass(frozen=True)
+class _Update:
+    """What says how far rounding carries through an update of eager's."""
+
+    sizes: Mapping[str, float] = field(default_factory=dict)
     """Of each kind of slot, the largest: a gradient of zero is rounding of gradients like that."""
-    found: dict[str, float] = {}
-    for name, expected, _ in pairs:
-        if _slot(name) and isinstance(expected, torch.Tensor) and expected.is_floating_point():
-            size = float(expected.detach().double().nan_to_num(0, 0, 0).norm())
-            found[_slot(name)] = max(found.get(_slot(name), 0.0), size)
-    return found
+    noise: frozenset[str] = frozenset()
+    """The parameters all of whose slots are no more than that: Adam makes whole steps of it."""
+    reach: float = 0.0
+    """The farthest that an element of any parameter has moved."""
+
+    @classmethod
+    def of(
+        cls, pairs: Sequence[tuple[str, Any, Any]], before: Mapping[str, torch.Tensor]
+    ) -> _Update:
+        """Of what eager left, and what it found."""
+        kinds: dict[str, list[_Slot]] = {}
+        for name, expected, _ in pairs:
+            if slot := _slot(name, expected):
+                kinds.setdefault(slot.kind, []).append(slot)
+        sizes = {kind: max(_size(slot.value) for slot in slots) for kind, slots in kinds.items()}
+        now = {name: value for name, value, _ in pairs if isinstance(value, torch.Tensor)}
+        loud, quiet = set[str](), set[str]()
+        for slots in kinds.values():
+            squares = all(bool((slot.value >= 0).all()) for slot in slots)
+            own = [(slot, _size(slot.value.sqrt() if squares else slot.value)) for slot in slots]
+            most = max(size for _, size in own)
+            for slot, size in own:
+                like = slot.parameter in now and now[slot.parameter].shape == slot.value.shape
+                if like:  # no counter
+                    rounds = size <= _ROUNDING * torch.finfo(slot.value.dtype).eps * most
+                    (quiet if rounds else loud).add(slot.parameter)
+        moved = (_moved(now[name], before[name]) for name in loud & before.keys())
+        reach = max((float(one.abs().max()) for one in moved if one.numel()), default=0.0)
+        return cls(sizes, frozenset(quiet - loud), reach)
+
+    def allowed(self, name: str) -> tuple[float, float]:
+        """(the size whose rounding may be in a value, how far one that is rounding may be off)."""
+        kind = name.rpartition(".")[-1] if name.startswith("optimizer.") else ""
+        return self.sizes.get(kind, 0.0), self.reach if name in self.noise else 0.0
+
+
+def _moved(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    return (now.detach().double() - before.double()).nan_to_num(0, 0, 0)
 
 
 def _agree(
-    expected: Any, got: Any, start: torch.Tensor | None, *, exact: bool, size: float = 0.0
+    expected: Any,
+    got: Any,
+    start: torch.Tensor | None,
+    exact: bool,
+    size: float,
+    reach: float,
 ) -> bool:
     if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
         return type(expected) is type(got) and repr(expected) == repr(got)
@@ -238,8 +296,9 @@ def _agree(
         apart = (one - other).nan_to_num(0, 0, 0).norm()
         moved = 0.0 if start is None else (one - start.to(wide)).nan_to_num(0, 0, 0).norm()
         size = max(size, float(one.nan_to_num(0, 0, 0).norm()))
-        rounding = 64 * torch.finfo(expected.dtype).eps * size
-        return bool(apart <= rounding + 0.05 * moved)
+        rounding = _ROUNDING * torch.finfo(expected.dtype).eps * size
+        share = moved + reach * expected.numel() ** 0.5 if reach else 0.05 * moved
+        return bool(apart <= rounding + share)
 
 
 def _gap(expected: Any, got: Any) -> str:

@@ -7,7 +7,6 @@ calls by name, too. Nothing is called, and no property is evaluated.
 from __future__ import annotations
 
 import dis
-import functools
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .lines import is_library
 from .proxy import unwrap
+from .structure import parts_of_partial
 
 _DEPTH = 4
 """How many steps lead from the function to what is found."""
@@ -69,9 +69,9 @@ def steps_of(function: Any) -> list[Optimizer]:
 
 def bound_to(function: Any) -> list[Any]:
     """What a method or a `functools.partial` brings with it."""
-    if isinstance(function, functools.partial):
-        given = [*function.args, *function.keywords.values()]
-        return [*given, *bound_to(function.func)]
+    if parts := parts_of_partial(function):
+        inner, args, keywords = parts
+        return [*args, *keywords.values(), *bound_to(inner)]
     owner = getattr(function, "__self__", None)
     return [] if owner is None else [owner]
 
@@ -165,10 +165,11 @@ class _Search:
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:
     """What the code of a function names, or what a plain object holds."""
-    if isinstance(value, functools.partial):
-        yield "", value.func
-        yield from _enumerated(value.args)
-        yield from value.keywords.items()
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        yield "", function
+        yield from _enumerated(args)
+        yield from keywords.items()
     elif isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif _is_users(type(value)):

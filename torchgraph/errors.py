@@ -28,9 +28,16 @@ class GraphError(RuntimeError):
         if self.way_out:
             lines.append(f"  Fix: {self.way_out}")
         super().__init__("\n".join(lines))
+        self.reason = _sentence(what, where, self.way_out)
+        """In one sentence, without a full stop: what, where, and the way out."""
 
     def __str__(self) -> str:  # KeyError would print the repr of its argument
         return str(self.args[0])
+
+
+def _sentence(what: str, where: SourceLine | None, way_out: str) -> str:
+    at = f" (at {where})" if where else ""
+    return what.rstrip(".") + at + (f": {way_out.rstrip('.')}" if way_out else "")
 
 
 # --- writing the Graph class ---------------------------------------------------------------------
@@ -191,13 +198,8 @@ class NoProgram(CaptureError):
         own = fix or ("" if type(self).fix == NoProgram.fix else self.fix)
         both = f"{own}\n  Or {NoProgram.fix}" if own else NoProgram.fix
         super().__init__(what, where=where, fix=both if falls_back else own)
-        self.reason = " ".join(
-            [
-                what.rstrip("."),
-                *([f"(at {where})"] if where else []),
-            ]
-        ) + (f": {own.rstrip('.')}" if own else "")
-        """In one sentence, without a full stop: what, where, and the way out but for eager."""
+        self.reason = _sentence(what, where, own)
+        """As of any error, but for the way out that is eager."""
 
 
 class UnsupportedOptimizer(NoProgram):

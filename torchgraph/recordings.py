@@ -94,13 +94,14 @@ class Recordings:
         """
         call = call.noted()
         known = self._signature(key, options)
-        if known.refused is not None and not self._cache.holds(key):
-            if not isinstance(known.refused, NoProgram) or self.fallback.raises(options):
+        if known.refused is not None:
+            stands = not isinstance(known.refused, NoProgram) or self.fallback.raises(options)
+            if stands and not self._cache.holds(key):
                 raise known.refused.with_traceback(None)
             self._stay_eager(known, known.refused.reason)
         known.look_again()
-        if known.eager or known.refused is not None:
-            return self.alone(step, call, known.eager or str(known.refused))
+        if known.eager:
+            return self.alone(step, call, known.eager)
         self._strangers = 0 if known.met else self._strangers + 1
         stranger, known.met = not known.met, True
         moved = "" if self._last is None else self._last.moved(call)

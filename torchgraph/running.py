@@ -81,7 +81,7 @@ class Running(ModuleHolder):
         self._schedulers = Schedulers()
         self._cache = ProgramCache()
         self._inputs = Inputs(self.build)
-        self._recordings = Recordings(self._cache, self._take, self._compile)
+        self._recordings = Recordings(self._cache, self._take, partial(self._compile, goes_on=True))
         self._padder = Padder(
             self._inputs, self.build, self._program_for, self._program_aside, self._captured
         )
@@ -239,12 +239,12 @@ class Running(ModuleHolder):
             self._recordings.doubt(self._key(call), found, outcome, call)
         return found
 
-    def _compile(self, outcome: Outcome, call: Call) -> Replay:
+    def _compile(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
         _refuse_eager(outcome)
         options = self.config.options
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)
-        with stages.stage("building graph", parts=len(passes) + 2):
+        with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
             with stages.part("building graph modules"):
                 captured = self._program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
@@ -252,7 +252,7 @@ class Running(ModuleHolder):
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)
-        with stages.stage("building plan", parts=1):
+        with stages.stage("building plan", parts=1, goes_on=goes_on):
             graphing = self._cache.graphs.graphing(options)
             around = graphing.around(program)
             lowered = lower(program, f"{self._name} {len(self._cache)}", options, around)

@@ -14,6 +14,7 @@ from .capture.step import Step
 from .discovery import Found, discover
 from .errors import InvalidOption, NotAnOptimizer
 from .graph import Graph
+from .structure import parts_of_partial
 
 
 class _Steps(dict["StepFunction", "StepFunction"]):
@@ -134,7 +135,7 @@ def step(function: Callable[..., Any]) -> StepFunction:
     """
     if isinstance(function, (nn.Module, Graph, type)) or not callable(function):
         raise InvalidOption(f"tg.step takes a function, not {function!r}.")
-    inner = getattr(function, "func", function)  # of a functools.partial
+    inner, *_ = parts_of_partial(function) or (function,)
     name = str(getattr(function, "__name__", getattr(inner, "__name__", "step")))
     made = type(name.strip("<>"), (StepFunction,), {"__module__": function.__module__})
     found: StepFunction = made(function)

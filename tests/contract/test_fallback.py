@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import torchgraph as tg
 from tests.contract import fallback_states as fallback_states, fallback_tensors as fallback_tensors
 from tests.contract.fallback_cases import CASES, Case
 from tests.contract.models import Function, same, snapshot
-from torchgraph.errors import NoProgram
+from torchgraph.errors import EagerWarning, NoProgram
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::torchgraph.errors.GraphWarning"),
@@ -129,3 +131,29 @@ def test_after_the_second_call_of_all_none_is_an_error(function, batch, number):
                 graph(batch(x))
         else:
             graph(batch(x))
+
+
+def test_a_scheduler_steps_with_a_build_that_runs_in_eager():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    class Train(tg.Graph):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            self.add_optimizer(optimizer, lr_sch=schedule)
+            self.config.set_fallback("eager")
+
+        def build(self, x):
+            optimizer.zero_grad()
+            loss = (torch.eye(2).to_sparse() @ self.model(x)).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+    graph = Train()
+    with pytest.warns(EagerWarning, match="layout"):
+        graph(torch.randn(2, 3))
+    graph(torch.randn(2, 3))
+    assert optimizer.param_groups[0]["lr"] == 0.25

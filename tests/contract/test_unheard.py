@@ -4,7 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.func import grad, vjp, vmap
 
+import torchgraph as tg
 from tests.contract.models import Function
 from torchgraph.errors import EagerWarning, NoProgram
 from torchgraph.testing import counters
@@ -149,3 +151,47 @@ def test_what_no_program_does_is_eagers(function):
             function(twin, mine)
             assert torch.equal(x, mine)
             assert torch.equal(model.held, twin)
+
+
+class Keeps(nn.Module):
+    """Keeps what it computes, in ``place``."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.linear, self.cache, self.place = nn.Linear(4, 4), {}, place
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        out = self.linear(x)
+        if self.place == "dict":
+            self.cache["out"] = out.detach()
+        elif self.place == "attribute":
+            self.last = out
+        else:
+            self.mean = 0.9 * self.mean + out.mean(0)
+        return out.square().mean()
+
+
+TRANSFORMS = {
+    "grad": lambda model, x: grad(model)(x),
+    "vmap": lambda model, x: vmap(model)(torch.stack([x, x])),
+    "vjp": lambda model, x: vjp(model, x)[0],
+}
+
+
+@pytest.mark.parametrize("place", ["dict", "attribute", "buffer"])
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_what_is_kept_inside_of_a_transform_is_named(transform, place):
+    model, x = Keeps(place), torch.randn(2, 4)
+
+    def twice(fallback):
+        step = tg.step(lambda x: transform(model, x))
+        step.config.set_fallback(fallback)
+        step(x)  # it finds the dict at its end
+        return step(x)
+
+    with pytest.raises(NoProgram, match=r"torch\.func"):
+        twice("error")
+    with pytest.warns(EagerWarning, match=r"torch\.func"):
+        given = twice("eager")
+    assert torch.equal(given, transform(model, x))

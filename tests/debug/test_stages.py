@@ -78,6 +78,13 @@ def test_an_error_is_always_told_on_stderr(capsys):
     assert captured.err == "[ERROR](GRAPH:G_0:G) building graph got error.\n"
 
 
+def test_an_error_that_does_not_reach_the_user_is_not_told(capsys):
+    stages = Stages("G_0", "G")
+    with pytest.raises(ValueError, match="bad"), stages.stage("building graph", goes_on=True):
+        raise ValueError("bad")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_the_seconds_are_kept_in_order():
     stages = Stages("G_0", "G")
     compile_once(stages, seconds=0.02)

@@ -7,7 +7,7 @@ from torch import nn, optim
 import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp
 from tests.support import settle
-from torchgraph.errors import InvalidOption, NotSupported, UnsupportedInput
+from torchgraph.errors import EagerWarning, InvalidOption, NotSupported, UnsupportedInput
 from torchgraph.testing import counters
 
 SHAPES = {Mlp: (6,), ConvNet: (2, 6, 6)}
@@ -360,3 +360,22 @@ def test_gradients_that_a_late_call_finds(k):
         scaler.update()
         others.zero_grad()
         assert_same(mine, optimizer, other, others)
+
+
+def test_what_no_split_holds_late_goes_on_in_eager_with_a_word(capfd):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    graph = Train(model, optim.SGD(model.parameters(), lr=0.1), 2)
+    calls = batches(Mlp, 8)
+    for x, y in calls[:4]:
+        graph(x, y)
+    model[1].momentum = None  # the mean over all calls: Python reads how many there were
+    graph(*calls[4])
+    with pytest.warns(EagerWarning, match="num_batches_tracked.*test_accumulation.py") as said:
+        graph(*calls[5])
+    for x, y in calls[6:]:
+        graph(x, y)  # a second word would be an error of this test
+
+    assert len(said) == 1
+    assert "ERROR" not in capfd.readouterr().err
+    assert "step hook of the optimizer" in str(said[0].message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,6 +206,27 @@ def a_class_whose_module_is_no_text():
 
     odd = Odd()
     return Play(lambda x: odd(x), before={5: lambda: setattr(odd, "scale", 3.0)}, calls=singles())
+
+
+@case(forms="step")
+def a_partial_that_hides_its_function():
+    class Bound(functools.partial):  # as Pyro has it
+        __slots__ = ("func",)
+
+    double = Bound(torch.mul, other=2)
+    return Play(lambda x: double(x), calls=singles())
+
+
+@case(forms="step")
+def an_object_that_says_it_is_a_partial():
+    class Double:
+        __class__ = property(lambda self: functools.partial)
+
+        def __call__(self, x):
+            return 2 * x
+
+    double = Double()
+    return Play(lambda x: double(x), calls=singles())
 
 
 @pytest.mark.parametrize("case", case)

@@ -24,7 +24,7 @@ class Stages:
 
     Args:
         level: the Graph's debug level. Stages are printed from 0 on, their parts from 1 on; errors
-            always are, on stderr.
+            that reach the user always are, on stderr.
         console: where stages are printed; stdout when None.
         patience: seconds before the bar appears. It appears on a terminal's stderr only, and only
             below level 0: from there on, the lines show how far it is.
@@ -48,15 +48,19 @@ class Stages:
         self._bar = _Bar(graph_name)
 
     @contextmanager
-    def stage(self, name: str, parts: int = 0) -> Iterator[None]:
-        """Time a stage such as ``building graph``; ``parts`` is how many the bar shall expect."""
+    def stage(self, name: str, parts: int = 0, *, goes_on: bool = False) -> Iterator[None]:
+        """Time a stage such as ``building graph``; ``parts`` is how many the bar shall expect.
+
+        ``goes_on``: its error does not reach the user, since eager or aten takes its place.
+        """
         self.say(0, f"{self._head} start {name}.")
         try:
             with self._timed(name), self._shown(name, parts):
                 yield
         except Exception:
-            sys.stderr.write(f"[ERROR]{self._head} {name} got error.\n")
-            sys.stderr.flush()
+            if not goes_on:
+                sys.stderr.write(f"[ERROR]{self._head} {name} got error.\n")
+                sys.stderr.flush()
             raise
         self.say(0, f"{self._head} {name} Done! Cost time: {self.seconds[name]:.2f}s.")
 

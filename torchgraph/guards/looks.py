@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..structure.plain import parts_of_partial
 from .checks import ABSENT
 
 _PLAIN = frozenset(
@@ -87,8 +88,9 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
     if is_container(value):
         inside = level < DEEPEST and (deep or level == 0 or isinstance(value, tuple))
         return _with_own(value, _contents(value, deep, level)) if inside else Same(value)
-    if kind is slice or isinstance(value, functools.partial):
-        return kind, tuple(look(part, deep=deep, level=level + 1) for part in _parts(value))
+    parts = (value.start, value.stop, value.step) if kind is slice else parts_of_partial(value)
+    if parts is not None:  # a slice has no hash
+        return kind, tuple(look(part, deep=deep, level=level + 1) for part in parts)
     if isinstance(value, MethodType):
         return kind, Same(value.__self__), Same(value.__func__)
     if kind is _CACHED:
@@ -101,13 +103,6 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
     if isinstance(value, torch.Tensor) or not (hasattr(kind, "tobytes") and hasattr(kind, "shape")):
         return Same(value)
     return _array(value)
-
-
-def _parts(value: Any) -> tuple[Any, ...]:
-    """Of a slice, which has no hash, or of what ``functools.partial`` made."""
-    if isinstance(value, slice):
-        return value.start, value.stop, value.step
-    return value.func, value.args, value.keywords
 
 
 class Drawn(NamedTuple):

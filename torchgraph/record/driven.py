@@ -15,10 +15,13 @@ from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from ..structure import Unfit
+from . import refusals
 from .amp import Autocast
 from .carried import Carried
+from .ends import escaped
 from .history import Histories
 from .host import Action, ArgumentSlot, Assigned, Host, OutputSlot, meta_of
+from .kept import tensors_of
 from .leftovers import Leftovers
 from .nested import map_nested
 from .numbers import Numbers
@@ -98,6 +101,18 @@ class Driven:
         if scaled and not self:
             raise scaled[0]
 
+    def refuse_escaped(self, returned: Sequence[torch.Tensor]) -> None:
+        """Refuse what the step returns or keeps of a transform of torch.func."""
+        left = [("a result of the step", tensor) for tensor in returned]
+        left += ((c.place.name, t) for c in self.carried.changes() for t in tensors_of(c.now))
+        if name := escaped(self._step, left):
+            self._recorder.refuse(refusals.escaped(name))
+
+    @property
+    def in_eager(self) -> Host:
+        """What is said of a step that no program repeats."""
+        return Host(stepped=tuple(self.own.stepped))
+
     def host(
         self,
         free: list[tuple[Leaf, int]],
@@ -149,11 +164,11 @@ class Driven:
             why = f"what it puts on an argument {unfit.what}"
         if why:
             self._recorder.give_up(why)
-            return Host()
+            return self.in_eager
         why = self._histories.why(self.carried.changes())
         if why:
             self._recorder.give_up(why, passing=True)
-            return Host()
+            return self.in_eager
         assigned = [*carried, *left.left(slot)]
         actions = tuple(
             Action(one.step, *map_nested(given, torch.Tensor, lambda t: slot("scheduler", t)))

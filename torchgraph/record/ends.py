@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 
+from .._functorch import is_wrapped
 from .._listening import not_listening
 from ..capture.step import Leaf, Step
 from ..program import Role
@@ -14,18 +17,29 @@ from .recorder import Recorder
 from .tape import Layout
 
 
+def escaped(step: Step, left: Iterable[tuple[str, Any]]) -> str:
+    """What a step leaves of a transform of torch.func, which is over by then; mostly nothing.
+
+    ``left``: what it returns and keeps, with names.
+    """
+    states = ((leaf.fqn, _held(leaf)) for _, leaf in step.tensors())
+    named = (
+        (name, value) for name, value in chain(left, states) if isinstance(value, torch.Tensor)
+    )
+    return next((name for name, tensor in named if is_wrapped(tensor)), "")
+
+
 def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
     """Write what lies at the end where each state was found into the state.
 
     All new values are read before the first is written. ``index``: the leaves' values on the tape.
     """
+    if recorder.gave_up:
+        return
     moved: list[tuple[int, torch.Tensor]] = []
     owned = set(index)
     for position, leaf in step.tensors():
-        try:
-            now = leaf.read()
-        except (KeyError, IndexError, TypeError):
-            continue  # gone: the next recording sees another structure
+        now = _held(leaf)
         if not isinstance(now, torch.Tensor) or not _alike(now, leaf.value):
             continue
         if now is not leaf.value and now.is_inference():
@@ -65,6 +79,14 @@ def relaid(
         if moved or _way(met) != _way(now):
             return leaf.fqn
     return ""
+
+
+def _held(leaf: Leaf) -> Any:
+    """What lies where a state was found; None once the place is gone: that is another structure."""
+    try:
+        return leaf.read()
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def _way(layout: Layout) -> tuple[object, ...]:

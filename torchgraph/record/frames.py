@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._listening import is_listening, listening_through
+from ..structure import parts_of_partial
 from .chains import Line
 from .generators import DrawingLine
 from .resolve import is_library, is_library_file
@@ -154,8 +155,8 @@ class Frames:
 
     def see(self, value: Any) -> None:
         """A function that a name leads to may be one that runs."""
-        if isinstance(value, functools.partial):
-            self.see(value.func)
+        if parts := parts_of_partial(value):
+            self.see(parts[0])
             return
         value = getattr(value, "__func__", value) if isinstance(value, _METHODS) else value
         if isinstance(value, FunctionType):

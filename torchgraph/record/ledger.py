@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from ..guards.looks import (
 )
 from ..guards.names import By, Name, Path, follow
 from ..program import Role
+from ..structure import parts_of_partial
 from .chains import Use
 from .inside import containers_within, lay_at, lies_in, unmoved_tensors
 from .resolve import Source
@@ -337,8 +337,9 @@ class Ledger:
 
 def _held_by(value: Any) -> Iterable[Any]:
     """What a container holds, and what a function is given without an argument."""
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        return [function, *args, *keywords.values()]
     if isinstance(value, MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, FunctionType):

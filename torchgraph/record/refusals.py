@@ -172,6 +172,15 @@ def torn(line: SourceLine | None) -> NoProgram:
     )
 
 
+def escaped(name: str) -> NoProgram:
+    """The refusal of what a transform of torch.func follows, left after it."""
+    return NoProgram(
+        f"{name} is a tensor of a transform of torch.func (grad, vmap, jvp) after the step: it was "
+        "kept inside of the transform, and nobody can use it outside.",
+        fix="keep nothing inside of the transform: return it, with has_aux=True, and keep that.",
+    )
+
+
 def text(path: str, line: SourceLine | None) -> DataDependent:
     """The refusal of a result that says what a tensor holds."""
     at = f" at {path}" if path else ""

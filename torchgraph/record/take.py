@@ -30,7 +30,6 @@ from .exits import Exits
 from .generators import without_python_draws
 from .gradients import Gradients, kept
 from .history import with_history
-from .host import Host
 from .inputs import Inputs
 from .kept import gradient_of
 from .names import NameWatch
@@ -153,8 +152,7 @@ class _Taking:
                     inner.enter_context(kept(others))
                 found = self._forward_and_backward()
                 if not self.driven:
-                    scaling = self._scaling if self.heard else self._plain
-                    scaling.check(self._step.optimizers)
+                    (self._scaling if self.heard else self._plain).check(self._step.optimizers)
             try:
                 tensors, values = self._updated(found)
             finally:
@@ -169,6 +167,7 @@ class _Taking:
             with self._listening(), self._random():
                 self._came = what_came(self._run_build(self._batches[0]), self._whole)
                 self._border.refuse_texts(self._came)
+                self.driven.refuse_escaped(self._came.tensors)
                 self._gradients.check_assigned()
                 self._loss = loss_of(self._border.losses, self._came.tensors)
                 self.built(self._loss is not None)
@@ -336,8 +335,8 @@ class _Taking:
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
-        host, inputs = Host(), self._inputs
-        if self.driven and self.heard:
+        host, inputs = self.driven.in_eager, self._inputs
+        if self.driven and self.heard and not self._recorder.gave_up:
             host = self.driven.host(inputs.free, inputs.leaves, outputs, tensors, inputs.attached)
         leaves = list(inputs)
         touched, counts = self._names.finish(leaves)

@@ -127,7 +127,7 @@ class Switch:
                 'set_backend("auto", switch_at=n) chooses another call.',
                 BackendWarning,
             )
-        with self._stages.stage("compiling with Inductor"):
+        with self._stages.stage("compiling with Inductor", goes_on=True):
             self._compilation.finish(_LIMIT if self._is_auto else None)
         self._replay.adopt(*self._prepared)
         self._end(f"runs Inductor's code since call {calls + 1:,}")

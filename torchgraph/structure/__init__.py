@@ -3,6 +3,7 @@
 from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Returned
 from .keys import Unfit as Unfit, key_of as key_of
 from .kinds import Itself as Itself
+from .plain import parts_of_partial as parts_of_partial
 from .tree import (
     Apart as Apart,
     Together as Together,

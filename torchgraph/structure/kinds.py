@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import pytree
 from .arrays import ArrayContent
-from .plain import PLAIN
+from .plain import PLAIN, parts_of_partial
 
 
 class Step(NamedTuple):
@@ -246,7 +246,8 @@ class _Slice(_Fixed):
 
 class _Partial(Kind):
     def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
-        return (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+        parts: Any = parts_of_partial(value)
+        return zip(("func", "args", "keywords"), parts, strict=True)
 
     def blank(self, parts: Iterable[Part]) -> Any:
         return self.new(self.cls, print)

@@ -1,7 +1,8 @@
-"""Numbers and texts whose class is the user's own, which may give them attributes."""
+"""What an object is under a class of the user's own, which may show something else."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,3 +14,15 @@ PLAIN: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: bytes.join(b"", [value, b""]),
 }
 """By the class that lays it out, what an object is without its attributes."""
+
+_MEMBERS: tuple[Any, ...] = tuple(
+    vars(functools.partial)[name] for name in ("func", "args", "keywords")
+)
+
+
+def parts_of_partial(value: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """(function, arguments, keywords) of a `functools.partial`; None for anything else."""
+    if not issubclass(type(value), functools.partial):
+        return None
+    function, args, keywords = (member.__get__(value) for member in _MEMBERS)
+    return function, args, keywords
