@@ -121,6 +121,12 @@ class Name:
         )
 
 
+def attribute(owner: Any, name: str, value: Any, shown_as: str = "") -> Name:
+    """The name of a tensor in an attribute of an object."""
+    path: Path = ((By.OWN, name),)
+    return Name(shown_as, Same(owner), path, False, Same(value), shown(value), None)
+
+
 class Names:
     """Of one program."""
 

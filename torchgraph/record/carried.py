@@ -13,7 +13,7 @@ import torch
 from ..capture.step import Leaf
 from ..discovery import Entries
 from ..guards.looks import Same, is_container
-from ..guards.names import Name
+from ..guards.names import Name, attribute
 from ..program import Role
 from ..structure import Apart, Unfit, key_of
 from .host import Assigned, Fixed, OutputTree
@@ -118,6 +118,12 @@ class Carried:
         place = Item("", holder, None if isinstance(holder, types.CellType) else key)
         before = self._before.get(place.key)
         return before is not None and held_at(place) is not before[1]
+
+    def sees_to(self, owner: Any, name: str) -> bool:
+        """True for an attribute that is written by replays, or whose tensor is an argument."""
+        place = (id(vars(owner)), name)
+        moved = any(change.place.key == place for change in self.changes())
+        return moved or self.takes(attribute(owner, name, None))
 
     @staticmethod
     def can_carry(container: Any) -> bool:

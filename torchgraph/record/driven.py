@@ -180,6 +180,7 @@ class Driven:
         ]
         tensors += [tensor.detach() for _, tensor in late]
         read = [leaf for leaf, _ in free if leaf.role is Role.INPUT]
+        inputs = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
         return Host(
             actions,
             tuple(assigned),
@@ -189,5 +190,5 @@ class Driven:
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),
-            tuple(self.carried.together),
+            (*self.carried.together, *left.together(inputs)),
         )

@@ -32,11 +32,12 @@ from ..guards.looks import (
 )
 from ..guards.names import By, Name, follow
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
+from .asked import Asked, asked
 from .carried import Carried
 from .host import Assigned, Fixed, modes
 from .kept import Given, Pair, hidden_in
 from .resolve import is_library
-from .touched import Counts, Touched
+from .touched import Met, Touched
 from .watch import AttributeWatch, Change, is_own
 from .written import (
     Attribute,
@@ -103,7 +104,7 @@ class Exits:
     changes: list[Change] = field(default_factory=list)
     """Those that were read are written again, others no program writes."""
     refused: NoProgram | None = None
-    together: list[Pair] = field(default_factory=list)
+    together: list[Pair | Asked] = field(default_factory=list)
     """Names that led to an argument of the call: they have to in the next one."""
     _arguments: Mapping[int, int] = field(default_factory=dict)
     _places: set[tuple[int, Any]] = field(default_factory=set)
@@ -111,8 +112,7 @@ class Exits:
     @classmethod
     def of(
         cls,
-        touched: Sequence[Touched],
-        counts: Counts,
+        met: Met,
         watch: AttributeWatch,
         carried: Carried,
         arguments: Sequence[torch.Tensor],
@@ -122,13 +122,12 @@ class Exits:
         """What comes of a step.
 
         Args:
-            counts: how often each attribute was moved on.
             carried: what is seen to elsewhere.
             arguments: the tensors of the call.
             adopts: strays are, from the next call on.
         """
         exits = cls(_arguments={id(tensor): number for number, tensor in enumerate(arguments)})
-        for count in watch.drop_counters(counts):
+        for count in watch.drop_counters(met.counts):
             place = Moved(count.owner, count.change.name)
             assigned = Assigned(place, Fixed(count.by, count.by))
             exits.repeated[place.key] = (assigned, count.change)
@@ -137,13 +136,13 @@ class Exits:
             if Moved(owner, change.name).key not in exits.repeated:
                 stored = Assigned(attribute, Fixed(value, look(value)))
                 exits.repeated[attribute.key] = (stored, change)
-        for one in sorted(_as_wholes(touched), key=lambda one: not one.read):
+        for one in sorted(_as_wholes(met.touched), key=lambda one: not one.read):
             exits._add(one, carried)
-            exits._compare(one)
         for owner, change in watch.changes():
             exits._add_attribute(owner, change, carried)
         exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
         exits._keep_together(carried)
+        exits.together += asked(met, watch, arguments)
         exits.changes += carried.counted(exits.sees_to)
         if not adopts:
             exits.changes += [stray.change for stray in exits.strays]
@@ -202,13 +201,6 @@ class Exits:
             self.names.append(replace(name, found=Never()))
         else:
             self._plain(one, value)
-
-    def _compare(self, one: Touched) -> None:
-        """``x is self.last``: whether an argument is what lies there, or not."""
-        name, found = one.name, one.name.found
-        if one.compared and isinstance(found, Same):
-            for argument, number in self._arguments.items():
-                self.together.append(Pair(Given(name), number, id(found()) == argument))
 
     def _unmoved(self, one: Touched, carried: Carried) -> None:
         name = one.name

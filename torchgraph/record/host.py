@@ -18,7 +18,7 @@ from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
 from ..structure import Together
-from .kept import Pair, gradient_of
+from .kept import Shares, gradient_of
 from .nested import map_nested
 
 
@@ -203,6 +203,17 @@ class Action:
     """With an `OutputSlot` for each tensor."""
 
 
+class Sharing(Protocol):
+    """Two places, and whether they held one tensor, or tensors in one memory."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+
+    def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
+        """True when it is so now, in a call with these."""
+
+
 class Condition(Protocol):
     """What a place must hold when the step begins."""
 
@@ -232,10 +243,10 @@ class Host:
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
-    together: tuple[Pair, ...] = ()
-    """Places that held one tensor, of which the program reads it once."""
+    together: tuple[Sharing, ...] = ()
+    """Places that held one tensor, or lay in one memory, or did not, where that counts."""
 
-    def plus(self, assigned: Sequence[Assigned], together: Sequence[Pair] = ()) -> Host:
+    def plus(self, assigned: Sequence[Assigned], together: Sequence[Sharing] = ()) -> Host:
         """With more places that the step gives another value, and more that hold one tensor."""
         more = (*self.assigned, *assigned), (*self.together, *together)
         return replace(self, assigned=more[0], together=more[1])
@@ -282,9 +293,19 @@ class Host:
             tensors.append(tensor)
         starts = [tensor.untyped_storage().data_ptr() for tensor in tensors]
         memory = [*call.memory, *starts]
-        if len(set(memory)) != len(memory) and len(set(starts) - {0}) != len(starts):
+        if len(set(memory)) != len(memory) and not self._are_apart(starts):
             raise ValueMoved("", "", other="tensors that were apart share memory")
         return call._replace(tensors=[*call.tensors, *tensors], memory=memory)
+
+    def _are_apart(self, starts: Sequence[int]) -> bool:
+        """True where none that is read shares memory, but for gradients that did so then."""
+        shared = {id(one.parameter) for one in self.together if isinstance(one, Shares)}
+        alone = [
+            start
+            for (leaf, _), start in zip(self.read, starts, strict=True)
+            if not (isinstance(leaf.root, GradientOf) and id(leaf.root.parameter) in shared)
+        ]
+        return len(set(alone) - {0}) == len(alone)
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
         """After a run of the program: ``tensors`` are all that it returned."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +13,10 @@ import torch
 from .._torch import storage_id
 from ..aliasing import has_strides
 from ..capture.inputs import Call
+from ..capture.step import Leaf
 from ..guards.looks import Same
 from ..guards.names import Name, follow
+from ..program import Role
 from ..structure import Unfit, check, key_of, tensors_in
 
 
@@ -203,6 +205,48 @@ class Pair(NamedTuple):
             return not self.together
         there = all(isinstance(tensor, torch.Tensor) for tensor in tensors)
         return self.together is (there and len(set(map(where, tensors))) == 1)
+
+
+class Shares(NamedTuple):
+    """A gradient that lay in the memory of another input, which may be another gradient."""
+
+    parameter: torch.Tensor
+    other: int | Leaf
+    """A number stands for an argument of the call."""
+    found: Any
+    """As `_lies_in` has it."""
+
+    @classmethod
+    def of(cls, parameter: torch.Tensor, gradient: torch.Tensor, other: Leaf) -> Shares:
+        """As it is now."""
+        found = _lies_in(gradient, other.value)
+        given = isinstance(other.root, list) and other.role is Role.INPUT
+        return cls(parameter, other.path[0] if given else replace(other, value=None), found)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        other = self.other if isinstance(self.other, int) else self.other.fqn
+        return id(self.parameter), other, self.found
+
+    def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
+        """True when it lies there now."""
+        gradient = gradient_of(self.parameter)
+        try:
+            other = arguments[self.other] if isinstance(self.other, int) else self.other.read()
+        except (KeyError, IndexError, TypeError, ValueError):
+            return False
+        return gradient is not None and _lies_in(gradient, other) == self.found
+
+
+def _lies_in(tensor: torch.Tensor, other: Any) -> Any:
+    """Where in the memory of another one, and how; None where it does not."""
+    if not isinstance(other, torch.Tensor) or not (has_strides(tensor) and has_strides(other)):
+        return None
+    if storage_id(tensor) != storage_id(other):
+        return None
+    begins = [one.storage_offset() * one.itemsize for one in (tensor, other)]
+    return begins[0] - begins[1], tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -106,6 +106,11 @@ class Ledger:
         for item in _held_by(value) if depth else ():
             self.mark(item, depth - 1)
 
+    @property
+    def compared(self) -> frozenset[int]:
+        """The identities of what `compare` was told of."""
+        return frozenset(self._compared)
+
     def compare(self, value: Any) -> None:
         """The step asks whether this is another object."""
         if is_container(value) or isinstance(value, torch.Tensor):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -16,7 +16,7 @@ from ..aliasing import has_strides
 from ..capture.step import Leaf
 from ..program import Role
 from .host import Assigned, GradientOf, GradientOfArgument, Place
-from .kept import gradient_of
+from .kept import Shares, gradient_of, where
 from .memory import Memory
 
 
@@ -48,7 +48,7 @@ class Leftovers:
         for key, gradient in self._found.items():
             if gradient is None or not has_strides(gradient) or key in self._read:
                 continue
-            if storage_id(gradient) == storage_id(tensor):
+            if where(gradient) == where(tensor):
                 owner = self._parameters[key]
                 root = GradientOf(owner.value)
                 leaf = Leaf(f"{owner.fqn}.grad", Role.INPUT, root, ("grad",), gradient)
@@ -124,6 +124,18 @@ class Leftovers:
         """The first argument that came with a gradient."""
         found = (leaf for key, leaf in self._parameters.items() if self._found[key] is not None)
         return next((leaf.fqn for leaf in found if leaf.role is Role.INPUT), "")
+
+    def together(self, known: Sequence[Leaf]) -> Iterator[Shares]:
+        """Gradients that were there, in the memory of others of these inputs."""
+        first: dict[int, Leaf] = {}
+        for leaf in known:
+            if isinstance(leaf.value, torch.Tensor) and has_strides(leaf.value):
+                first.setdefault(storage_id(leaf.value), leaf)
+        for key, gradient in self._found.items():
+            if gradient is not None and has_strides(gradient):
+                other = first.get(storage_id(gradient))
+                if other is not None and other is not self._read.get(key):
+                    yield Shares.of(self._parameters[key].value, gradient, other)
 
     def entry(self, *, present: bool) -> tuple[torch.Tensor, ...]:
         """Parameters that had a gradient, or had none, where that may count."""

@@ -25,7 +25,7 @@ from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, in_path, keyed, objects_in
 from .ledger import Ledger, Meeting
 from .resolve import Source, is_library, is_ours, looks_up_itself, step_of
-from .touched import CONTENT, Counts, Touched
+from .touched import CONTENT, Counts, Met
 
 _WRITES = {
     **dict.fromkeys(("append", "extend", "insert", "add", "discard", "appendleft"), Use.COUNTED),
@@ -328,12 +328,12 @@ class NameWatch:
         if use < Use.NAMED:
             self._touched.append((key, use))
 
-    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> tuple[list[Touched], Counts]:
+    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self._functions()
         self._led.clear()
         self._frame = None
-        return self._ledger.finish(leaves, functions), self._counts
+        return Met(self._ledger.finish(leaves, functions), self._counts, self._ledger.compared)
 
     def _functions(self) -> list[FunctionType]:
         found = self.frames.functions(everywhere=False)

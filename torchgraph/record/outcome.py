@@ -14,7 +14,7 @@ from ..capture.step import Leaf, Step
 from ..errors import UnsupportedOutput
 from ..guards import Alias, Found, Name
 from ..guards.looks import Same
-from ..guards.names import follow
+from ..guards.names import attribute, follow
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
 from .exits import Stray
@@ -96,6 +96,17 @@ class Outcome:
         own = {(change.path, change.name) for change in self.changes}
         return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
 
+    @property
+    def led(self) -> list[Name]:
+        """All names, and those of attributes of modules that hold tensors."""
+        own = {(change.path, change.name) for change in self.changes}
+        attributes = [
+            attribute(owner, name, value, f"{path}.{name}")
+            for path, owner, name, value in self.reads
+            if isinstance(value, torch.Tensor) and (path, name) not in own
+        ]
+        return [*self.names, *attributes]
+
     def guarded_names(self) -> list[Name]:
         """Those that later calls must find again."""
         return [name for name in self.names if name.guarded]
@@ -128,9 +139,9 @@ class Outcome:
 
 def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
     """Names under which another tensor lay than before, which neither call has put there."""
-    before = {name.key: name.found for name in old.names if not name.moved}
+    before = {name.key: name.found for name in old.led if not name.moved}
     found = {}
-    for name in new.names:
+    for name in new.led:
         known = before.get(name.key)
         if name.moved or not isinstance(known, Same) or known == name.found:
             continue

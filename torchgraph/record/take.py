@@ -339,9 +339,9 @@ class _Taking:
         if self.driven and self.heard and not self._recorder.gave_up:
             host = self.driven.host(inputs.free, inputs.leaves, outputs, tensors, inputs.attached)
         leaves = list(inputs)
-        touched, counts = self._names.finish(leaves)
+        met = self._names.finish(leaves)
         watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
-        exits = Exits.of(touched, counts, watch, carried, given, adopts=bool(self.driven))
+        exits = Exits.of(met, watch, carried, given, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
         after = self._step.again(self.driven.own.unknown)
@@ -354,7 +354,7 @@ class _Taking:
             outputs=[*outputs, *self._update.outputs],
             written=dict(self._update.written),
             calls=self._calls.calls,
-            reads=[*self._attributes.read_values(), *self.driven.own.scaler_reads],
+            reads=[*self._attributes.read_values(carried.sees_to), *self.driven.own.scaler_reads],
             changes=exits.changes,
             names=exits.names,
             aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),

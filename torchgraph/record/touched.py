@@ -41,6 +41,15 @@ class Touched(NamedTuple):
         return id(self.name.owner()), self.name.path
 
 
+class Met(NamedTuple):
+    """By one step."""
+
+    touched: list[Touched]
+    counts: Counts
+    compared: frozenset[int]
+    """The identities of what the step asks which object it is."""
+
+
 class Cell:
     """A variable of a function around, until the function is found."""
 

@@ -95,9 +95,16 @@ class AttributeWatch:
         """True when the attributes of ``owner`` are watched here."""
         return id(owner) in self._owners
 
-    def read_values(self) -> list[tuple[str, Any, str, Any]]:
-        """(path, object, attribute, value) of everything that was read."""
-        own = [(*self._owners[key], name, value) for (key, name), value in self.reads.items()]
+    def read_values(self, carried: Callable[[Any, str], bool]) -> list[tuple[str, Any, str, Any]]:
+        """(path, object, attribute, value) of everything that was read.
+
+        ``carried``: true for an attribute of an object that is looked at elsewhere.
+        """
+        own = [
+            (*self._owners[key], name, value)
+            for (key, name), value in self.reads.items()
+            if not carried(self._owners[key][1], name)
+        ]
         return (
             own
             + self._rewritten()
@@ -106,6 +113,12 @@ class AttributeWatch:
                 for (holder, name), value in self._class_reads.items()
             ]
         )
+
+    def tensors(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+        """(attributes, name, tensor) of each tensor that was read."""
+        for (key, name), value in self.reads.items():
+            if isinstance(value, torch.Tensor):
+                yield vars(self._owners[key][1]), name, value
 
     def _rewritten(self) -> list[tuple[str, Any, str, Any]]:
         """What was written unread and came to what it was: another one would not have stayed."""
