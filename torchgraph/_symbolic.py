@@ -74,6 +74,39 @@ def _symbolic_function(
     return function
 
 
+def _symbolic_power(plain: Callable[..., float]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def power(base: Any, exponent: Any) -> Any:
+        """C's ``pow``, which is Python's ``**`` of two floats, as long as the base is positive."""
+        given = (base, exponent)
+        tensors = any(isinstance(one, torch.Tensor) for one in given)
+        if any(map(_is_symbolic, given)) and not tensors and base > 0:
+            return torch.sym_float(base) ** torch.sym_float(exponent)
+        return plain(base, exponent)
+
+    return power
+
+
+class _ForSymbols(type):
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        if len(args) != 1 or options:
+            return type(*args, **options)
+        kind = type(args[0])
+        if kind is type:
+            return cls  # ``type(x) is type``
+        return args[0].__class__ if _is_symbolic(args[0]) else kind
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, type)
+
+    def __subclasscheck__(cls, kind: Any) -> bool:
+        return issubclass(kind, type)
+
+
+class Type(type, metaclass=_ForSymbols):
+    """``type``, for which a number that moves is what it says it is."""
+
+
 def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Tensor:
     """`torch.nn.utils.clip_grad_norm_`, which first makes a symbolic ``max_norm`` a constant."""
     space = vars(torch.nn.utils.clip_grad)
@@ -84,14 +117,17 @@ def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Te
 
 @contextlib.contextmanager
 def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
-    """Let ``max``, ``min`` in the given namespaces, and ``math.sqrt`` and kin, accept symbols."""
+    """Let ``max``, ``min`` and ``type`` in these namespaces, and ``math.sqrt``, accept symbols."""
     with contextlib.ExitStack() as stack:
         for namespace in namespaces:
             names = {
                 "max": _symbolic_extreme(builtins.max, torch.sym_max),
                 "min": _symbolic_extreme(builtins.min, torch.sym_min),
+                "type": Type,
             }
-            stack.enter_context(mock.patch.dict(namespace, names))
+            own = {name: made for name, made in names.items() if name not in namespace}
+            stack.enter_context(mock.patch.dict(namespace, own))
+        stack.enter_context(mock.patch.object(math, "pow", _symbolic_power(math.pow)))
         for name in ("sqrt", "exp", "cos", "sin", "tanh", "log2"):
             symbolic = getattr(torch, f"_sym_{name}", None)
             if symbolic is not None:

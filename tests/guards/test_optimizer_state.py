@@ -219,7 +219,7 @@ def test_an_object_that_is_another_at_each_call() -> None:
             graph(torch.randn(3, 4), torch.randn(3, 2))
         said += [str(one.message) for one in found if one.category is EagerWarning]
     assert len(said) == 1
-    assert "serves a later call: a setting of param group 0 changed" in said[0]
+    assert "group['rule'] is another Rule than before" in said[0]
     assert graph.report().calls.eager
 
 

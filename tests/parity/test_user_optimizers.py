@@ -216,6 +216,30 @@ def test_programs_that_ten_steps_need(make, captures, replays):
         assert_parity(setup(Mlp, make), batches(Mlp, 10))
 
 
+@pytest.mark.parametrize(
+    ("make", "replays"), [(CountsInPython, 7), (LateSharedCounter, 7), (StateInGroups, 8)]
+)
+def test_numbers_that_move_in_a_step_that_takes_its_own_update(make, replays):
+    losses = []
+    for form in (lambda step: step, tg.step):
+        torch.manual_seed(0)
+        model = Mlp()
+        optimizer = make(model.parameters())
+
+        def step(x, y, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = cross_entropy(model, x, y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        made = form(step)
+        torch.manual_seed(3)
+        with counters.expect(replays=replays if made is not step else 0):
+            losses.append([made(*batch).item() for batch in batches(Mlp, 10)])
+    assert losses[0] == losses[1]
+
+
 def test_two_optimizers_each_with_its_parameters():
     def make():
         model = Mlp()

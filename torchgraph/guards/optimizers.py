@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class OwnState:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
         self.held = (*step_hooks(optimizer), *_attributes(optimizer).values())
         """Kept, so that nothing else gets its identity."""
         hooks = tuple(tuple(map(id, held)) for held in step_hooks(optimizer))
@@ -29,11 +31,12 @@ class OwnState:
         self.attributes = attributes
         self.key = (type(optimizer), id(type(optimizer).step), hooks, tuple(attributes.items()))
 
-    def moved(self, optimizer: torch.optim.Optimizer) -> str:
+    def moved(self) -> str:
         """The attribute that is another one now; empty when none is."""
-        now = OwnState(optimizer).attributes
-        names = (n for n in now if n in self.attributes and now[n] != self.attributes[n])
-        return next(names, "")
+        now, before = OwnState(self._optimizer).attributes, self.attributes
+        words = (f"{type(self._optimizer).__name__}.{name}" for name in now)
+        changed = (n in before and now[n] != before[n] for n in now)
+        return next(compress(words, changed), "")
 
 
 def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

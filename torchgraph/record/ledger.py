@@ -244,7 +244,7 @@ class Ledger:
         gc.disable()  # a collection would make what the step makes old
         try:
             yield
-            self._made = set(map(id, gc.get_objects(generation=0)))
+            self._made.update(map(id, gc.get_objects(generation=0)))
         finally:
             if enabled:
                 gc.enable()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -45,12 +45,17 @@ class NameWatch:
         given: the arguments of the call: what is in containers among them is in its key.
         guarded: true for an object whose own attributes others watch.
         bound: the function of the step, and what it is bound to.
+        moving: by identity, containers whose numbers are inputs of the program just now.
     """
 
     def __init__(
-        self, given: Any, guarded: Callable[[Any], bool], bound: Sequence[Any] = ()
+        self,
+        given: Any,
+        guarded: Callable[[Any], bool],
+        bound: Sequence[Any] = (),
+        moving: Mapping[int, Any] = MappingProxyType({}),
     ) -> None:
-        self._guarded = guarded
+        self._guarded, self._moving = guarded, moving
         self._ledger = Ledger(guarded, objects_in(given))
         self._counts: Counts = Counter()
         self._classes: set[type] = set()
@@ -58,7 +63,7 @@ class NameWatch:
         """How a container was reached."""
         self._given = set(map(id, containers_in(given)))
         self._seen: dict[Any, Same] = {}
-        self._once: set[tuple[CodeType, int]] = set()
+        self._once: set[tuple[CodeType, int, bool]] = set()
         self.frames = Frames(self)
         self._frame: Any = None
         self._where: SourceLine | None = None
@@ -135,8 +140,9 @@ class NameWatch:
         self._frame = frame
 
     def _read(self, frame: FrameType, chains: Sequence[tuple[Chain, Use]], line: int = 0) -> None:
-        again = (frame.f_code, line) in self._once
-        self._once.add((frame.f_code, line))
+        at = (frame.f_code, line, bool(self._moving))
+        again = at in self._once
+        self._once.add(at)
         self._set_line(frame, line)
         for chain, use in chains:
             if chain.root is not Root.GLOBAL:
@@ -174,7 +180,7 @@ class NameWatch:
             if isinstance(value, torch.Tensor) and not vars(value):
                 return
             if not any(step.is_open for step in chain.steps):
-                key = (id(value), chain.steps, use)
+                key = (id(value), chain.steps, use, bool(self._moving))
                 seen = self._seen.get(key)
                 if seen is not None and seen() is value:
                     return
@@ -193,13 +199,7 @@ class NameWatch:
             at = chain._replace(steps=chain.steps[:number])
             if id(value) in self._given or (first and isinstance(value, torch.Tensor)):
                 return
-            if is_container(value):
-                self._arrive(at, Use.NAMED, value, sources)
-                sources = sources or [Source(value, ())]
-                for source in sources if use < Use.NAMED else ():
-                    self._ledger.notice(Meeting(str(at), value, use, self._where), source)
-            else:
-                self._arrive(at, use if use is Use.INSIDE else Use.NAMED, value, sources)
+            sources = self._pass(at, use, value, sources)
             step = self._closed(chain.steps[number])
             if step is None:
                 self._each(chain, use, value, sources, number)
@@ -212,8 +212,24 @@ class NameWatch:
                 self._add(str(at), ABSENT, name, Use.NAMED)
             if self._guarded(value):  # its attributes have no names here
                 self._ledger.mark(found.value)
-            value, sources = found.value, found.sources(sources)
+            is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
+            state = is_slot and id(value) in self._moving
+            value, sources = found.value, [] if state else found.sources(sources)
         self._arrive(chain, use, value, sources)
+
+    def _pass(self, at: Chain, use: Use, value: Any, sources: list[Source]) -> list[Source]:
+        """Look at what lies on the way; gives the ways to it."""
+        if id(value) in self._moving:  # what is no number in it counts one by one
+            self._ledger.mark(value, 0)
+            return [Source(value, ())]
+        if not is_container(value):
+            self._arrive(at, use if use is Use.INSIDE else Use.NAMED, value, sources)
+            return sources
+        self._arrive(at, Use.NAMED, value, sources)
+        sources = sources or [Source(value, ())]
+        for source in sources if use < Use.NAMED else ():
+            self._ledger.notice(Meeting(str(at), value, use, self._where), source)
+        return sources
 
     def _closed(self, step: Step) -> Step | None:
         """With the key that it has now; None where nobody knows."""
@@ -258,7 +274,7 @@ class NameWatch:
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
         if use is Use.COMPARED:
             self._ledger.compare(value)
-        if id(value) in self._given or is_ours(value):
+        if id(value) in self._given or id(value) in self._moving or is_ours(value):
             return
         if is_container(value):
             self._contents(chain, use, value, sources)

@@ -280,11 +280,6 @@ class _Arithmetic:
     def __copy__(self) -> Any:
         return self
 
-    def __repr__(self) -> str:  # printed, not computed with
-        return repr(self.node.value)
-
-    __str__ = __repr__
-
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         numpy: Any = sys.modules["numpy"]  # which calls this
         return numpy.asarray(self.node.exact(), dtype=dtype)
@@ -299,6 +294,8 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "__int__": int,
     "__complex__": complex,
     "__hash__": hash,
+    "__repr__": repr,
+    "__str__": str,
     "__format__": format,
     "__round__": round,
     "__trunc__": math.trunc,

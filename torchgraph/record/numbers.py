@@ -35,6 +35,8 @@ class Numbers:
         self._now = list(self.values)
         """By leaf: the number as it is at this point of the step; plain where Python set it."""
         self._changed: dict[int, Any] = {}
+        self.holders: dict[int, Any] = {}
+        """By identity, the containers in which numbers of optimizers lie that move just now."""
 
     @property
     def changed(self) -> list[tuple[Leaf, Any]]:
@@ -50,9 +52,11 @@ class Numbers:
         for position, leaf in places:
             self._meet(position, leaf)
             assign(leaf.root, leaf.path, self._now[position])
+        self.holders.update((id(held), held) for held in _holders(optimizers))
         try:
             yield
         finally:
+            self.holders.clear()
             for position, leaf in places:
                 self._take_back(position, leaf)
             for root, key, before in containers:
@@ -118,6 +122,16 @@ def _same(now: Any, before: Any) -> bool:
         alike = isinstance(before, dict) and list(now) == list(before)
         return alike and all(map(_same, now.values(), before.values()))
     return now is before or (isinstance(now, (int, float)) and repr(now) == repr(before))
+
+
+def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Any]:
+    """The states and param groups of optimizers, and the containers in them."""
+    pending: list[Any] = [held for one in optimizers for held in (one.state, one.param_groups)]
+    while pending:
+        holder = pending.pop()
+        yield holder
+        items = dict.values(holder) if isinstance(holder, dict) else holder
+        pending += [item for item in items if isinstance(item, (dict, list, tuple))]
 
 
 def _sweep(optimizer: torch.optim.Optimizer) -> None:

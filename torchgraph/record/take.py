@@ -101,8 +101,8 @@ class _Taking:
         self._classes = (nn.Module, graph_class)
         names = {id(leaf.value): leaf.fqn for _, leaf in step.tensors()}
         self._trail = Trail(depth, lambda variable: names.get(id(variable), ""))
-        self._recorder = Recorder(self._trail, self._meet_tensor)
-        self._numbers = Numbers(step, self._recorder)
+        self._recorder = recorder = Recorder(self._trail, self._meet_tensor)
+        self._numbers = numbers = Numbers(step, recorder)
         for _, leaf in step.tensors():
             self._recorder.undo.foreign(leaf.value)
         self._border = Border(self._recorder, self._trail)
@@ -110,17 +110,16 @@ class _Taking:
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         given = (call.args, call.kwargs)
-        self._names = NameWatch(given, self._attributes.watches, [build, *bound_to(build)])
+        bound, moving = [build, *bound_to(build)], numbers.holders
+        self._names = NameWatch(given, self._attributes.watches, bound, moving)
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
         self._outside: list[nn.Module] = []
         self._count = options.micro_batches if step.optimizers else 1
-        numbers = self._numbers
         self._scaling = Scaling.over(step.leaves, numbers.values)
         self._plain = Scaling.over(step.leaves, [leaf.value for leaf in step.leaves])
         self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
-        line_of = self._recorder.line_of
-        self._gradients = Gradients(step, self._scaling, options, self._trail, line_of)
+        self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
         self._recorder.check = self._gradients.check
         self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
@@ -219,11 +218,9 @@ class _Taking:
             self._recorder.finish_draws()
 
     def _run_build(self, call: Call) -> Any:
-        watches = (self._attributes.active(self._classes), self._calls.active())
         before = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
-        names = self._names.active() if self.heard else nullcontext()
-        with self._guarded(), watches[0], watches[1], scripts, names:
+        with self._guarded(), self._calls.active(), scripts, self._read():
             returned = self._build(*call.args, **call.kwargs)
         if self.driven:
             return returned
@@ -239,6 +236,13 @@ class _Taking:
                 "build calls backward(), but the Graph has no optimizer to use the gradients."
             )
         return returned
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        """What Python reads counts: attributes of what is watched, all else by name."""
+        names = self._names.active() if self.heard else nullcontext()
+        with self._attributes.active(self._classes), names:
+            yield
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -306,16 +310,14 @@ class _Taking:
                     if id(parameter) in self._first:
                         recorder.memory.put(gradient, self._first[id(parameter)])
                 numbers = self._numbers.in_place(self._step.optimizers)
-                with numbers if self.heard else nullcontext():
+                with self._read(), numbers if self.heard else nullcontext():
                     self._update.run(self._late.values())
                 for position, parameter in self._late.items():
                     found[position] = self._update.gradients[id(parameter)]
                     values[position] = recorder.index(found[position])
             if self.heard:
                 ends(self._step, recorder, self._numbers.index)
-        own = zip(self._step.optimizers, before, strict=True)
-        moved = ((type(opt).__name__, state.moved(opt)) for opt, state in own)
-        self._moved = next((f"{opt}.{name}" for opt, name in moved if name), "")
+        self._moved = next(filter(None, map(OwnState.moved, before)), "")
         return found, values
 
     def _drop_gradients(self) -> None:
@@ -381,19 +383,16 @@ class _Taking:
         for position in range(len(tensors) if self._more else 0):
             if position not in self._late:
                 with torch.no_grad():
-                    tensors[position] = pack(
-                        [tensors[position], *(m[position] for m in self._more)]
-                    )
+                    rest = [more[position] for more in self._more]
+                    tensors[position] = pack([tensors[position], *rest])
         return self._came.made_first(tensors, self._whole)
 
     def _meet_tensor(self, tensor: torch.Tensor, index: int) -> None:
         self._inputs.meet(tensor, index)
 
     def _meet_module(self, module: nn.Module) -> None:
-        new = module not in self.warned and not self._step.driven
-        if new and any(True for _ in module.parameters()):
-            self.warned.add(module)
-            warn_unregistered(module)
+        if not self._step.driven:
+            warn_unregistered(module, self.warned)
         for child in module.modules():
             self._attributes.watch(f"{type(child).__name__} (outside the Graph)", child)
             self._outside.append(child)

@@ -6,6 +6,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -173,9 +174,10 @@ def _is_librarys(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """Where the optimizers' steps look up ``max`` and ``min``."""
-    steps = {
-        vars(cls)["step"] for opt in optimizers for cls in type(opt).__mro__ if "step" in vars(cls)
-    }
-    found = {id(space): space for step in steps for space in [inspect.unwrap(step).__globals__]}
-    return list(found.values())
+    """Where the optimizers' methods look up ``max``, ``min`` and ``type``."""
+    classes = {cls for opt in optimizers for cls in type(opt).__mro__}
+    methods = (
+        inspect.unwrap(one) for cls in classes for one in vars(cls).values() if callable(one)
+    )
+    spaces = (method.__globals__ for method in methods if isinstance(method, FunctionType))
+    return list({id(space): space for space in spaces}.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
@@ -376,8 +376,11 @@ class CallWatch:
         return ""
 
 
-def warn_unregistered(module: nn.Module) -> None:
-    """Warn of a module whose parameters no optimizer of the Graph can train."""
+def warn_unregistered(module: nn.Module, warned: MutableSet[nn.Module]) -> None:
+    """Warn once of a module whose parameters no optimizer of the Graph can train."""
+    if module in warned or not any(True for _ in module.parameters()):
+        return
+    warned.add(module)
     warn(
         f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: its "
         "parameters are read by reference and no optimizer of the Graph can train them.",
