@@ -42,7 +42,7 @@ from .scripts import scripts_followed
 from .tape import Ref
 from .trail import Trail
 from .undo import taken_back
-from .update import Update
+from .update import Update, runs_users_code
 from .watch import AttributeWatch, CallWatch, warn_unregistered
 
 
@@ -310,7 +310,9 @@ class _Taking:
                     if id(parameter) in self._first:
                         recorder.memory.put(gradient, self._first[id(parameter)])
                 numbers = self._numbers.in_place(self._step.optimizers)
-                with self._read(), numbers if self.heard else nullcontext():
+                looked_at = any(map(runs_users_code, self._step.optimizers))
+                reads = self._read() if looked_at else nullcontext()
+                with reads, numbers if self.heard else nullcontext():
                     self._update.run(self._late.values())
                 for position, parameter in self._late.items():
                     found[position] = self._update.gradients[id(parameter)]

@@ -158,7 +158,7 @@ def noting_step(
     }
     known = {name: index for name, index in gradients.items() if index is not None}
     start, values = len(tape.entries), len(tape.layouts)
-    with trail.from_one_line() if _is_librarys(optimizer) else nullcontext():
+    with nullcontext() if runs_users_code(optimizer) else trail.from_one_line():
         yield
     name = type(optimizer).__name__.lower()
     now = len(tape.entries), len(tape.layouts)
@@ -166,11 +166,10 @@ def noting_step(
         tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
 
 
-def _is_librarys(optimizer: torch.optim.Optimizer) -> bool:
-    """True where no code of the user's runs in a step."""
-    bases = type(optimizer).__mro__
+def runs_users_code(optimizer: torch.optim.Optimizer) -> bool:
+    """True for a class of the user's, and where hooks run around a step."""
     hooked = any(map(bool, step_hooks(optimizer)))
-    return not hooked and all(is_library(base.__module__) for base in bases)
+    return hooked or not all(is_library(base.__module__) for base in type(optimizer).__mro__)
 
 
 def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
