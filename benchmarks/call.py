@@ -42,7 +42,7 @@ from .contenders import TrainGraph
 from .work import Case, Work
 
 MODULES = 300
-WANTED = {"hot": 40e-6, "in the loop": 200e-6}
+WANTED = {"hot": 30e-6, "in the loop": 200e-6}
 FORMS = ("compiled", "python")
 
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.capture
 
-Processor seconds of calls 1 to 3, with AdamW: the first makes its slots and is recorded, the second
-is recorded and has a program made of it, the third is recorded and confirms the program; beside
-them a step of eager. Medians over fresh Graphs. A line is fitted through what they take beyond
-three steps of eager against recorded nodes, and, through the larger half of the sizes, a power: an
+Processor seconds of calls 1 to 3, with AdamW: the first makes its slots, is recorded and has a
+program made of it, the second is recorded and confirms the program, the third replays; beside them
+a step of eager. Medians over fresh Graphs. A line is fitted through what they take beyond three
+steps of eager against recorded nodes, and, through the larger half of the sizes, a power: an
 exponent of 1 is linear.
 """
 
