@@ -1,5 +1,8 @@
 """Which line an error or a warning names, and errors that are the user's own."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -49,3 +52,38 @@ def test_unequal_devices():
     expected = r"(?s)meta.*test_error_lines\.py:\d+.*# HERE.*Fix"
     with pytest.raises(errors.DeviceMismatch, match=expected):
         Function(build, model=model)(*data())
+
+
+TYPED_IN = """
+import torch, torchgraph as tg
+
+def build(x):
+    return torch.empty(3) + x
+
+step = tg.step(build)
+try:
+    step(torch.ones(3))
+except tg.errors.NoProgram as error:
+    print(error.where)
+step.config.set_fallback("eager")
+step(torch.ones(3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "file"),
+    [(["-c", TYPED_IN], None, "<string>"), ([], TYPED_IN, "<stdin>")],
+)
+def test_lines_that_are_typed_in_have_numbers(arguments, given, file):
+    command = [sys.executable, *arguments]
+    ran = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith(f"{file}:5 in build")
+    assert f"{file}:13: EagerWarning" in ran.stderr
+
+
+def test_what_a_class_of_a_script_is_given_is_no_line_of_the_users():
+    space = {"__name__": "__main__", "__file__": "script.py", "user_frames": errors.user_frames}
+    exec(compile("def made(): return user_frames()", "<string>", "exec"), space)
+    assert space["made"]()[0].function == (
+        "test_what_a_class_of_a_script_is_given_is_no_line_of_the_users"
+    )

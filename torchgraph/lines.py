@@ -54,6 +54,16 @@ def is_library(filename: str) -> bool:
     return between or filename.startswith((_PACKAGE, "<", *roots))
 
 
+def _is_users(frame: FrameType) -> bool:
+    """True for a line of the user's, typed in (``python -c``, a pipe, a shell) or from a file."""
+    name = frame.f_code.co_filename
+    if not name.startswith("<"):
+        return not is_library(name)
+    # A script has a file: what is made in it without one is a dataclass's `__eq__` or the like.
+    own = frame.f_globals
+    return own.get("__name__") == "__main__" and str(own.get("__file__", "<")).startswith("<")
+
+
 def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
     """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
 
@@ -67,7 +77,7 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
         code = current.f_code
         if code.co_filename == _ENTRANCE:
             break
-        if not is_library(code.co_filename):
+        if _is_users(current):
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
@@ -76,7 +86,7 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
 def in_subscript() -> bool:
     """True where the user's innermost line runs ``x[...]`` at this moment."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and not _is_users(frame):
         frame = frame.f_back
     if frame is None:
         return False
@@ -88,7 +98,7 @@ def in_subscript() -> bool:
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's innermost line, once per line as Python does."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_library(frame.f_code.co_filename):
+    while frame is not None and not _is_users(frame):
         frame = frame.f_back
     if frame is None:
         warnings.warn(message, category, stacklevel=2)

@@ -75,6 +75,16 @@ def vmapped_draws():
 
 
 @case
+def dropout_in_a_gradient():
+    return draws(lambda x: grad(lambda x: functional.dropout(x).square().mean())(x))
+
+
+@case
+def dropout_in_a_vmap():
+    return draws(lambda x: vmap(functional.dropout, randomness="different")(x))
+
+
+@case
 def jacobians():
     model = net()
     return draws(lambda x: (jacrev(model)(x[0]), hessian(lambda v: model(v).sum())(x[0])))

@@ -118,6 +118,45 @@ def test_what_compiled_code_does_not_call_well_is_called_otherwise(cache):
     )
 
 
+class Swaps(nn.Module):
+    """Its states change places in each step."""
+
+    def __init__(self, move):
+        super().__init__()
+        self.linear, self.move = nn.Linear(6, 6), move
+        for number, name in enumerate("abc"):
+            self.register_buffer(name, torch.full((6,), float(number)))
+
+    def forward(self, x):
+        out = self.linear(x) + 0.1 * self.a - 0.2 * self.b + self.c
+        self.a, self.b, self.c = self.move(self.a, self.b, self.c)
+        return out.square().mean()
+
+
+MOVES = {
+    "swapped": lambda a, b, c: (b, a, c),
+    "rotated": lambda a, b, c: (b, c, a),
+    "cloned": lambda a, b, c: (b.clone(), a.clone(), c),
+    "viewed": lambda a, b, c: (b.view(2, 3).view(6), a[:], c),
+    "shifted": lambda a, b, c: (a + 1, a, b),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_states_that_change_places(move, cache):
+    torch.manual_seed(0)
+    model = Swaps(move)
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    graph = tg.train_step(model, lambda loss, _: loss, optimizer)
+    graph.config.set_backend("inductor")
+    expected = model.a.clone(), model.b.clone(), model.c.clone()
+    for _ in range(7):  # a BackendWarning would be an error
+        graph(torch.randn(3, 6), None)
+        expected = move(*expected)
+        assert all(map(torch.equal, (model.a, model.b, model.c), expected))
+    assert graph.report().confirmation.confirmed == 1
+
+
 def test_dropout_draws_what_eager_draws(cache):
     _, parameters, _ = trained("inductor")
     _, expected, _ = trained("aten")

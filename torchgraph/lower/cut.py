@@ -7,7 +7,8 @@ Mostly there is one region: forward and backward. What the backward recomputes b
 own, one for each checkpointed region: within one region the compiler would compute it once.
 Predicates stay outside, and so do ops whose result's size depends on data; a region before the last
 predicate writes no state. Compiled code knows memory, and not the bit that says that it is to be
-read conjugated or negated: ops that meet such a value stay outside, too.
+read conjugated or negated: ops that meet such a value stay outside, too. So do the copies by which
+states change places: the compiler drops a copy, and would write what the next state is to become.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import fx
 
 from .. import effects
 from .._torch import OpOverload, graph_module, storage_id
-from ..aliasing import refresh_views
+from ..aliasing import alias_sources, refresh_views
 from ..program import OutputKind, Program, TensorMeta, provenance
 from ..values import leaves, sized_by_data
 from . import fast_draws, numbers
@@ -65,6 +66,7 @@ class _Cut:
         self._eager_draws = eager_draws
         self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
         self._sources_of_numbers = _sources_of_numbers(self._ops)
+        self._swapped = _swapped(program)
         self._outside: set[fx.Node] = set()
         for node in self._ops:
             if self._stays_outside(node):
@@ -95,7 +97,7 @@ class _Cut:
     # --- who is where -----------------------------------------------------------------------------
 
     def _stays_outside(self, node: fx.Node) -> bool:
-        if node.op == "get_attr" or node in self._sources_of_numbers:
+        if node.op == "get_attr" or node in self._sources_of_numbers or node in self._swapped:
             return True
         if node.target is operator.getitem:
             return node.all_input_nodes[0] in self._outside
@@ -294,6 +296,29 @@ def _is_lazy(value: Any) -> bool:
 def _is_one_kernel(op: OpOverload) -> bool:
     """True for an op over lists of tensors that lowering lets write in place."""
     return op.namespace == "torchgraph" and effects.other_form(op) is not None
+
+
+def _swapped(program: Program) -> set[fx.Node]:
+    """What takes the value of one state to another, or of an argument, and computes nothing."""
+    found: set[fx.Node] = set()
+    for out, value in zip(program.signature.outputs, program.results, strict=True):
+        chain: list[fx.Node] = []
+        node: Any = value if out.kind is OutputKind.UPDATE else None
+        while isinstance(node, fx.Node) and (came := _copied_from(node)) is not None:
+            chain.append(node)
+            node = came
+        if isinstance(node, fx.Node) and node.op == "placeholder":
+            found.update(chain)
+    return found
+
+
+def _copied_from(node: fx.Node) -> Any:
+    """What a copy, or a view, is of; None for what computes."""
+    if node.target is aten.copy.default:
+        return node.args[1]
+    if node.target is aten.clone.default:
+        return node.args[0]
+    return next(iter(alias_sources(node)), None) if node.op == "call_function" else None
 
 
 def _sources_of_numbers(ops: Sequence[fx.Node]) -> set[fx.Node]:

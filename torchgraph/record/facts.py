@@ -30,6 +30,16 @@ _BY_MASK = frozenset({"aten::index", "aten::_unsafe_index"})
 _EMPTY = re.compile(r"aten::(new_)?empty")
 _BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)|torchgraph::(bernoulli|normal)$")
 
+_DRAWS_BY_SHAPE = frozenset(
+    {
+        *(aten.bernoulli.p, aten.uniform.default, aten.normal_functional.default),
+        *(aten.random.default, aten.random.to, getattr(aten.random, "from")),
+        *(aten.exponential.default, aten.geometric.default, aten.cauchy.default),
+        aten.log_normal.default,
+    }
+)
+"""Draws into a tensor that is not there yet, as the dropout of a transform of torch.func."""
+
 
 class Facts(NamedTuple):
     """About one op."""
@@ -90,7 +100,9 @@ def facts(op: OpOverload) -> Facts:
         gives_item=op in _READS,
         gives_blank=bool(_EMPTY.match(schema.name)),
         takes_generator=takes_generator,
-        reads_no_data=(view and not schema.is_mutable) or bool(_BY_SHAPE.match(schema.name)),
+        reads_no_data=(view and not schema.is_mutable)
+        or bool(_BY_SHAPE.match(schema.name))
+        or op in _DRAWS_BY_SHAPE,
         sized_by_data=torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES,
         sized_by_mask=schema.name in _BY_MASK,
         of_users=effects.of_users(op) and not effects.of_target(op).random,
