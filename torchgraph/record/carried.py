@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ from .moved import (
     same,
     same_items,
 )
+from .titles import Titles
 from .watch import Change
 
 _GROWING = (list, deque)
@@ -71,7 +72,7 @@ class Carried:
 
     def __init__(self, containers: Sequence[tuple[str, Any]], rebound: Sequence[Name] = ()) -> None:
         self._containers = _once(containers)
-        self._titles = _titles(self._containers)
+        self._titles = Titles(self._containers)
         self._rebound = rebound
         self._taken: set[Any] = set()
         self.together: list[Pair] = []
@@ -142,19 +143,13 @@ class Carried:
             holder.clear()
             holder.update(before) if isinstance(holder, dict) else holder.extend(before)
 
-    def _title(self, name: str, container: Any, item: Any) -> str:
-        if isinstance(container, Entries):
-            return self._titles[id(container.values), item]
-        title = self._titles[id(container), None]
-        return title if isinstance(container, types.CellType) else _dotted(title, item)
-
     def _entries(self) -> Iterator[tuple[Item, Any]]:
-        for name, container in self._containers:
+        for _, container in self._containers:
             holder = container.values if isinstance(container, Entries) else container
             for item in self._items(container):
                 if item in _OF_MODULES and "_parameters" in holder:
                     continue
-                place = Item(self._title(name, container, item), holder, item)
+                place = Item(self._titles.of(container, item), holder, item)
                 try:
                     value = place.read()
                 except (KeyError, IndexError, ValueError):
@@ -177,10 +172,10 @@ class Carried:
 
     def _was_moved(self) -> Iterator[tuple[Any, tuple[Item, Any]]]:
         """What lay in large containers where something else lies now."""
-        for name, holder in self._containers:
+        for _, holder in self._containers:
             was = items_of(self._many.get(id(holder), ()))
             for key in self._items(holder) if was and not self._grows(holder) else ():
-                place = Item(self._title(name, holder, key), holder, key)
+                place = Item(self._titles.of(holder, key), holder, key)
                 if key in was:
                     yield place.key, (place, was[key])
 
@@ -360,28 +355,6 @@ def _once(containers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
         some = (id(holder.values), *holder.names) if isinstance(holder, Entries) else id(holder)
         found.setdefault(some, (name, holder))
     return list(found.values())
-
-
-def _dotted(name: str, item: Any) -> str:
-    return f"{name}.{item}" if name else str(item)
-
-
-def _titles(containers: Sequence[tuple[str, Any]]) -> dict[tuple[int, Any], str]:
-    """What containers, and the entries of `Entries`, are called, no two of them alike.
-
-    Code names them: ``state["queue"]`` is another one for each parameter.
-    """
-    found: dict[tuple[int, Any], str] = {}
-    used: Counter[tuple[str, bool]] = Counter()
-    for name, container in containers:
-        some = isinstance(container, Entries)
-        for item in container.names if some else (None,):
-            title = _dotted(name, item) if some else name
-            place = title, some or isinstance(container, types.CellType)
-            used[place] += 1
-            number = f" ({used[place]})" if used[place] > 1 else ""
-            found[id(container.values if some else container), item] = title + number
-    return found
 
 
 def tree_of(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
