@@ -345,6 +345,30 @@ def averages_by_module_of_which_data_chooses_one():
     return Play(step, [first, *heads, optimizer, lambda: list(held.values())], calls=calls)
 
 
+def average_by(first: Any, second: Any) -> Play:
+    """Data says which of two averages moves; both are read."""
+    held = {first: torch.ones(4), second: torch.ones(4)}
+
+    def step(x):
+        key = first if x.mean() > 0 else second
+        held[key] = held[key].mul(0.9).add(x.mean(0), alpha=0.1)
+        return sum(one * number for number, one in enumerate(held.values(), 1))
+
+    signs = (1, 1, 1, -1, 1, 1, -1, 1, -1, -1, 1, 1, -1, 1) * 3
+    calls = [(torch.rand(5, 4) * sign,) for sign in signs]
+    return Play(step, [lambda: list(held.values())], calls=calls)
+
+
+@case(forms="step", serves=True)
+def averages_of_which_data_moves_one():
+    return average_by("a", "b")
+
+
+@case(forms="step", serves=True)
+def averages_by_module_of_which_data_moves_one():
+    return average_by(nn.Linear(4, 2), nn.Linear(4, 2))
+
+
 @case(forms="step", serves=True)
 def tensors_under_a_number_and_its_text():
     held = {1: torch.zeros(4), "1": torch.zeros(4), (1,): torch.zeros(4)}
