@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.hostile.kit import Cases
 from tests.hostile.plays import Play, moves, setting, singles
@@ -310,6 +311,75 @@ def a_key_of_a_default_dict_that_is_asked_for():
         return x * 10 if before is None else before + x
 
     return moves(step, held, lambda: list(held), before5=held.clear, before11=held.clear)
+
+
+# --- tensors under keys that look alike -----------------------------------------------------------
+
+
+@case(forms="step", serves=True)
+def averages_by_module_of_which_data_chooses_one():
+    first, *heads = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([p for one in (first, *heads) for p in one.parameters()], 0.02)
+    held = {}
+
+    def average(module, args):
+        found = args[0].detach().square().mean()
+        held[module] = held[module].mul(0.9).add(found) if module in held else found
+
+    for one in (first, *heads):
+        one.register_forward_pre_hook(average)
+
+    def step(x):
+        optimizer.zero_grad()
+        hidden = torch.relu(first(x))
+        loss = heads[0 if x.mean() > 0 else 1](hidden).square().mean()
+        loss.backward()
+        for module, size in held.items():
+            if module.weight.grad is not None:
+                module.weight.grad = module.weight.grad / (1 + size)
+        optimizer.step()
+        return loss
+
+    signs = (1, 1, -1, 1, -1, 1, 1, -1, -1, -1, 1, -1, 1, -1, 1, 1, -1, 1, 1, 1, 1)
+    calls = [(torch.rand(5, 4) * sign,) for sign in signs]
+    return Play(step, [first, *heads, optimizer, lambda: list(held.values())], calls=calls)
+
+
+def average_by(first: Any, second: Any) -> Play:
+    """Data says which of two averages moves; both are read."""
+    held = {first: torch.ones(4), second: torch.ones(4)}
+
+    def step(x):
+        key = first if x.mean() > 0 else second
+        held[key] = held[key].mul(0.9).add(x.mean(0), alpha=0.1)
+        return sum(one * number for number, one in enumerate(held.values(), 1))
+
+    signs = (1, 1, 1, -1, 1, 1, -1, 1, -1, -1, 1, 1, -1, 1) * 3
+    calls = [(torch.rand(5, 4) * sign,) for sign in signs]
+    return Play(step, [lambda: list(held.values())], calls=calls)
+
+
+@case(forms="step", serves=True)
+def averages_of_which_data_moves_one():
+    return average_by("a", "b")
+
+
+@case(forms="step", serves=True)
+def averages_by_module_of_which_data_moves_one():
+    return average_by(nn.Linear(4, 2), nn.Linear(4, 2))
+
+
+@case(forms="step", serves=True)
+def tensors_under_a_number_and_its_text():
+    held = {1: torch.zeros(4), "1": torch.zeros(4), (1,): torch.zeros(4)}
+
+    def step(x):
+        held[1] = held[1] + x.mean(0)
+        held["1"] = held["1"] - x.sum(0)
+        held[1,] = held[1,] * 0.5 + held[1]
+        return held[1] + held["1"] + held[1,]
+
+    return Play(step, [lambda: list(held.values())], calls=singles(8))
 
 
 @pytest.mark.parametrize("case", case)

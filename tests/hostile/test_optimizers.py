@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import deque
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -334,6 +337,39 @@ def a_scheduler_replaced():
         held["schedule"] = lr_scheduler.StepLR(optimizer, 2)
 
     return by_hand(step, model, optimizer, watched=[held], before={5: replace}, calls=pairs(11))
+
+
+class Mean(torch.optim.Optimizer):
+    """By the mean of the last gradients, which it keeps for each parameter under one name."""
+
+    def __init__(self, params: Any, kind: Any) -> None:
+        super().__init__(params, {"lr": 0.1})
+        self.kind = kind
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                kept = self.state[weight].setdefault("kept", self.kind())
+                if isinstance(kept, SimpleNamespace):
+                    kept.last = weight.grad + 0.5 * getattr(kept, "last", 0.0)
+                    weight.sub_(group["lr"] * kept.last)
+                else:
+                    kept.append(weight.grad.clone())
+                    weight.sub_(group["lr"] * torch.stack(list(kept)).mean(0))
+
+
+@case(forms="step", serves=True)
+def last_gradients_in_deques():
+    model = net()
+    made = partial(deque, maxlen=3)
+    return trains(model, optimizer=Mean(model.parameters(), made), calls=pairs(12))
+
+
+@case(forms="step", serves=True)
+def last_gradients_in_attributes():
+    model = net()
+    return trains(model, optimizer=Mean(model.parameters(), SimpleNamespace), calls=pairs(12))
 
 
 @pytest.mark.parametrize("case", case)

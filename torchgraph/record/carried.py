@@ -45,6 +45,7 @@ from .moved import (
     same,
     same_items,
 )
+from .titles import Titles
 from .watch import Change
 
 _GROWING = (list, deque)
@@ -71,6 +72,7 @@ class Carried:
 
     def __init__(self, containers: Sequence[tuple[str, Any]], rebound: Sequence[Name] = ()) -> None:
         self._containers = _once(containers)
+        self._titles = Titles(self._containers)
         self._rebound = rebound
         self._taken: set[Any] = set()
         self.together: list[Pair] = []
@@ -142,14 +144,12 @@ class Carried:
             holder.update(before) if isinstance(holder, dict) else holder.extend(before)
 
     def _entries(self) -> Iterator[tuple[Item, Any]]:
-        for name, container in self._containers:
+        for _, container in self._containers:
             holder = container.values if isinstance(container, Entries) else container
             for item in self._items(container):
                 if item in _OF_MODULES and "_parameters" in holder:
                     continue
-                place = Item(f"{name}.{item}" if name else str(item), holder, item)
-                if isinstance(holder, types.CellType):
-                    place = Item(name, holder, None)
+                place = Item(self._titles.of(container, item), holder, item)
                 try:
                     value = place.read()
                 except (KeyError, IndexError, ValueError):
@@ -172,10 +172,10 @@ class Carried:
 
     def _was_moved(self) -> Iterator[tuple[Any, tuple[Item, Any]]]:
         """What lay in large containers where something else lies now."""
-        for name, holder in self._containers:
+        for _, holder in self._containers:
             was = items_of(self._many.get(id(holder), ()))
             for key in self._items(holder) if was and not self._grows(holder) else ():
-                place = Item(f"{name}.{key}" if name else str(key), holder, key)
+                place = Item(self._titles.of(holder, key), holder, key)
                 if key in was:
                     yield place.key, (place, was[key])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import CellType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .host import Assigned, Host
 from .kept import is_plain_tensor
 from .tape import Tape
 from .watch import Change, is_own
+from .written import holder_at
 
 Read = tuple[str, Any, str, Any]
 
@@ -138,17 +140,30 @@ class Outcome:
 
 
 def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
-    """Names under which another tensor lay than before, which neither call has put there."""
+    """Names under which another tensor lay than before, which the later call has not put there."""
     before = {name.key: name.found for name in old.led if not name.moved}
+    put = {assigned.place.key for assigned in old.host.assigned}
     found = {}
     for name in new.led:
         known = before.get(name.key)
-        if name.moved or not isinstance(known, Same) or known == name.found:
+        if name.moved or not isinstance(name.found, Same):
             continue
-        value, was = follow(name.owner(), name.path), known()
-        if is_plain_tensor(value) and (was is None or is_plain_tensor(was)):
+        value = follow(name.owner(), name.path)
+        if known is None:
+            moves = _place(name) in put
+        else:
+            was = known() if isinstance(known, Same) else known
+            moves = known != name.found and (was is None or is_plain_tensor(was))
+        if moves and is_plain_tensor(value):
             found[name.key] = name
     return found
+
+
+def _place(name: Name) -> Any:
+    """As the key of the `Item` that it leads to."""
+    holder, key = holder_at(name.owner(), name.path)
+    key = key() if isinstance(key, Same) else key
+    return id(holder), None if isinstance(holder, CellType) else key
 
 
 def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
