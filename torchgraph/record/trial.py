@@ -23,7 +23,7 @@ from .recorder import Recorder
 _MOST = 1 << 26
 """Bytes that are copied of what a step overwrites: it mostly raises at its first parameter."""
 _DEEPEST, _MANY = 8, 1 << 16
-"""What lies deeper stays; where names lead there, that is seen. Larger containers are not copied."""
+"""What lies deeper stays; where names lead there, that is seen. Larger ones are not copied."""
 _HELD = (dict, list, set, deque)
 
 
