@@ -245,16 +245,17 @@ def test_gradients_in_another_layout_than_their_parameters():
     assert_parity(setup(ChannelsLast, flagged(optim.AdamW, fused=True)), batches(ConvNet, 6))
 
 
-def test_the_op_reads_a_gradient_in_the_layout_of_its_parameter():
+def test_the_functional_op_reads_a_gradient_in_the_layout_of_its_parameter():
     numbers = {"weight_decay": 0.0, "momentum": 0.0, "lr": 1.0, "dampening": 0.0}
     flags = {"nesterov": False, "maximize": False, "is_first_step": False}
     gradient = torch.randn(4, 3, 2).permute(2, 1, 0)
     parameter = torch.zeros(2, 3, 4)
 
-    torch.ops.torchgraph._fused_sgd_([parameter], [gradient], [], **numbers, **flags)
+    op = torch.ops.torchgraph._fused_sgd
+    (updated,) = op([parameter], [gradient], [], **numbers, **flags)
 
     # torch._fused_sgd_ itself reads raw memory here, and gets another result.
-    assert torch.equal(parameter, -gradient)
+    assert torch.equal(updated, -gradient)
 
 
 @pytest.mark.parametrize("name", ["grad_scale", "found_inf"])

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn, optim
 
-from torchgraph.testing import Setup, assert_parity
+import torchgraph as tg
+from tests.parity.test_fused import KINDS
+from torchgraph.testing import Setup, assert_parity, counters
 
 
 class AttentionOfImages(nn.Module):
@@ -32,3 +34,32 @@ def test_a_group_norm_after_attention(batch, size):
 
     images = [(torch.randn(batch, 8, *size),) for _ in range(2)]
     assert_parity(make, images, configure=lambda config: config.set_backend("aten"))
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.Linear(4, 4), lambda: nn.Conv2d(3, 4, 2)])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.filterwarnings("ignore:grad and param do not obey:UserWarning")
+def test_a_parameter_that_lies_otherwise_than_its_gradient_and_slots(name, layer):
+    def losses(form):
+        torch.manual_seed(0)
+        model = layer()
+        optimizer = KINDS[name](model.parameters(), lr=0.1, fused=True)
+
+        def step(x):
+            loss = model(x).square().mean()
+            loss.backward()  # into the gradient of the calls before
+            optimizer.step()
+            return loss.detach()
+
+        made, found = form(step), []
+        for number in range(12):
+            if number == 6:
+                weight = model.weight
+                weight.data = weight.data.transpose(0, 1).contiguous().transpose(0, 1)
+            x = torch.randn(2, 4) if isinstance(model, nn.Linear) else torch.randn(2, 3, 4, 4)
+            found.append(made(x).item())
+        return found
+
+    expected = losses(lambda step: step)
+    with counters.expect(replays=7):
+        assert losses(tg.step) == expected

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -62,28 +62,37 @@ def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
     """torch's kernel, for a node of a lowered program that calls an in-place op of this module.
 
     The kernels walk over raw memory, and a convolution may lay out a gradient differently from its
-    fake value: gradients of more than two dimensions are looked at in each call.
+    fake value, which lies as eager's does: gradients of more than two dimensions are looked at in
+    each call.
     """
     found = FUSED_KERNELS.get(op._schema.name.removeprefix("torchgraph::"))
     if found is None:
         return None
-    parameters: Any = node.args[0]
-    doubtful = [i for i, each in enumerate(parameters) if each.meta["val"].ndim > 2]
-    return _in_place(found, doubtful) if doubtful else found
+    gradients: Any = node.args[1]
+    values = [each.meta["val"] for each in gradients]
+    doubtful = {i: value.stride() for i, value in enumerate(values) if value.ndim > 2}
+    return _laying_out(found, lambda self: doubtful) if doubtful else found
 
 
-def _in_place(
-    kernel: Callable[..., None], doubtful: Sequence[int] | None = None
+def _laying_out(
+    kernel: Callable[..., None], expected: Callable[[Any], dict[int, tuple[int, ...]]]
 ) -> Callable[..., None]:
+    """``kernel`` over gradients with the strides that are ``expected``, by position."""
+
     def update(self: Any, grads: Any, *lists: Any, **options: Any) -> None:
-        for i in range(len(self)) if doubtful is None else doubtful:
-            if grads[i].stride() != self[i].stride():
+        for i, strides in expected(self).items():
+            if grads[i].stride() != strides:
                 grads = list(grads)
                 # What autograd does to a gradient before it becomes ``.grad``.
-                grads[i] = torch.empty_like(self[i], dtype=grads[i].dtype).copy_(grads[i])
+                grads[i] = grads[i].new_empty_strided(grads[i].shape, strides).copy_(grads[i])
         kernel(self, grads, *lists, **options)
 
     return update
+
+
+def _of_parameters(parameters: Any) -> dict[int, tuple[int, ...]]:
+    """Where no program says how gradients lie: as their parameters, if that is in doubt."""
+    return {i: one.stride() for i, one in enumerate(parameters) if one.ndim > 2}
 
 
 def _functional(op: OpOverload, compute: Callable[..., None]) -> Callable[..., list[Any]]:
@@ -105,9 +114,10 @@ def _define(name: str, overload: str) -> None:
     unwritten = re.sub(r"\(\w!\)", "", arguments)
     _LIBRARY.define(f"{returning}({unwritten}) -> Tensor[]")
     op = getattr(getattr(torch.ops.torchgraph, name), overload)
-    update = _in_place(FUSED_KERNELS[name])
-    _LIBRARY.impl(writing, update, "CompositeExplicitAutograd")
-    _LIBRARY.impl(returning, _functional(op, update), "CompositeExplicitAutograd")
+    # What is recorded is eager's own call, however the tensors lie.
+    _LIBRARY.impl(writing, FUSED_KERNELS[name], "CompositeExplicitAutograd")
+    update = _functional(op, _laying_out(FUSED_KERNELS[name], _of_parameters))
+    _LIBRARY.impl(returning, update, "CompositeExplicitAutograd")
 
     def fake(*lists: Any, **options: Any) -> None:
         return None

@@ -166,6 +166,17 @@ class Ledger:
         self._cells[owner.name, owner.last] = owner
         return bool(look(value, deep=name.deep) != name.found)
 
+    def moved(self) -> set[Any]:
+        """The places that were written and hold something else now; variables, whatever they do."""
+
+        def moves(key: Any) -> bool:
+            owner = self._names[key][0]
+            made = is_container(owner) and key not in self._outer
+            is_another = isinstance(owner, Cell) or self._is_another(key, lambda name: ABSENT)
+            return is_another and not made
+
+        return {key for key in self._replaced if moves(key)}
+
     def _meet(self, key: Any, meeting: Meeting, source: Source) -> None:
         owner, path = source
         value = meeting.value

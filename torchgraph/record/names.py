@@ -344,6 +344,10 @@ class NameWatch:
         if use < Use.NAMED:
             self._touched.append((key, use))
 
+    def moved(self) -> set[Any]:
+        """The places that the step has changed so far."""
+        return self._ledger.moved()
+
     def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self._functions()

@@ -30,6 +30,7 @@ from .nested import map_nested
 from .numbers import Numbers
 from .recorder import Recorder
 from .trail import Trail
+from .trial import tried
 from .update import namespaces, noting_step
 
 
@@ -83,6 +84,9 @@ class OwnSteps:
             for cls in classes_with(GradScaler, "update"):
                 noting = self._noting_scaler(vars(cls)["update"])
                 stack.enter_context(mock.patch.object(cls, "update", noting))
+            if self.heard:
+                trying = tried(self._step.optimizers, self._recorder, self._stop)
+                stack.enter_context(trying)
             try:
                 yield
             finally:
@@ -107,6 +111,11 @@ class OwnSteps:
             self._running.pop()[1].close()
             if not any(known is optimizer for known in self.stepped):
                 self.stepped.append(optimizer)
+
+    def _stop(self, optimizer: Optimizer) -> None:
+        """The step of an optimizer has raised."""
+        if self._running and self._running[-1][0] is optimizer:
+            self._running.pop()[1].close()
 
     def _check(self, optimizer: Optimizer) -> None:
         give_up = self._recorder.give_up

@@ -379,11 +379,10 @@ class Recorder:
 
     def _keep(self, tensor: torch.Tensor) -> None:
         """``tensor`` is about to be written: the step may be taken back."""
-        if not has_strides(tensor):
-            return
-        if self._trail.phase is not Phase.UPDATE:
+        keeps = self.undo if self._trail.phase is not Phase.UPDATE else self.undo.trial
+        if keeps is not None and has_strides(tensor):
             with not_listening():
-                self.undo.keep(tensor)
+                keeps.keep(tensor)
 
     def _refuse_layout(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:

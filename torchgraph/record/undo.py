@@ -20,6 +20,10 @@ class Undo:
     def __init__(self) -> None:
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
         self._own: set[int] = set()
+        self.trial: Any = None
+        """What keeps the memory that a step of an optimizer writes, if anything does."""
+        self.moved: Callable[[], set[Any]] = set
+        """The places known by name that the step has changed."""
 
     def foreign(self, tensor: torch.Tensor) -> None:
         """``tensor`` was there before the step."""

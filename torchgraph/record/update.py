@@ -27,6 +27,7 @@ from .recorder import Recorder
 from .resolve import is_library
 from .tape import OptimizerStep, Ref
 from .trail import Trail
+from .trial import tried
 
 
 class Update:
@@ -68,6 +69,8 @@ class Update:
             stack.enter_context(eager_branches(optimizers))
             stack.enter_context(fused.recorded())
             stack.enter_context(symbolic_python_math(namespaces(optimizers) * written_down))
+            trying = tried(optimizers * written_down, self._recorder, lambda optimizer: None)
+            stack.enter_context(trying)
             unscale(optimizers, self._scaling, self._options)
             if self._options.gradient_norms:
                 self._measure()
