@@ -296,8 +296,8 @@ class _Taking:
     # --- the update -------------------------------------------------------------------------------
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
-        recorder, values = self._recorder, list(self._values)
-        before = [OwnState(optimizer) for optimizer in self._step.optimizers]
+        optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
+        before = list(map(OwnState, optimizers))
         scaling = self._scaling if self.heard else self._plain
         again = Evaluations(self._border.losses, self._again, self._count)
         self._update = Update(
@@ -310,10 +310,9 @@ class _Taking:
                 for parameter, gradient in self._with_gradient():
                     if id(parameter) in self._first:
                         recorder.memory.put(gradient, self._first[id(parameter)])
-                numbers = self._numbers.in_place(self._step.optimizers)
-                looked_at = any(map(runs_users_code, self._step.optimizers))
-                reads = self._read() if looked_at else nullcontext()
-                with reads, numbers if self.heard else nullcontext():
+                numbers = self._numbers.in_place(optimizers) if self.heard else nullcontext()
+                reads = self._read() if any(map(runs_users_code, optimizers)) else nullcontext()
+                with reads, numbers:
                     self._update.run(self._late.values())
                 for position, parameter in self._late.items():
                     found[position] = self._update.gradients[id(parameter)]
