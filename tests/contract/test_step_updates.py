@@ -54,7 +54,7 @@ def test_an_optimizer_of_a_bare_tensor():
 
         return Loop(step, [weight, optimizer])
 
-    assert_as_eager(make, pairs(8), replayed=5)
+    assert_as_eager(make, pairs(8), replayed=6)
 
 
 def test_an_average_of_the_weights():
@@ -75,7 +75,7 @@ def test_an_average_of_the_weights():
 
         return Loop(step, [model, average, optimizer])
 
-    assert_as_eager(make, pairs(8), replayed=5)
+    assert_as_eager(make, pairs(8), replayed=6)
 
 
 def test_torchs_own_average_of_the_weights():
@@ -130,7 +130,7 @@ def test_norms_of_gradients_and_of_weights_are_results():
 
         return Loop(step, [model, optimizer])
 
-    assert_as_eager(make, pairs(8), replayed=5)
+    assert_as_eager(make, pairs(8), replayed=6)
 
 
 def test_what_is_drawn_in_the_step():
@@ -150,7 +150,7 @@ def test_what_is_drawn_in_the_step():
 
         return Loop(step, [model, optimizer])
 
-    assert_as_eager(make, pairs(8), replayed=5)
+    assert_as_eager(make, pairs(8), replayed=6)
 
 
 def test_the_gradient_of_an_argument():

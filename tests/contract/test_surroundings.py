@@ -55,7 +55,7 @@ MODELS = {"sdpa_kernel": Attention, "mkldnn": Recurrent}
 
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_what_surrounds_a_call_has_a_program_of_its_own(name):
-    assert compare(MODELS.get(name, Net), around=CONTEXTS[name]) == (2, 7)
+    assert compare(MODELS.get(name, Net), around=CONTEXTS[name]) == (2, 8)
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
@@ -76,7 +76,7 @@ EAGER = {
 def test_what_no_program_follows_runs_in_eager_while_it_lasts(name):
     around, why = EAGER[name]
     with pytest.warns(EagerWarning, match=why) as found:
-        assert compare(Net, around=around) == (1, 4)
+        assert compare(Net, around=around) == (1, 5)
     assert len([one for one in found if one.category is EagerWarning]) == 1
 
 

@@ -341,7 +341,8 @@ def test_scripted_functions_are_ops_of_the_program(traced):
     graph = Function(lambda x: step(own, model, x), optimizer, model=model)
     batches = [sign * batch for sign in (1, -1, 1) for batch in data(5)]
     torch.manual_seed(1)
-    with counters.expect(captures=1 if traced else 2):
+    # A script's first run is its profiler's: what was made of it serves no call.
+    with counters.expect(captures=1 if traced else 3):
         got = [graph(batch) for batch in batches]
     torch.manual_seed(1)
     for batch, loss in zip(batches, got, strict=True):

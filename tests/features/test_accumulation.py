@@ -86,7 +86,7 @@ def test_steps_are_bitwise_eagers(name, model, k):
         assert got.shape == (k,)
         assert torch.equal(got, expected)
         assert_same(mine, optimizer, other, others)
-    assert counters.replays - replays == 3
+    assert counters.replays - replays == (3 if "momentum" in name else 4)
 
 
 class _Reshaping(Mlp):
@@ -99,7 +99,7 @@ def test_a_micro_batch_is_no_tensor_of_the_caller():
     mine.eval()
     other.eval()
     graph = Train(mine, optimizer, 2)
-    with counters.expect(replays=3):
+    with counters.expect(replays=4):
         for x, y in batches(Mlp, 6):
             assert torch.equal(graph(x, y), eager(other, others, x, y, 2))
             assert x.shape == (8, 6)

@@ -187,7 +187,9 @@ def follow(graph, optimizer, other, others, dtype, theirs, k=1, steps=10, rtol=0
         same(got, expected)
         same(graph.model.state_dict(), other.state_dict())
         same(dict(enumerate(optimizer.state.values())), dict(enumerate(others.state.values())))
-    assert served == [number >= 3 for number in range(steps)]
+    # SGD's first momentum is a gradient; under a scaler slots are made in a recorded call.
+    first = 3 if theirs.is_enabled() or isinstance(optimizer, optim.SGD) else 2
+    assert served == [number >= first for number in range(steps)]
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -73,7 +73,8 @@ def reasons(graph: tg.Graph) -> set[str]:
 @pytest.mark.parametrize("model", [Mlp, TallMatrices])
 @pytest.mark.parametrize("name", RULED)
 def test_the_default_branch_within_rounding(name, model):
-    with counters.expect(captures=1, replays=4 if name in SLOTLESS else 3):
+    late = name.startswith("SGD") and name not in SLOTLESS  # its first momentum is a gradient
+    with counters.expect(captures=1, replays=3 if late else 4):
         graph = assert_parity(
             setup(model, RULED[name], lambda opt: ExponentialLR(opt, 0.9)),
             batches(model, 6),
@@ -132,7 +133,7 @@ def test_numbers_move_without_a_new_capture():
     def schedule(optimizer):
         return OneCycleLR(optimizer, max_lr=0.1, total_steps=8)  # moves lr and beta1
 
-    with counters.expect(captures=1, replays=3):
+    with counters.expect(captures=1, replays=4):
         assert_parity(
             setup(Mlp, flagged(optim.AdamW, fused=True), schedule), batches(Mlp, 6), configure=fuse
         )
