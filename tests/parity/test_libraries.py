@@ -42,5 +42,5 @@ def test_a_pointer_that_is_a_number_is_named_and_the_steps_before_stand():
         return Setup(model, adam(model), itself)
 
     batches = [labels(step) for step in range(2)]
-    with pytest.raises(AttributeReadAndWritten, match=r"model\.loss\.queue_idx was 0 and is 6"):
+    with pytest.raises(AttributeReadAndWritten, match=r"model\.loss\.queue_idx was 6 and is 0"):
         assert_parity(make, batches)  # the third call raises, after two that were compared
