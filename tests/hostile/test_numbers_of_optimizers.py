@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,17 @@ def an_object_that_keeps_a_number():
         p.mul_(damped).mul_(state["kept"].number).mul_(state["listed"][0].number)
 
     return changes(change, k=0.9, count=0)
+
+
+@case(forms="step")
+def a_deque_that_keeps_numbers():
+    def change(p, group, state):
+        group["count"] += 1
+        kept = state.setdefault("rates", deque(maxlen=3))
+        p.mul_(kept[0] if kept else 1.0).mul_(1 - 0.1 / math.log(1 + group["count"]))
+        kept.append(group["k"])
+
+    return changes(change, k=0.9, count=1)
 
 
 @pytest.mark.parametrize("case", case)

@@ -189,7 +189,7 @@ class Frames:
 def _untraced(ours: Any) -> Callable[[_Hears], _Hears]:
     """Nobody need look at each function by which an op is written down.
 
-    From Python 3.12 on, to stop and to go on takes longer than to look.
+    Not from Python 3.12 on, where a change of the trace function may instrument code anew.
     """
 
     def wrap(listener: _Hears) -> _Hears:

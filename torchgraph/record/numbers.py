@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
@@ -143,13 +144,10 @@ def _sweep(optimizer: torch.optim.Optimizer) -> None:
         if id(holder) in seen:
             continue
         seen.add(id(holder))
-        if not isinstance(holder, dict):
-            pending += filter(None, map(_inside, holder))
-            continue
-        for key, value in list(holder.items()):
+        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
             if key in ("params", "param_groups", "state"):
                 continue
-            if _holds_number(value):
+            if _holds_number(value) and not isinstance(holder, tuple):
                 holder[key] = number.bare(value)
             elif (inner := _inside(value)) is not None:
                 pending.append(inner)
@@ -157,7 +155,7 @@ def _sweep(optimizer: torch.optim.Optimizer) -> None:
 
 def _inside(value: Any) -> Any:
     """What a container holds, and what an object of the user's has for attributes."""
-    if isinstance(value, (dict, list, tuple)):
+    if isinstance(value, (dict, list, tuple, deque)):
         return value
     if isinstance(value, (torch.Tensor, type, FunctionType, ModuleType)):
         return None
