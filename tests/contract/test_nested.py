@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchgraph as tg
 from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot
 from torchgraph.errors import EagerWarning, NoProgram, UnsupportedInput
 from torchgraph.testing import counters
@@ -179,6 +180,20 @@ def test_nested_tensors_are_returned_and_read_by_reference():
         (got, nested), (expected, other) = graph(x), function(x)
         assert torch.equal(got, expected)
         assert same(nested.unbind(), other.unbind())
+
+
+def test_a_nested_tensor_that_is_only_looked_at():
+    held = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+
+    def function(x):
+        return x * 2 if held.is_nested else x
+
+    step = tg.step(function)
+    for _ in range(4):
+        x = torch.randn(3)
+        assert torch.equal(step(x), function(x))
+    held = torch.ones(3)
+    assert torch.equal(step(x), x)
 
 
 def test_a_nested_input_is_refused():

@@ -189,7 +189,7 @@ def alike(value: Any, level: int = 0) -> Any:
 
 def laid_out(value: Any) -> Any:
     """The same, and how a tensor lies in memory and what hangs on it."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
         return alike(value)
     lies = (value.stride(), value.storage_offset(), value.is_conj(), value.is_neg())
     gradient = not value.is_leaf or value.grad is not None

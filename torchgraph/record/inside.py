@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from .._functorch import is_wrapped
 from .._torch import storage_id
-from ..aliasing import has_strides
 from ..guards.looks import DEEPEST, Same, is_container, look
 from ..guards.names import By, Path
 from ..structure import Unfit, mutable_parts
@@ -18,7 +18,9 @@ from .watch import is_plain
 
 def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
     """True for a tensor in one of these."""
-    return has_strides(tensor) and storage_id(tensor) in storages
+    if tensor.layout is not torch.strided or is_wrapped(tensor):
+        return False
+    return storage_id(tensor) in storages
 
 
 def keyed(container: Any) -> list[tuple[Any, Any]]:
