@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import fx
 
-from .._torch import storage_id
-from ..aliasing import span
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Aliases, Guards, Modules, Names, ValueGuard
+from ..guards.sharing import relations
 from ..options import Options
 from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
 from ..record.host import Host
@@ -171,22 +169,15 @@ def _without_batch(leaf: Leaf) -> Leaf:
 
 def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
     """Refuse a step that writes one of two tensors that share memory and then reads the other."""
-    owners: dict[int, list[int]] = {}
-    for position, leaf in enumerate(leaves):
-        if isinstance(leaf.value, torch.Tensor) and leaf.value.numel():
-            owners.setdefault(storage_id(leaf.value), []).append(position)
+    tensors = {leaf.fqn: leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
     written = {out.target for out in program.signature.outputs if out.kind is OutputKind.UPDATE}
-    for group in owners.values():
-        names = [leaves[i].fqn for i in group]
+    for relation in sorted(relations({fqn: leaf.value for fqn, leaf in tensors.items()})):
+        names = [name for name in tensors if name in dict(relation)]
         hit = [name for name in names if name in written]
-        if len(group) > 1 and hit and _overlap([leaves[i].value for i in group]):
+        if hit:
             others = ", ".join(name for name in names if name != hit[0])
-            given = all(leaves[i].role is Role.INPUT for i in group)
+            given = all(tensors[name].role is Role.INPUT for name in names)
             raise SharedMemory(
                 f"The step writes {hit[0]}, which shares memory with {others}.",
                 fix="pass it once, or clone() it before." if given else "",
             )
-
-
-def _overlap(tensors: Sequence[torch.Tensor]) -> bool:
-    return any(after[0] < before[1] for before, after in pairwise(sorted(map(span, tensors))))

@@ -31,6 +31,7 @@ from .layout import layout
 from .names import Name, Names
 from .optimizers import OptimizerGuard
 from .scripts import Scripts, is_script
+from .sharing import Sharing
 from .tensors import TensorMatch, has_layout
 
 _grad: Any = torch.Tensor.grad  # a C property
@@ -147,6 +148,8 @@ class Guards:
             classes=list(map(type, step.optimizers)),
             names={id(leaf.value): leaf.fqn for _, leaf in step.tensors()},
         )
+        free = {f"free tensor {i}": tensor for i, tensor in enumerate(outside.tensors)}
+        self.sharing = Sharing(free | {leaf.fqn: leaf.value for _, leaf in step.tensors()})
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
         self.optimizers = [OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)
@@ -170,7 +173,8 @@ class Guards:
             reads = (*found.reads, *more)
             names = names.with_more(found.names)
             aliases = aliases.with_more(found.aliases)
-        return Guards(step, reads, self.outside, names, aliases.over(state.__getitem__))
+        guards = Guards(step, reads, self.outside, names, aliases.over(state.__getitem__))
+        return guards if guards.sharing.relations == self.sharing.relations else None
 
     @property
     def form(self) -> str:
@@ -192,6 +196,8 @@ class Guards:
         reason = self._modules.broken()
         if reason:
             return reason
+        if not self.sharing.hold():
+            return self.sharing.changed()
         for guard in self.optimizers:
             reason = guard.broken()
             if reason:
@@ -210,6 +216,7 @@ class Guards:
             checks.layout(_grad.__objclass__, found)
         self._modules.compile(checks)
         self.outside.compile(checks)
+        self.sharing.compile(checks)
         for guard in self.optimizers:
             guard.compile(checks)
         self._attributes.compile(checks)

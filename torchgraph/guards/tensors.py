@@ -54,10 +54,11 @@ class TensorMatch:
 def has_layout(tensor: torch.Tensor) -> bool:
     """True when the layout says where this tensor keeps all that is compared."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return plain and not is_view(tensor) and _has_metadata(tensor)
+    return plain and not is_view(tensor) and has_place(tensor)
 
 
-def _has_metadata(tensor: torch.Tensor) -> bool:
+def has_place(tensor: torch.Tensor) -> bool:
+    """True when it says where this tensor keeps its shape, its strides and its storage."""
     known = layout()
     return known is not None and tensor.layout is torch.strided and tensor.ndim <= known.dims
 
@@ -73,9 +74,7 @@ def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
     plain tensors.
     """
     module = _extension.guards()
-    plain = all(
-        type(t) is torch.Tensor and _has_metadata(t) and not t.requires_grad for t in tensors
-    )
+    plain = all(type(t) is torch.Tensor and has_place(t) and not t.requires_grad for t in tensors)
     if module is None or not tensors or not plain:
         return None
     starts: Starts = module.Inputs(torch.Tensor, layout(), tensors).starts

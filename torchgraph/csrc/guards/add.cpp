@@ -189,18 +189,24 @@ bool add_layout(Data& data, PyObject* args) {
   data.laid_out = keep(data, type);
   data.layout = layout;
   data.tensors = Tensors(layout);
+  data.storages = Storages(layout);
   return true;
 }
 
-bool add_tensors(Data& data, PyObject* args) {
+template <class Group>
+bool add_group(Data& data, Group& group, PyObject* args) {
   PyObject *function, *tensors;
-  if (!PyArg_ParseTuple(args, "OO!:tensors", &function, &PyTuple_Type, &tensors)) return false;
+  if (!PyArg_ParseTuple(args, "OO!", &function, &PyTuple_Type, &tensors)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i) {
     if (!is_laid_out(data, PyTuple_GetItem(tensors, i))) return false;
   }
-  data.tensors.add(keep(data, function), keep(data, tensors));
+  group.add(keep(data, function), keep(data, tensors));
   return true;
 }
+
+bool add_tensors(Data& data, PyObject* args) { return add_group(data, data.tensors, args); }
+
+bool add_storages(Data& data, PyObject* args) { return add_group(data, data.storages, args); }
 
 bool add_leaves(Data& data, PyObject* args) {
   PyObject* tensors;

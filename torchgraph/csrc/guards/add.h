@@ -18,6 +18,7 @@ bool add_hooks(Data& data, PyObject* args);
 bool add_call(Data& data, PyObject* args);
 bool add_layout(Data& data, PyObject* args);
 bool add_tensors(Data& data, PyObject* args);
+bool add_storages(Data& data, PyObject* args);
 bool add_leaves(Data& data, PyObject* args);
 bool add_gradients(Data& data, PyObject* args);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dicts.h"
+#include "storages.h"
 #include "tensors.h"
 
 namespace torchgraph {
@@ -96,6 +97,7 @@ struct Data {
   PyObject* laid_out = nullptr;  // the type whose instances have the layout
   Layout layout{};
   Tensors tensors;
+  Storages storages;
   std::vector<PyObject*> leaves;  // their gradients are read as the layout says
   Gradients gradients;
   bool cleared = false;  // by the garbage collector: nothing is left to compare with

@@ -100,10 +100,12 @@ PyMethodDef methods[] = {
      "look, the dicts at all (dict, key) are empty and none_came() is True."},
     {"call", method<add_call>, METH_VARARGS, "call(function, args): returns True."},
     {"layout", method<add_layout>, METH_VARARGS,
-     "layout(type, layout): how tensors of this type lie in memory; comes before the next two."},
+     "layout(type, layout): how tensors of this type lie in memory; comes before the next three."},
     {"tensors", method<add_tensors>, METH_VARARGS,
      "tensors(function, tensors): function(*tensors) is True; asked again only when their memory is "
      "not what it was."},
+    {"storages", method<add_storages>, METH_VARARGS,
+     "storages(function, tensors): function() is True; asked only when one of them lies elsewhere."},
     {"leaves", method<add_leaves>, METH_VARARGS,
      "leaves(tensors): whose gradients no_gradients() looks for in memory."},
     {"gradients", method<add_gradients>, METH_VARARGS,

@@ -1,0 +1,45 @@
+#include "storages.h"
+
+#include "memory.h"
+
+namespace torchgraph {
+
+void Storages::add(PyObject* function, PyObject* tensors) {
+  function_ = function;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tensors); ++i) {
+    PyObject* tensor = PyTuple_GetItem(tensors, i);
+    tensors_.push_back({tensor, look(tensor)});
+  }
+}
+
+Storages::Place Storages::look(PyObject* tensor) const {
+  const auto* impl = read<const char*>(tensor, layout_.impl);
+  const auto* storage = read<const char*>(impl, layout_.storage);
+  return {storage ? read<const char*>(storage, layout_.start) : nullptr,
+          read<Py_ssize_t>(impl, layout_.offset)};
+}
+
+void Storages::fetch(size_t i) const {
+  if (i >= tensors_.size()) return;
+  const auto* impl = read<const char*>(tensors_[i].object, layout_.impl);
+  const auto* storage = read<const char*>(impl, layout_.storage);
+  if (storage) __builtin_prefetch(storage + layout_.start);
+}
+
+int Storages::hold() {
+  bool moved = false;
+  for (size_t i = 0; i < kAhead; ++i) fetch(i);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    fetch(i + kAhead);
+    moved = moved || look(tensors_[i].object) != tensors_[i].place;
+  }
+  if (!moved) return 1;
+  PyObject* answer = PyObject_CallObject(function_, nullptr);
+  if (!answer) return -1;
+  Py_DECREF(answer);
+  if (answer != Py_True) return 0;
+  for (Lying& tensor : tensors_) tensor.place = look(tensor.object);
+  return 1;
+}
+
+}  // namespace torchgraph

@@ -1,0 +1,71 @@
+"""Which states lie in one memory.
+
+A program writes states where it pleases: a fused update does many at once, compiled code reads them
+all before it writes one. Two that a user ties later, ``b.data = a.data``, are another program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ..aliasing import has_strides, is_opaque, span
+from .tensors import has_place
+
+Relation = tuple[tuple[str, int], ...]
+"""Tensors in one piece of memory, and where each begins in it, in bytes."""
+
+
+class Sharing:
+    """Of the states of a program, by name: which of them share memory, and how."""
+
+    def __init__(self, states: Mapping[str, torch.Tensor]) -> None:
+        self._states = states
+        self.relations = relations(states)
+
+    def hold(self) -> bool:
+        """True when those share memory that did, as they did, and no others."""
+        return relations(self._states) == self.relations
+
+    def changed(self) -> str:
+        """Which of them do now that did not, or do no longer, in words."""
+        now = relations(self._states)
+        for found, word in ((now - self.relations, "now"), (self.relations - now, "no longer")):
+            if found:
+                (one, _), (other, _), *_ = min(found)
+                return f"{one} and {other} share memory {word}"
+        return ""
+
+    def compile(self, checks: Any) -> None:
+        """Add this to the compiled checks."""
+        plain = tuple(filter(has_place, self._states.values()))
+        if plain:
+            checks.storages(self.hold, plain)
+        if len(plain) < len(self._states):
+            checks.call(self.hold, ())
+
+
+def relations(tensors: Mapping[str, torch.Tensor]) -> frozenset[Relation]:
+    """Those that overlap; also of several storages over one memory, as from one NumPy array."""
+    found: list[list[tuple[str, int]]] = []
+    base = reach = 0
+    for first, end, name in sorted(_pieces(tensors)):
+        if first >= reach:
+            found.append([])
+            base = first
+        found[-1].append((name, first - base))
+        reach = max(reach, end)
+    return frozenset(tuple(one) for one in found if len(one) > 1)
+
+
+def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, int, str]]:
+    """Where each begins and ends; nothing of what has no memory."""
+    for name, tensor in tensors.items():
+        if is_opaque(tensor) or not has_strides(tensor):
+            continue
+        start = tensor.untyped_storage().data_ptr()
+        first, end = span(tensor)
+        if start and end > first:
+            yield start + first, start + end, name
