@@ -99,8 +99,10 @@ def is_each(node: Any) -> bool:
 
 
 def is_item(node: Any) -> bool:
-    """True for one of the results of such a node."""
-    return isinstance(node, fx.Node) and node.target is operator.getitem and is_each(node.args[0])
+    """True for one of the results of such a node, or of an op over lists of tensors."""
+    if not isinstance(node, fx.Node) or node.target is not operator.getitem:
+        return False
+    return is_each(node.args[0]) or nodes.is_over_lists(node.args[0])
 
 
 def calls(program: Program) -> Iterator[tuple[fx.Node, int]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx
+
+from ._torch import OpOverload
 
 
 def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
@@ -42,3 +45,17 @@ def copy(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], fx.Node])
         new.kwargs = kwargs
     new.meta.update(node.meta)  # setting an attribute of a node takes longer
     return new
+
+
+def is_over_lists(node: Any) -> bool:
+    """True for an op that takes lists of tensors, and returns one list of tensors."""
+    op = getattr(node, "target", None)
+    return isinstance(op, OpOverload) and _is_over_lists(op)
+
+
+@functools.cache
+def _is_over_lists(op: OpOverload) -> bool:
+    schema = op._schema
+    returned = [str(result.type) for result in schema.returns]
+    taken = [str(argument.type) for argument in schema.arguments[:1]]
+    return returned == taken == ["List[Tensor]"]

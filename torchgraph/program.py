@@ -270,7 +270,10 @@ class Program:
         return tuple(self.output.args[0])  # type: ignore[arg-type]  # fx types args as Argument
 
     def count(self, phase: Phase | None = None) -> int:
-        """Number of op nodes, of one phase or of all; those of a body once, however many rows."""
+        """Number of op nodes, of one phase or of all; those of a body once, however many rows.
+
+        The results of an op over lists, which are nodes of their own, count with it.
+        """
         return sum(
             _ops(node)
             for node in self.nodes
@@ -301,7 +304,9 @@ def _ops(node: fx.Node) -> int:
     if body is not None:
         return body.count()
     source = node.args[0] if node.target is operator.getitem else None
-    return int(not isinstance(source, fx.Node) or _body(source) is None)
+    if not isinstance(source, fx.Node):
+        return 1
+    return int(_body(source) is None and not nodes.is_over_lists(source))
 
 
 def _body(node: fx.Node) -> Program | None:

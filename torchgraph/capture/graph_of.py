@@ -267,7 +267,7 @@ class _KnownBefore:
     def _follow(self, entry: Entry) -> None:
         read = {ref.index for ref in refs((entry.args, entry.kwargs))}
         results = set(flat(entry.outs)) | written_by(entry)
-        pure = not effects.of_target(entry.target).ordered and not _is_unset(entry.target)
+        pure = not effects.of_target(entry.target).ordered and not is_unset(entry.target)
         for known in (self._always, self._before):
             if pure and read <= known:
                 known |= results
@@ -285,7 +285,8 @@ def written_by(entry: Entry) -> set[int]:
     return {r.index for r in refs([*effects.written_values(entry.target, entry.args), *outs])}
 
 
-def _is_unset(target: Any) -> bool:
+def is_unset(target: Any) -> bool:
+    """True for an op that makes a tensor and leaves what was in its memory."""
     name = getattr(getattr(target, "_schema", None), "name", "")
     return name.startswith(("aten::empty", "aten::new_empty"))
 

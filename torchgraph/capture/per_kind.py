@@ -1,23 +1,22 @@
 """The update once per kind of parameter: equal rows of a recorded step become one node.
 
 An optimizer's step does the same ops to parameter after parameter. Where the recording shows no
-flow between them, and one round over them, neighbours with equal ops, settings and layouts are rows
-of one `Each`. What runs when stays eager's order, which counts where parameters are tied later.
+flow between them, those with equal ops, settings and layouts are rows of one `Each`, whatever the
+order in which the step came to them: parameters that share memory later are another program's.
 On the CPU: on a GPU optimizers take lists of parameters, and the host keeps numbers of single ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, groupby
-from operator import itemgetter
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 
 from .. import effects
-from .._torch import known_values
+from .._torch import known_values, pytree
 from ..each import Each, by_output
 from ..errors import GraphError
 from ..program import OutputKind, OutputSpec, Phase, Program, Provenance, Role
@@ -25,7 +24,8 @@ from ..record.number import stand_in
 from ..record.tape import Entry, Layout, OptimizerStep, Ref, Tape, refs
 from ..values import same_layout
 from .functionalize import functionalize
-from .graph_of import flat, graph_of, written_by
+from .graph_of import flat, graph_of, is_unset, written_by
+from .singles import with_singles
 from .step import Leaf
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -54,9 +54,10 @@ def per_kind(
 
     ``leaves`` and ``outputs`` are those of the step, as for `graph_of`.
     """
-    for step in reversed(tape.steps):
+    for number in reversed(range(len(tape.steps))):
+        singles, step = with_singles(tape, tape.steps[number])
         try:
-            tape = _Kinds(tape, step, leaves, outputs).tape()
+            tape = _Kinds(singles, step, leaves, outputs).tape() or tape
         except _Mixed:
             continue
     return tape
@@ -117,26 +118,31 @@ class _Kinds:
         self._enter_owned()
         self._common: list[int] = []
         """Places of entries that are about no parameter."""
+        self._same = dict(_equal_constants(tape))
+        """A value that no parameter owns -> the first that is equal to it."""
+        self._computed: dict[Any, int] = {}
+        self._entries: dict[int, Entry] = {}
         self._places: dict[str, list[int]] = {}
         self._foreign = set(map(self._key, range(step.values)))
         for place in range(step.start, step.end):
             self._follow(place)
         self._kept = self._read_later(outputs)
 
-    def tape(self) -> Tape:
-        """With an entry for each kind."""
+    def tape(self) -> Tape | None:
+        """With an entry for each kind; None where there is none."""
         described = [
-            self._described(name, [self._tape.entries[place] for place in places])
+            self._described(name, [self._entries[place] for place in places])
             for name, places in self._places.items()
         ]
+        kinds: dict[Any, list[_Row]] = {}
+        for kind, row in described:
+            kinds.setdefault(kind, []).append(row)
         made: list[Entry] = []
-        # In eager's order: parameters that come to share memory are updated as eager does.
-        for _, kind in groupby(described, key=itemgetter(0)):
-            rows = [row for _, row in kind]
+        for rows in kinds.values():
             each = self._each(rows) if len(rows) > 1 else None
             made += [each] if each else [entry for row in rows for entry in row.entries]
         if len(made) == sum(map(len, self._places.values())):
-            return self._tape
+            return None
         return self._with(made)
 
     # --- whose is what ----------------------------------------------------------------------------
@@ -165,7 +171,7 @@ class _Kinds:
             raise _Mixed
 
     def _follow(self, place: int) -> None:
-        entry = self._tape.entries[place]
+        entry = self._entries[place] = self._with_same(self._tape.entries[place])
         if effects.of_target(entry.target).ordered or entry.target is _AS_STRIDED:
             raise _Mixed  # its offset counts from the start of the memory, which rows may share
         owners = {self._owner(ref.index) for ref in refs((entry.args, entry.kwargs))} - {None}
@@ -173,14 +179,11 @@ class _Kinds:
         if len(owners) > 1 or (written and not owners):
             raise _Mixed
         if not owners:
-            if self._places and self._reads_memory(entry):
-                raise _Mixed  # rows may come to lie there
             self._common.append(place)
+            self._compute(entry)
             return
         (name,) = owners
         assert name is not None
-        if name in self._places and name != next(reversed(self._places)):
-            raise _Mixed  # a second round: one row after the other would be another order
         if any(self._owner(index) is None for index in written):
             raise _Mixed
         for index in flat(entry.outs):
@@ -189,9 +192,21 @@ class _Kinds:
             self._give(index, name)
         self._places.setdefault(name, []).append(place)
 
-    def _reads_memory(self, entry: Entry) -> bool:
-        layouts = (self._tape.layouts[ref.index] for ref in refs((entry.args, entry.kwargs)))
-        return any(layout is not None and layout.shape for layout in layouts)
+    def _with_same(self, entry: Entry) -> Entry:
+        """On the first of equal values: a number that is made a tensor for each row is one."""
+        if not any(ref.index in self._same for ref in refs((entry.args, entry.kwargs))):
+            return entry
+        args, kwargs = pytree.tree_map_only(
+            Ref, lambda ref: Ref(self._same.get(ref.index, ref.index)), (entry.args, entry.kwargs)
+        )
+        return replace(entry, args=args, kwargs=kwargs)
+
+    def _compute(self, entry: Entry) -> None:
+        if isinstance(entry.outs, int) and not is_unset(entry.target):
+            key = (entry.target, _Tokens(self._owner).of((entry.args, entry.kwargs)))
+            first = self._computed.setdefault(key, entry.outs)
+            if first != entry.outs:
+                self._same[entry.outs] = first
 
     def _read_later(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> set[int]:
         """What rows make and something else reads. Refused is what Python looks at."""
@@ -321,6 +336,17 @@ class _Kinds:
 
         expectations = [found._replace(place=place(found.place)) for found in tape.expectations]
         return replace(tape, entries=entries, expectations=expectations)
+
+
+def _equal_constants(tape: Tape) -> Iterator[tuple[int, int]]:
+    """Those of one element, each with the first that is equal to it."""
+    met: dict[Any, int] = {}
+    for index, held in tape.constants.items():
+        if held.numel() == 1:
+            key = (held.dtype, held.shape, held.device, repr(held.item()))
+            first = met.setdefault(key, index)
+            if first != index:
+                yield index, first
 
 
 def _owner(leaf: Leaf, names: set[str]) -> str:

@@ -215,10 +215,10 @@ def foreach_lamb(
     else:
         updates = many.mul(first, scales)
         many.div_(updates, roots)
-    ratios = _trust_ratio(torch.stack(_norms(old)), torch.stack(_norms(updates)))
+    ratios = _ratios(old, updates)
     if decoupled and not decay_in_trust_ratio:
         many.add_(updates, old, alpha=weight_decay)
-    for param, update, ratio in zip(params, updates, ratios.unbind(), strict=True):
+    for param, update, ratio in zip(params, updates, ratios, strict=True):
         param.addcmul_(update, ratio, value=-lr)
 
 
@@ -240,10 +240,14 @@ def _norm(tensor: torch.Tensor) -> torch.Tensor:
     return norm
 
 
-def _norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    if tensors[0].is_cpu:
-        return [_norm(tensor) for tensor in tensors]
-    return list(many.norm(tensors))
+def _ratios(
+    params: Sequence[torch.Tensor], updates: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    if params[0].is_cpu:
+        pairs = zip(params, updates, strict=True)
+        return [_trust_ratio(_norm(param), _norm(update)) for param, update in pairs]
+    param_norms, update_norms = (torch.stack(list(many.norm(t))) for t in (params, updates))
+    return _trust_ratio(param_norms, update_norms).unbind()
 
 
 def _trust_ratio(param_norm: torch.Tensor, update_norm: torch.Tensor) -> torch.Tensor:
