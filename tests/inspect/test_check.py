@@ -146,14 +146,15 @@ def test_a_wrong_backward_and_update():
 
 
 def test_a_wrong_update_of_many_tensors_at_once():
-    graph = trainer(torch.optim.AdamW, foreach=True)
-    old, new = aten._foreach_sqrt.default, aten._foreach_neg.default
-    graph.config.passes.insert(Swap(old, new, phase=Phase.UPDATE))
+    graph = trainer(torch.optim.AdamW, fused=True)
+    count = aten._foreach_add.Scalar
+    graph.config.passes.insert(Swap(count, count, lambda args: (args[0], 2), Phase.UPDATE))
     found = graph.check(*batch())
     assert found is not None
     assert found.phase is Phase.UPDATE
-    parameters = tuple(f"model.{name}" for name, _ in graph.model.named_parameters())
-    assert found.reaches == parameters
+    parameters = [f"model.{name}" for name, _ in graph.model.named_parameters()]
+    counters = [f"optimizer.0.state.{name}.step" for name in parameters]
+    assert found.reaches == (*parameters, *counters)
 
 
 def test_a_wrong_lowering():

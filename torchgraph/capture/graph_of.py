@@ -23,6 +23,7 @@ from .step import Leaf
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
+_KNOWN_BEFORE = (Role.SCALAR, Role.SLOT, Role.BUFFER, Role.SCALER)
 _LIFTS = frozenset({aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default})
 
 
@@ -241,18 +242,10 @@ def _drop_unread_views(graph: fx.Graph) -> None:
 class _KnownBefore:
     """Which values depend on nothing but constants, or on numbers that are known before a run."""
 
-    _KNOWN = (Role.SCALAR, Role.SLOT, Role.BUFFER, Role.SCALER)
-
     def __init__(self, tape: Tape, leaves: Sequence[tuple[Leaf, int]]) -> None:
         self._always: set[int] = set(tape.constants)
         self._before: set[int] = set(tape.constants)
-        for leaf, index in leaves:
-            value = leaf.value
-            small = not isinstance(value, torch.Tensor) or (
-                value.ndim == 0 and value.device.type == "cpu"
-            )
-            if small and leaf.role in self._KNOWN:
-                self._before.add(index)
+        self._before |= {index for leaf, index in leaves if is_known_before(leaf)}
         for entry in tape.entries:
             self._follow(entry)
 
@@ -273,6 +266,13 @@ class _KnownBefore:
                 known |= results
             else:
                 known -= results
+
+
+def is_known_before(leaf: Leaf) -> bool:
+    """True for a small state of the host: its value is there before the step runs."""
+    value = leaf.value
+    small = not isinstance(value, torch.Tensor) or (value.ndim == 0 and value.device.type == "cpu")
+    return small and leaf.role in _KNOWN_BEFORE
 
 
 def written_by(entry: Entry) -> set[int]:

@@ -8,23 +8,23 @@ On the CPU: on a GPU optimizers take lists of parameters, and the host keeps num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
-from typing import Any, NamedTuple
+from itertools import chain
+from operator import attrgetter
+from typing import Any
 
 import torch
 
 from .. import effects
-from .._torch import known_values, pytree
+from .._torch import pytree
 from ..each import Each, by_output
-from ..errors import GraphError
-from ..program import OutputKind, OutputSpec, Phase, Program, Provenance, Role
-from ..record.number import stand_in
-from ..record.tape import Entry, Layout, OptimizerStep, Ref, Tape, refs
-from ..values import same_layout
-from .functionalize import functionalize
-from .graph_of import flat, graph_of, is_unset, written_by
+from ..program import OutputSpec, Phase, Provenance, Role
+from ..record.tape import Entry, Expectation, OptimizerStep, Ref, Tape, refs
+from .bodies import Bodies
+from .branches import Lookouts
+from .graph_of import flat, is_known_before, is_unset, written_by
+from .row_keys import Row, Tokens, row_of
 from .singles import with_singles
 from .step import Leaf
 
@@ -33,18 +33,6 @@ _AS_STRIDED = torch.ops.aten.as_strided.default
 
 class _Mixed(Exception):
     """Something flows between parameters, or nobody can tell."""
-
-
-class _Row(NamedTuple):
-    """What a step does to one parameter."""
-
-    parameter: str
-    entries: list[Entry]
-    inputs: list[int]
-    """The values that are the parameter's own."""
-    shared: list[int]
-    kept: list[int]
-    """What is read after the step: a counter in a Python number, a slot that is made anew."""
 
 
 def per_kind(
@@ -63,41 +51,6 @@ def per_kind(
     return tape
 
 
-class _Tokens:
-    """Arguments of one row's ops, with its own values by number: equal for rows of one kind."""
-
-    def __init__(self, owner: Callable[[int], str | None]) -> None:
-        self._owner = owner
-        self.inputs: dict[int, int] = {}
-        self.made: dict[int, int] = {}
-        self.shared: dict[int, None] = {}
-
-    def of(self, value: Any) -> Any:
-        if isinstance(value, Ref):
-            return self._value(value.index)
-        if isinstance(value, (list, tuple)):
-            return (type(value), *map(self.of, value))
-        if isinstance(value, dict):
-            return tuple((key, self.of(item)) for key, item in value.items())
-        return (type(value), repr(value) if isinstance(value, float) else value)
-
-    def results(self, entry: Entry) -> Any:
-        """Those of an op: values that are new, or that it has written."""
-        found = flat(entry.outs)
-        for index in found:
-            if index not in self.inputs:
-                self.made.setdefault(index, len(self.made))
-        return tuple(map(self._value, found))
-
-    def _value(self, index: int) -> tuple[str, int]:
-        if index in self.made:
-            return ("made", self.made[index])
-        if self._owner(index) is None:
-            self.shared[index] = None
-            return ("shared", index)
-        return ("input", self.inputs.setdefault(index, len(self.inputs)))
-
-
 class _Kinds:
     """One optimizer's step."""
 
@@ -113,8 +66,7 @@ class _Kinds:
         self._leaves = {index: leaf for leaf, index in leaves}
         self._own: dict[tuple[str, int], str] = {}
         """Memory, or a number -> the parameter that it belongs to."""
-        self._numbers: dict[int, Any] = {}
-        """What numbers were, by value."""
+        self._bodies = Bodies(tape, step, self._leaves)
         self._enter_owned()
         self._common: list[int] = []
         """Places of entries that are about no parameter."""
@@ -127,18 +79,13 @@ class _Kinds:
         for place in range(step.start, step.end):
             self._follow(place)
         self._kept = self._read_later(outputs)
+        self._kinds = self._by_kind()
+        self._lookouts = self._looked_at()
 
     def tape(self) -> Tape | None:
         """With an entry for each kind; None where there is none."""
-        described = [
-            self._described(name, [self._entries[place] for place in places])
-            for name, places in self._places.items()
-        ]
-        kinds: dict[Any, list[_Row]] = {}
-        for kind, row in described:
-            kinds.setdefault(kind, []).append(row)
         made: list[Entry] = []
-        for rows in kinds.values():
+        for rows in self._kinds:
             each = self._each(rows) if len(rows) > 1 else None
             made += [each] if each else [entry for row in rows for entry in row.entries]
         if len(made) == sum(map(len, self._places.values())):
@@ -203,129 +150,76 @@ class _Kinds:
 
     def _compute(self, entry: Entry) -> None:
         if isinstance(entry.outs, int) and not is_unset(entry.target):
-            key = (entry.target, _Tokens(self._owner).of((entry.args, entry.kwargs)))
+            key = (entry.target, Tokens(self._owner).of((entry.args, entry.kwargs)))
             first = self._computed.setdefault(key, entry.outs)
             if first != entry.outs:
                 self._same[entry.outs] = first
 
     def _read_later(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> set[int]:
-        """What rows make and something else reads. Refused is what Python looks at."""
+        """What rows make and something else reads."""
         tape, step = self._tape, self._step
         made = range(step.values, step.values_after)
-        for found in tape.expectations:
-            inside = step.start < found.place <= step.end
-            after = found.place > step.end and found.looked_at in made
-            if (inside or after) and self._owner(found.looked_at) is not None:
-                raise _Mixed
         later = [(entry.args, entry.kwargs) for entry in tape.entries[step.end :]]
         read = {ref.index for ref in refs([*later, *(value for _, value in outputs)])}
         return {index for index in read if index in made and self._owner(index) is not None}
 
+    def _looked_at(self) -> Lookouts:
+        """What Python looked at of single rows."""
+        step, lookouts = self._step, Lookouts(self._tape)
+        looked_at: dict[str, set[int]] = {}
+        for found in self._tape.expectations:
+            owner = self._owner(found.looked_at)
+            made = found.looked_at >= step.values and found.looked_at < step.values_after
+            if owner is None or not (self._is_inside(found) or made):
+                continue
+            if not self._is_inside(found) or self._tape.layouts[found.looked_at] is not None:
+                raise _Mixed
+            looked_at.setdefault(owner, set()).add(found.looked_at)
+        counters = {i for i, leaf in self._leaves.items() if is_known_before(leaf)}
+        for row in chain.from_iterable(self._kinds):
+            values = looked_at.pop(row.parameter, ())
+            if values and not lookouts.add(row, values, counters):
+                raise _Mixed
+        if looked_at:
+            raise _Mixed
+        return lookouts
+
+    def _is_inside(self, found: Expectation) -> bool:
+        return self._step.start < found.place <= self._step.end
+
+    def _by_kind(self) -> list[list[Row]]:
+        kinds: dict[Any, list[Row]] = {}
+        for name, places in self._places.items():
+            entries = [self._entries[place] for place in places]
+            gradient = self._step.gradients.get(name)
+            kind, row = row_of(self._tape, name, entries, self._owner, self._kept, gradient)
+            kinds.setdefault(kind, []).append(row)
+        return list(kinds.values())
+
     # --- kinds ------------------------------------------------------------------------------------
 
-    def _described(self, name: str, entries: list[Entry]) -> tuple[Any, _Row]:
-        """A row, and a key that is equal for rows of one kind."""
-        tokens = _Tokens(self._owner)
-        key: list[Any] = []
-        for entry in entries:
-            given = tokens.of((entry.args, entry.kwargs))
-            key.append((entry.target, given, type(entry.number), tokens.results(entry)))
-        gradient = self._step.gradients.get(name)
-        like = None if gradient is None else self._tape.layouts[gradient]
-        storages: dict[int, int] = {}
-        for index in (*tokens.inputs, *tokens.made):
-            key.append(_layout(self._tape.layouts[index], like, storages))
-        kept = [index for index in tokens.made if index in self._kept]
-        key.append(tokens.of([Ref(index) for index in kept]))
-        return tuple(key), _Row(name, entries, list(tokens.inputs), list(tokens.shared), kept)
-
-    def _each(self, rows: list[_Row]) -> Entry | None:
+    def _each(self, rows: list[Row]) -> Entry | None:
         """The entry of a kind; None where its ops have no functional form."""
-        longest = max(rows, key=lambda row: self._elements(row.inputs))
-        body = self._body(longest)
+        body = self._bodies.of(rows)
         if body is None:
             return None
-        names = [row.parameter for row in rows]
-        each = Each(self._step.name, body, names, len(longest.inputs))
+        first = rows[0]
+        each = Each(self._step.name, body, [row.parameter for row in rows], len(first.inputs))
         kept = by_output([row.kept for row in rows])
-        numbers = {i: self._number(i) for i in kept if self._tape.layouts[i] is None}
+        numbers = {i: self._bodies.number(i) for i in kept if self._tape.layouts[i] is None}
         outs = [*kept, *[None] * len(each.written) * len(rows)] if kept else None
-        columns = [[Ref(row.inputs[i]) for row in rows] for i in range(len(longest.inputs))]
-        args = (columns, [Ref(index) for index in longest.shared])
-        frames = longest.entries[0].provenance.frames
-        here = Provenance(phase=Phase.UPDATE, frames=frames)
+        columns = [[Ref(row.inputs[i]) for row in rows] for i in range(len(first.inputs))]
+        args = (columns, [Ref(index) for index in first.shared])
+        here = Provenance(phase=Phase.UPDATE, frames=first.entries[0].provenance.frames)
         return Entry(each, args, {}, outs, here, numbers or None)
-
-    def _elements(self, inputs: Sequence[int]) -> int:
-        layouts = [self._tape.layouts[index] for index in inputs]
-        return sum(layout.nbytes for layout in layouts if layout is not None)
-
-    def _body(self, row: _Row) -> Program | None:
-        leaves = self._inputs([*row.inputs, *row.shared], row.parameter)
-        numbered = enumerate(row.kept)
-        kept = [(OutputSpec(OutputKind.USER, str(n)), Ref(index)) for n, index in numbered]
-        written = graph_of(Tape(self._tape.layouts, row.entries), leaves, kept)
-        inputs, specs = [leaf for leaf, _ in leaves], [spec for spec, _ in kept]
-        try:
-            found = functionalize(written.gm, written.mode, inputs, specs)
-        except GraphError:
-            return None  # whoever sees the whole step says what is wrong
-        assert found is not None
-        program, _ = found
-        for node in program.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, (torch.SymFloat, torch.SymInt)):  # a trace has some of its own
-                node.meta["val"] = stand_in(known_values(value))
-        for node in reversed(list(program.nodes)):
-            if node.op == "call_function" and not node.users and effects.of(node).pure:
-                program.gm.graph.erase_node(node)
-        return program if _keeps_layouts(program) else None
-
-    def _inputs(self, values: Sequence[int], parameter: str) -> list[tuple[Leaf, int]]:
-        """What stands for the body's inputs, with names of their own."""
-        met: set[str] = set()
-        leaves = []
-        for index in values:
-            plain = name = self._name(index, parameter)
-            for number in count(2):
-                if name not in met:
-                    break
-                name = f"{plain}_{number}"
-            met.add(name)
-            tensor = self._tape.layouts[index] is not None
-            role, value = (Role.INPUT, torch.empty(0)) if tensor else (Role.SCALAR, None)
-            if value is None:
-                value = self._number(index)
-            leaves.append((Leaf(name, role, {}, (), value), index))
-        return leaves
-
-    def _number(self, index: int) -> Any:
-        """What a number was in the recorded step."""
-        if index in self._leaves:
-            return self._leaves[index].value
-        if not self._numbers:
-            made = (entry for entry in self._tape.entries if entry.number is not None)
-            self._numbers = {entry.outs: entry.number for entry in made}
-        return self._numbers[index]
-
-    def _name(self, index: int, parameter: str) -> str:
-        """As the body calls an input: ``parameter``, ``gradient``, ``exp_avg``, ``lr``."""
-        if self._step.gradients.get(parameter) == index:
-            return "gradient"
-        leaf = self._leaves.get(index)
-        if leaf is None:
-            return "number" if self._tape.layouts[index] is None else "tensor"
-        if leaf.fqn == parameter:
-            return "parameter"
-        slot = leaf.fqn.partition(f".state.{parameter}.")[2]
-        return slot or ".".join(leaf.fqn.split(".")[4:]) or leaf.fqn
 
     # --- the new tape -----------------------------------------------------------------------------
 
     def _with(self, made: list[Entry]) -> Tape:
         tape, start, end = self._tape, self._step.start, self._step.end
         common = [tape.entries[place] for place in self._common]
-        entries = [*tape.entries[:start], *common, *made, *tape.entries[end:]]
+        looks = self._lookouts.entries
+        entries = [*tape.entries[:start], *common, *looks, *made, *tape.entries[end:]]
 
         def place(old: int) -> int:
             if old <= start:
@@ -334,8 +228,15 @@ class _Kinds:
                 return old + len(entries) - len(tape.entries)
             return start + sum(at < old for at in self._common)
 
-        expectations = [found._replace(place=place(found.place)) for found in tape.expectations]
-        return replace(tape, entries=entries, expectations=expectations)
+        def moved(found: Expectation) -> Expectation:
+            copy = self._lookouts.copies.get(found.looked_at)
+            if copy is None or not self._is_inside(found):
+                return found._replace(place=place(found.place))
+            return found._replace(place=start + len(common) + len(looks), looked_at=copy)
+
+        expectations = sorted(map(moved, tape.expectations), key=attrgetter("place"))
+        layouts = self._lookouts.layouts
+        return replace(tape, layouts=layouts, entries=entries, expectations=expectations)
 
 
 def _equal_constants(tape: Tape) -> Iterator[tuple[int, int]]:
@@ -357,34 +258,3 @@ def _owner(leaf: Leaf, names: set[str]) -> str:
         if rest in names:
             return rest
     return ""
-
-
-def _layout(layout: Layout | None, like: Layout | None, storages: dict[int, int]) -> Any:
-    """Equal for values of two rows that ops treat alike; ``like`` is the row's gradient."""
-    if layout is None:
-        return None
-    shape: Any = (layout.shape, layout.stride)
-    if not layout.shape:
-        shape = "scalar"
-    elif like is not None and (layout.shape, layout.stride) == (like.shape, like.stride):
-        shape = "as the parameter" if _is_contiguous(layout) else shape
-    place = storages.setdefault(layout.storage, len(storages))
-    return (shape, place, layout.offset, layout.dtype, layout.device, layout.conj, layout.neg)
-
-
-def _is_contiguous(layout: Layout) -> bool:
-    step = 1
-    for size, stride in zip(reversed(layout.shape), reversed(layout.stride), strict=True):
-        if stride != step or size == 0:
-            return False
-        step *= size
-    return True
-
-
-def _keeps_layouts(body: Program) -> bool:
-    """True when the new value of each tensor is laid out as the tensor."""
-    inputs = {node.name: node.meta["val"] for node in body.placeholders}
-    names = {spec.fqn: spec.name for spec in body.signature.inputs}
-    outputs = zip(body.signature.outputs, body.results, strict=True)
-    updates = [(o, value) for o, value in outputs if o.kind is OutputKind.UPDATE]
-    return all(same_layout(inputs[names[o.target]], value.meta["val"]) for o, value in updates)
