@@ -10,10 +10,11 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from tests.capture.test_per_kind import Make, deep, program, rows, setup, trained
+from tests.capture.test_per_kind import Make, batches, deep, program, rows, setup, trained
 from tests.parity.test_optimizers import ELEMENTWISE
 from torchgraph.debug import text
 from torchgraph.each import expanded
+from torchgraph.testing import assert_parity
 from torchgraph.verify import Stage, verify
 
 
@@ -203,3 +204,66 @@ class Turning(optim.Optimizer):
 
 def test_a_complex_number_of_one_that_moves() -> None:
     trained(lambda: setup(Turning))
+
+
+class Rounding(optim.Optimizer):
+    """Its counters round where they are: 0.1 to float32, 256 to 0."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], dtype: torch.dtype) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self._more = torch.tensor(1 if dtype is torch.uint8 else 0.1, dtype=torch.float64)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["step"] = torch.tensor(250 if dtype is torch.uint8 else 0).to(
+                dtype
+            )
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            count = self.state[parameter]["step"]
+            count.add_(self._more.to(torch.int64) if count.dtype is torch.uint8 else self._more)
+            early = count.item() < 100 if count.dtype is torch.uint8 else count.item() > 0.60000001
+            parameter.sub_(parameter.grad, alpha=0.1 if early else 0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_counters_that_round(dtype: torch.dtype) -> None:
+    assert_parity(lambda: setup(lambda parameters: Rounding(parameters, dtype)), batches(12))
+
+
+class Entangled(optim.Optimizer):
+    """The second item of a list reads what the first has written."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float = 0.1) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.slots = [torch.ones_like(p) for p in self.param_groups[0]["params"][::2][:2]]
+        self.weights = [torch.zeros(()), torch.zeros(())]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        first, second = self.slots
+        torch._foreach_addcmul_([first, second], [second, first], self.weights)
+        for parameter, slot in zip(self.param_groups[0]["params"][::2], self.slots, strict=False):
+            parameter.sub_(slot * parameter.grad, alpha=0.1)
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
+def test_lists_of_which_an_item_reads_what_another_has_written() -> None:
+    nets, optimizers = [deep(2), deep(2)], []
+    nets[1].load_state_dict(nets[0].state_dict())
+    for net in nets:
+        optimizers.append(Entangled(net.parameters()))
+    graph = tg.train_step(nets[0], nn.functional.mse_loss, optimizers[0])
+    graph.config.set_backend("aten")
+    for number in range(8):
+        if number == 5:  # until then nothing tells the two orders apart
+            for optimizer in optimizers:
+                for weight in optimizer.weights:
+                    weight.fill_(0.5)
+        x, y = torch.randn(3, 4), torch.randn(3, 4)
+        graph(x, y)
+        optimizers[1].zero_grad()
+        nn.functional.mse_loss(nets[1](x), y).backward()
+        optimizers[1].step()
+        for left, right in zip(*(net.parameters() for net in nets), strict=True):
+            assert torch.equal(left, right), number

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from .._torch import pytree
 from ..effects import other_form
@@ -44,12 +43,18 @@ class Lookouts:
         read = wanted.intersection(row.inputs)
         if not read <= counters or self._has_views(wanted, row.entries):
             return False
-        if any(_functional(entry) is None for entry in needed):
+        if not all(map(self._has_copy, needed)):
             return False
         new: dict[int, int] = {}
         self.entries += [self._copied(entry, new) for entry in needed]
         self.copies |= {index: new[index] for index in looked_at}
         return True
+
+    def _has_copy(self, entry: Entry) -> bool:
+        """False where the op computes otherwise when it does not write: in place it rounds."""
+        layouts = [self.layouts[ref.index] for ref in refs((entry.args, entry.kwargs))]
+        dtypes = {layout.dtype for layout in layouts if layout is not None}
+        return not written_by(entry) or (len(dtypes) == 1 and other_form(entry.target) is not None)
 
     def _has_views(self, values: set[int], entries: list[Entry]) -> bool:
         """True where an op shows the memory of one of these by another name."""
@@ -65,7 +70,7 @@ class Lookouts:
         )
         new |= {index: self._like(index) for index in flat(entry.outs)}
         outs = pytree.tree_map_only(int, new.__getitem__, entry.outs)
-        target = _functional(entry)
+        target = other_form(entry.target) if written_by(entry) else entry.target
         return replace(entry, target=target, args=args, kwargs=kwargs, outs=outs)
 
     def _like(self, index: int) -> int:
@@ -74,8 +79,3 @@ class Lookouts:
             layout = layout._replace(storage=next(self._storages), offset=0)
         self.layouts.append(layout)
         return len(self.layouts) - 1
-
-
-def _functional(entry: Entry) -> Any:
-    """The target; of an op that writes, what computes the same; None where there is none."""
-    return other_form(entry.target) if written_by(entry) else entry.target

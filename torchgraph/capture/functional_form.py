@@ -36,6 +36,7 @@ from .forms import (
     steps,
     value_of,
 )
+from .lost_writes import reads_what_it_wrote
 
 aten = torch.ops.aten
 _Tensor = tuple[int, Any]
@@ -220,7 +221,7 @@ class _Copy:
         new = self._made[node] = self._functional(node, functional)
         written = effects.written_values(op, node.args)
         if isinstance(new.meta["val"], (list, tuple)):
-            if len(set(written)) < len(written):
+            if reads_what_it_wrote(node, op):
                 raise _NeedsRetrace
             self._write_parts(node, new, dict(enumerate(written)))
         else:

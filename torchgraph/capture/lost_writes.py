@@ -1,12 +1,14 @@
 """Writes of which `torch.func.functionalize` makes something else: no program is made of them.
 
-Elements outside of all windows of ``unfold`` become zero. Of a tensor that is twice in one list,
-the second write is lost. ``sum(x, out=y)`` adds in the dtype of ``x`` and not in that of ``y``.
+Elements outside of all windows of ``unfold`` become zero. Of lists in which one item lies in the
+memory of another, what was written for the first is lost. ``sum(x, out=y)`` adds in the dtype of
+``x`` and not in that of ``y``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import fx
 
 from .. import effects
 from .._torch import OpOverload, storage_id
-from ..aliasing import alias_sources
+from ..aliasing import alias_sources, span
 
 aten = torch.ops.aten
 
@@ -39,11 +41,43 @@ def refuse(graph: fx.Graph) -> None:
         sources = (source for one in written for source in _sources(one))
         if any(source.target is aten.unfold.default for source in sources):
             raise LostWrite(f"{op} writes a view that unfold() gave")
-        places = [(storage_id(v), v.storage_offset()) for v in map(_value, written)]
-        if len(set(places)) < len(places):
-            raise LostWrite(f"{op} writes one tensor twice")
+        if reads_what_it_wrote(node, op):
+            raise LostWrite(f"{op} reads or writes what it has written for an earlier tensor")
         if _computes_as_out(node, op):
             raise LostWrite(f"{op} computes in the dtype of out=")
+
+
+def reads_what_it_wrote(node: fx.Node, op: OpOverload) -> bool:
+    """True for an op over lists that writes an item, and then reads its memory for another."""
+    lists = [argument for argument in node.args if isinstance(argument, (list, tuple))]
+    if max(map(len, lists), default=0) < 2:
+        return False
+    written = set(effects.written_values(op, node.args))
+    pieces: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for argument in node.args:
+        items = argument if isinstance(argument, (list, tuple)) else [argument]
+        for number, item in enumerate(items):
+            if _is_tensor(item):
+                storage, start, end = _place(item)
+                number = number if items is argument else -1
+                pieces.setdefault(storage, []).append((start, end, number, item in written))
+    return any(map(_interfere, pieces.values()))
+
+
+def _interfere(shared: list[tuple[int, int, int, bool]]) -> bool:
+    """True where two pieces of memory (start, end, item, written) overlap, of several items."""
+    shared.sort()
+    for position, (_, end, number, writes) in enumerate(shared):
+        for start, _, other, other_writes in islice(shared, position + 1, None):
+            if start >= end:
+                break
+            if number != other and (writes or other_writes):
+                return True
+    return False
+
+
+def _place(node: Any) -> tuple[int, int, int]:
+    return storage_id(_value(node)), *span(_value(node))
 
 
 def _computes_as_out(node: fx.Node, op: OpOverload) -> bool:
