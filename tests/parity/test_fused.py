@@ -353,7 +353,9 @@ def test_five_foreach_steps_are_bitwise_eager(name, dtype):
     with counters.expect(captures=CAPTURES.get(name.split(",")[0], 1)):
         graph = assert_parity(make, batches(Mlp, 7))
 
-    assert all(calls(program, "_foreach_") for program in programs(graph))
+    # In float32 equal parameters are rows. For Adafactor all of these are kinds of their own.
+    lists = dtype is torch.bfloat16 or name.startswith("Adafactor")
+    assert all(bool(calls(program, "_foreach_")) is lists for program in programs(graph))
 
 
 def test_an_output_never_shares_the_memory_of_a_state():

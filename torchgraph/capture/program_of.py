@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .._torch import storage_id
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Aliases, Guards, Modules, Names, ValueGuard
@@ -174,9 +175,11 @@ def _check_memory(program: Program, leaves: Sequence[Leaf]) -> None:
     for relation in sorted(relations({fqn: leaf.value for fqn, leaf in tensors.items()})):
         names = [name for name in tensors if name in dict(relation)]
         hit = [name for name in names if name in written]
+        given = all(tensors[name].role is Role.INPUT for name in names)
+        if given and len({storage_id(tensors[name].value) for name in names}) > 1:
+            continue  # several tensors over one NumPy array: each call looks for those
         if hit:
             others = ", ".join(name for name in names if name != hit[0])
-            given = all(tensors[name].role is Role.INPUT for name in names)
             raise SharedMemory(
                 f"The step writes {hit[0]}, which shares memory with {others}.",
                 fix="pass it once, or clone() it before." if given else "",
