@@ -220,6 +220,12 @@ def spoken(step: int) -> tuple[torch.Tensor, ...]:
     return torch.randn(8, 2, 4), lengths, torch.randint(1, 5, (2, 3)), torch.tensor([3, 2])
 
 
+def concatenated(step: int) -> tuple[torch.Tensor, ...]:
+    """The labels of all sequences in one row, as wav2vec2 and Hubert have them."""
+    x, lengths, _, counts = spoken(step % 5)
+    return x, lengths, torch.randint(1, 5, (5,)), counts
+
+
 class Packed(nn.Module):
     """Sequences packed by lengths that lie in a tensor, unsorted; the last state of each."""
 
@@ -361,6 +367,7 @@ IDIOMS = [
     Idiom("encoder_fast_path", fast_encoder, each(padded, 4), evaluated, None),
     Idiom("attention_weights", Weighted, normal((4, 2, 8), (5, 2, 8)), itself),
     Idiom("ctc_with_tensor_lengths", Ctc, each(spoken, 5), itself),
+    Idiom("ctc_with_labels_in_a_row", Ctc, each(concatenated, 5), itself),
     Idiom("packed_lstm", lambda: Packed(nn.LSTM, bidirectional=True), each(ragged, 5), entropy),
     Idiom("packed_gru", lambda: Packed(nn.GRU, num_layers=2), each(ragged, 5), entropy),
     Idiom("lstm_cell_loop", CellLoop, each(forced, 5), error),

@@ -6,6 +6,7 @@ its thread alone.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class Border:
                 (torch.Tensor, "new_tensor", self._data),
                 (torch, "max_pool1d", self._max_pool1d),
                 (torch, "_foreach_lerp_", self._weight),
-                (torch, "ctc_loss", self._lengths),
+                (torch, "ctc_loss", self._ctc_lengths),
                 (torch, "tensor_split", self._lengths),
                 (torch.Tensor, "tensor_split", self._lengths),
                 *((VF, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
@@ -222,6 +223,12 @@ class Border:
             return theirs(*args, **kwargs)
         finally:
             self._recorder.lists_numbers = False
+
+    def _ctc_lengths(
+        self, theirs: Any, log_probs: Any, targets: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Of the labels it reads none, however they are laid out."""
+        return self._lengths(functools.partial(theirs, log_probs, targets), *args, **kwargs)
 
     def _known(self, tensor: torch.Tensor) -> bool:
         memory = self._recorder.memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -296,8 +296,9 @@ class Ledger:
         self._names.clear()
         self._cells.clear()
         owner = held = None
+        held_here = Counter(map(id, self._containers.values()))
         for box in boxes.values():
-            found += self._of_owner(box)
+            found += self._of_owner(box, held_here)
         self._containers.clear()
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
@@ -319,12 +320,10 @@ class Ledger:
                 name = replace(one.name, found=Same(value), deep=False, aspect=Aspect.IDENTITY)
                 yield one._replace(name=name, container=None)
 
-    def _of_owner(self, box: tuple[Any, list[Any]]) -> Iterator[Touched]:
+    def _of_owner(self, box: tuple[Any, list[Any]], held: Counter[int]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
-        if is_container(box[0]):
-            ours = 2 + sum(held is box[0] for held in self._containers.values())
-            if sys.getrefcount(box[0]) <= ours:
-                return
+        if is_container(box[0]) and sys.getrefcount(box[0]) <= 2 + held[id(box[0])]:
+            return
         for key, name in box[1]:
             yield self._touch(key, name, box[0])
 
