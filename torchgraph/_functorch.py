@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +16,5 @@ def knapsack(sizes: Sequence[float], values: Sequence[float], room: float) -> li
     return list(chosen)
 
 
-def is_wrapped(tensor: torch.Tensor) -> bool:
-    """True in a transform of torch.func for what it follows: a tensor without own memory."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+"""True in a transform of torch.func for what it follows: a tensor without own memory."""

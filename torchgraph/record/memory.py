@@ -21,7 +21,7 @@ from ..guards import Alias
 from ..program import Role
 from .tape import Layout, Tape
 
-_Key = tuple[Any, ...]
+Place = tuple[Any, ...]
 
 
 class Memory:
@@ -31,7 +31,7 @@ class Memory:
         self._tape = tape
         self._storages: dict[int, tuple[int, StorageWeakRef]] = {}
         self._numbers = itertools.count()
-        self._values: dict[_Key, int] = {}
+        self._values: dict[Place, int] = {}
         self._first: dict[int, int] = {}
         """Storage -> the first value known in it."""
         self._strange: dict[int, tuple[torch.Tensor, int]] = {}
@@ -99,17 +99,22 @@ class Memory:
 
     def find(self, tensor: torch.Tensor) -> int | None:
         """The value that lies where ``tensor`` lies; None when nothing does."""
-        if not has_strides(tensor):
-            known = self._strange.get(id(tensor))
-            return None if known is None else known[1]
-        return self._values.get(_key(tensor))
+        return self.at(tensor, place_of(tensor))
+
+    def at(self, tensor: torch.Tensor, place: Place | None) -> int | None:
+        """As `find`, of a tensor whose `place_of` is known."""
+        if place is not None:
+            return self._values.get(place)
+        known = self._strange.get(id(tensor))
+        return None if known is None else known[1]
 
     def put(self, tensor: torch.Tensor, index: int) -> None:
         """From now on, ``index`` is what lies where ``tensor`` lies."""
-        if not has_strides(tensor):
+        place = place_of(tensor)
+        if place is None:
             self._strange[id(tensor)] = (tensor, index)
             return
-        self._values[_key(tensor)] = index
+        self._values[place] = index
         self._first.setdefault(self._number(tensor), index)
 
     def new(self, tensor: torch.Tensor) -> int:
@@ -120,16 +125,13 @@ class Memory:
 
     def result(self, tensor: torch.Tensor) -> int:
         """The value that an op has returned: what lay there, or a new one."""
-        if not has_strides(tensor):
-            known = self.find(tensor)
-            return self.new(tensor) if known is None else known
-        key = _key(tensor)
-        index = self._values.get(key)
-        if index is None:
-            layout = self.layout(tensor)
-            index = self._values[key] = self._tape.add(layout)
+        place = place_of(tensor)
+        index = self.at(tensor, place)
+        if index is None and place is not None:
+            layout = self._strided(tensor)
+            index = self._values[place] = self._tape.add(layout)
             self._first.setdefault(layout.storage, index)
-        return index
+        return self.new(tensor) if index is None else index
 
     def in_storage(self, tensor: torch.Tensor) -> int | None:
         """The first value in the storage of ``tensor``; None where the storage is new."""
@@ -173,10 +175,9 @@ class Memory:
             known = self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
         return known[0]
 
-    def read(self, tensor: torch.Tensor, *, foreign: bool) -> None:
-        """An op reads ``tensor``. ``foreign``: its memory was there before the step."""
-        if foreign:
-            self._read[id(tensor)] = weakref.ref(tensor)
+    def read(self, tensor: torch.Tensor) -> None:
+        """An op reads ``tensor``, whose memory was there before the step."""
+        self._read[id(tensor)] = weakref.ref(tensor)
 
     def aliases(self, leaves: Iterable[Leaf]) -> Iterator[Alias]:
         """What was read in the memory of a state and is still there, but for the states."""
@@ -206,6 +207,9 @@ class Memory:
             number = -1 - len(self._strange)
             shape = () if tensor.is_nested else tuple(tensor.shape)
             return Layout(number, 0, 0, shape, (), tensor.dtype, tensor.device)
+        return self._strided(tensor)
+
+    def _strided(self, tensor: torch.Tensor) -> Layout:
         number = self._number(tensor)
         return Layout(
             number,
@@ -220,7 +224,10 @@ class Memory:
         )
 
 
-def _key(tensor: torch.Tensor) -> _Key:
+def place_of(tensor: torch.Tensor) -> Place | None:
+    """Where a tensor lies, and as what; None for one without strides."""
+    if not has_strides(tensor):
+        return None
     return (
         tensor.untyped_storage()._cdata,
         tensor.storage_offset(),

@@ -18,7 +18,7 @@ from . import number, operands, refusals
 from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .generators import own_generators, without_default
-from .memory import Memory
+from .memory import Memory, place_of
 from .rewritten import in_its_own_ops, in_parts, rewritten
 from .tape import Entry, Ref, Tape
 from .trail import Trail
@@ -252,9 +252,10 @@ class Recorder:
 
     def index(self, tensor: torch.Tensor) -> int:
         """The value of a tensor; one that nobody knew is told to ``found``."""
-        self.memory.read(tensor, foreign=self.undo.is_foreign(tensor))
-        known = self.memory.find(tensor)
-        if known is not None:
+        place = place_of(tensor)
+        if place is not None and self.undo.holds(place[0]):
+            self.memory.read(tensor)
+        if (known := self.memory.at(tensor, place)) is not None:
             return known
         if tensor.is_nested:
             self.refuse(refusals.nested(self._trail.here()))

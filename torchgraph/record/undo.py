@@ -31,9 +31,9 @@ class Undo:
             storage = tensor.untyped_storage()
             self._before.setdefault(storage._cdata, (storage, None))
 
-    def is_foreign(self, tensor: torch.Tensor) -> bool:
-        """True for memory that was there before the step."""
-        return has_strides(tensor) and tensor.untyped_storage()._cdata in self._before
+    def holds(self, address: int) -> bool:
+        """True for a storage that was there before the step."""
+        return address in self._before
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor``, which is about to be written, if it is not the step's."""
