@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .._torch import storage_id
 from ..aliasing import has_strides, is_opaque, span
 from .tensors import has_place
 
@@ -24,10 +25,21 @@ class Sharing:
     def __init__(self, states: Mapping[str, torch.Tensor]) -> None:
         self._states = states
         self.relations = relations(states)
+        self._places = self._now()
 
     def hold(self) -> bool:
         """True when those share memory that did, as they did, and no others."""
-        return relations(self._states) == self.relations
+        now = self._now()
+        if now != self._places:
+            if relations(self._states) != self.relations:
+                return False
+            self._places = now
+        return True
+
+    def _now(self) -> list[tuple[int, int]]:
+        """Where each begins: while none moves, none comes to share another's memory."""
+        states = filter(_has_memory, self._states.values())
+        return [(storage_id(tensor), int(tensor.storage_offset())) for tensor in states]
 
     def changed(self) -> str:
         """Which of them do now that did not, or do no longer, in words."""
@@ -60,10 +72,15 @@ def relations(tensors: Mapping[str, torch.Tensor]) -> frozenset[Relation]:
     return frozenset(tuple(one) for one in found if len(one) > 1)
 
 
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """True where storage and strides say where a tensor lies."""
+    return not is_opaque(tensor) and has_strides(tensor)
+
+
 def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, int, str]]:
     """Where each begins and ends; nothing of what has no memory."""
     for name, tensor in tensors.items():
-        if is_opaque(tensor) or not has_strides(tensor):
+        if not _has_memory(tensor):
             continue
         start = tensor.untyped_storage().data_ptr()
         first, end = span(tensor)

@@ -14,16 +14,20 @@ void Storages::add(PyObject* function, PyObject* tensors) {
 
 Storages::Place Storages::look(PyObject* tensor) const {
   const auto* impl = read<const char*>(tensor, layout_.impl);
-  const auto* storage = read<const char*>(impl, layout_.storage);
-  return {storage ? read<const char*>(storage, layout_.start) : nullptr,
-          read<Py_ssize_t>(impl, layout_.offset)};
+  return {read<const char*>(impl, layout_.storage), read<Py_ssize_t>(impl, layout_.offset)};
 }
 
+// Two addresses lead to a place: the far object is fetched, and what the nearer one points to.
 void Storages::fetch(size_t i) const {
-  if (i >= tensors_.size()) return;
-  const auto* impl = read<const char*>(tensors_[i].object, layout_.impl);
-  const auto* storage = read<const char*>(impl, layout_.storage);
-  if (storage) __builtin_prefetch(storage + layout_.start);
+  const size_t far = i + kAhead;
+  if (far < tensors_.size()) {
+    __builtin_prefetch(reinterpret_cast<const char*>(tensors_[far].object) + layout_.impl);
+  }
+  if (i < tensors_.size()) {
+    const auto* impl = read<const char*>(tensors_[i].object, layout_.impl);
+    __builtin_prefetch(impl + layout_.storage);
+    __builtin_prefetch(impl + layout_.offset);
+  }
 }
 
 int Storages::hold() {

@@ -21,10 +21,10 @@ class Storages {
 
  private:
   struct Place {
-    const char* start;
+    const char* storage;
     Py_ssize_t offset;
     bool operator!=(const Place& other) const {
-      return start != other.start || offset != other.offset;
+      return storage != other.storage || offset != other.offset;
     }
   };
   struct Lying {
