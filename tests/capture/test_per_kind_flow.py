@@ -40,6 +40,17 @@ def _clamped(optimizer: optim.Optimizer, args: Any, kwargs: Any) -> None:
             parameter.clamp_(-0.2, 0.2)
 
 
+def both_step(graph: Any, nets: list[nn.Sequential], optimizer: optim.Optimizer) -> None:
+    """One step of the graph, which trains the first net, and eager's of the second: the same."""
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    graph(x, y)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(nets[1](x), y).backward()
+    optimizer.step()
+    for left, right in zip(*(net.parameters() for net in nets), strict=True):
+        assert torch.equal(left, right)
+
+
 @pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")  # a batch in freed memory
 @pytest.mark.parametrize("hooked", [False, True])
 def test_parameters_that_are_tied_later(hooked: bool) -> None:
@@ -56,13 +67,7 @@ def test_parameters_that_are_tied_later(hooked: bool) -> None:
         if number == 5:
             for net in nets:
                 net[1].weight.data = net[0].weight.data
-        x, y = torch.randn(3, 4), torch.randn(3, 4)
-        graph(x, y)
-        optimizers[1].zero_grad()
-        nn.functional.mse_loss(nets[1](x), y).backward()
-        optimizers[1].step()
-        for left, right in zip(*(net.parameters() for net in nets), strict=True):
-            assert torch.equal(left, right), number
+        both_step(graph, nets, optimizers[1])
 
 
 class Named(optim.Optimizer):
@@ -213,9 +218,8 @@ class Rounding(optim.Optimizer):
         super().__init__(parameters, {"lr": 0.1})
         self._more = torch.tensor(1 if dtype is torch.uint8 else 0.1, dtype=torch.float64)
         for parameter in self.param_groups[0]["params"]:
-            self.state[parameter]["step"] = torch.tensor(250 if dtype is torch.uint8 else 0).to(
-                dtype
-            )
+            first = 250 if dtype is torch.uint8 else 0
+            self.state[parameter]["step"] = torch.tensor(first, dtype=dtype)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -260,10 +264,4 @@ def test_lists_of_which_an_item_reads_what_another_has_written() -> None:
             for optimizer in optimizers:
                 for weight in optimizer.weights:
                     weight.fill_(0.5)
-        x, y = torch.randn(3, 4), torch.randn(3, 4)
-        graph(x, y)
-        optimizers[1].zero_grad()
-        nn.functional.mse_loss(nets[1](x), y).backward()
-        optimizers[1].step()
-        for left, right in zip(*(net.parameters() for net in nets), strict=True):
-            assert torch.equal(left, right), number
+        both_step(graph, nets, optimizers[1])
