@@ -119,6 +119,15 @@ def an_optimizer_that_unpacks_its_betas():
     return trains(model, optimizer=optimizer, before={5: change}, calls=pairs(12))
 
 
+@case
+def what_a_metaclass_answers_for_its_class():
+    held = {"factor": 2.0}
+    kind = type("Kind", (type,), {"factor": property(lambda cls: held["factor"])})
+    settings: Any = kind("Settings", (), {"factor": torch.tensor(5.0)})
+    three = functools.partial(held.update, factor=3.0)
+    return moves(lambda x: x * settings.factor, held, before5=three)
+
+
 @pytest.mark.parametrize("case", case)
 def test_moved_owners(case):
     case.check()

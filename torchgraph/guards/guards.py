@@ -216,7 +216,8 @@ class Guards:
             checks.layout(_grad.__objclass__, found)
         self._modules.compile(checks)
         self.outside.compile(checks)
-        self.sharing.compile(checks)
+        compared = (*self._modules.tensors, *self.outside.tensors)
+        self.sharing.compile(checks, filter(has_layout, compared))
         for guard in self.optimizers:
             guard.compile(checks)
         self._attributes.compile(checks)

@@ -228,6 +228,8 @@ def _is_steady(value: Any, key: str, by: By, found: Any) -> bool:
     cls: Any = type(value)
     if cls.__getattribute__ is not type.__getattribute__ or found is ABSENT:
         return False
-    if isinstance(found, (property, classmethod)) or hasattr(cls, key):
+    if isinstance(found, (property, classmethod)):
+        return False
+    if hasattr(type(getattr(cls, key, None)), "__set__"):  # then the metaclass answers
         return False
     return getattr(value, key) is getattr(value, key) is getattr(found, "__func__", found)

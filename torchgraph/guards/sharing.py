@@ -50,12 +50,13 @@ class Sharing:
                 return f"{one} and {other} share memory {word}"
         return ""
 
-    def compile(self, checks: Any) -> None:
-        """Add this to the compiled checks."""
-        plain = tuple(filter(has_place, self._states.values()))
-        if plain:
-            checks.storages(self.hold, plain)
-        if len(plain) < len(self._states):
+    def compile(self, checks: Any, compared: Iterable[torch.Tensor]) -> None:
+        """Add this to the compiled checks, which have ``compared`` of tensors where each lies."""
+        known = set(map(id, compared))
+        others = [tensor for tensor in self._states.values() if id(tensor) not in known]
+        plain = tuple(filter(has_place, others))
+        checks.storages(self.hold, plain)
+        if len(plain) < len(others):
             checks.call(self.hold, ())
 
 

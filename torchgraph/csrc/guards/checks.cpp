@@ -177,8 +177,9 @@ int holds(Data& data) {
     found = all_hold(data.hooks, [&](Hooks& hooks) { return hooks_hold(data, hooks); });
   }
   if (found == 1) found = data.tensors.hold();
-  if (found == 1) found = data.storages.hold();
+  if (found == 1) found = data.storages.hold(data.tensors.moved());
   if (found != 1) return found;
+  data.tensors.settled();
   return all_hold(data.calls, [](const Call& call) {
     return is_true(PyObject_Call(call.function, call.args, nullptr));
   });

@@ -105,7 +105,8 @@ PyMethodDef methods[] = {
      "tensors(function, tensors): function(*tensors) is True; asked again only when their memory is "
      "not what it was."},
     {"storages", method<add_storages>, METH_VARARGS,
-     "storages(function, tensors): function() is True; asked only when one of them lies elsewhere."},
+     "storages(function, tensors): function() is True; asked only when one of them, or of those of "
+     "tensors(), lies elsewhere."},
     {"leaves", method<add_leaves>, METH_VARARGS,
      "leaves(tensors): whose gradients no_gradients() looks for in memory."},
     {"gradients", method<add_gradients>, METH_VARARGS,

@@ -30,14 +30,13 @@ void Storages::fetch(size_t i) const {
   }
 }
 
-int Storages::hold() {
-  bool moved = false;
+int Storages::hold(bool moved) {
   for (size_t i = 0; i < kAhead; ++i) fetch(i);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     fetch(i + kAhead);
     moved = moved || look(tensors_[i].object) != tensors_[i].place;
   }
-  if (!moved) return 1;
+  if (!moved || !function_) return 1;
   PyObject* answer = PyObject_CallObject(function_, nullptr);
   if (!answer) return -1;
   Py_DECREF(answer);

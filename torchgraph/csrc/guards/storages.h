@@ -17,7 +17,8 @@ class Storages {
   void add(PyObject* function, PyObject* tensors);
 
   // As of `Tensors`, whose hold() comes first: what it found good is what is read here.
-  int hold();
+  // `moved`: others, of which the function answers as well, lie elsewhere.
+  int hold(bool moved);
 
  private:
   struct Place {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "memory.h"
 
@@ -46,15 +47,19 @@ void Tensors::add(PyObject* function, PyObject* arguments) {
     look(tensor);
     tensors_.push_back(tensor);
   }
+  moved_ = false;
   batches_.push_back({function, arguments, first, count});
 }
 
 void Tensors::look(Tensor& tensor) {
   const auto& [begin, end] = layout_.metadata;
+  const auto [storage, metadata] = std::pair(tensor.storage, tensor.metadata);
   tensor.type = Py_TYPE(tensor.object);
   tensor.impl = read<const char*>(tensor.object, layout_.impl);
   tensor.autograd = read<const char*>(tensor.impl, layout_.autograd);
+  tensor.storage = read<const char*>(tensor.impl, layout_.storage);
   tensor.metadata = metadata_.number(tensor.impl + begin, end - begin);
+  moved_ = moved_ || tensor.storage != storage || tensor.metadata != metadata;
   if (tensor.autograd) {
     const auto& [from, to] = layout_.history;
     tensor.history = history_.number(tensor.autograd + from, to - from);
@@ -67,6 +72,7 @@ bool Tensors::same(const Tensor& tensor) const {
   return Py_TYPE(tensor.object) == tensor.type &&
          read<const char*>(tensor.object, layout_.impl) == tensor.impl &&
          read<const char*>(tensor.impl, layout_.autograd) == tensor.autograd &&
+         read<const char*>(tensor.impl, layout_.storage) == tensor.storage &&
          metadata_.same(tensor.metadata, tensor.impl + layout_.metadata.begin) &&
          (!tensor.autograd ||
           (read<const void*>(tensor.autograd, 0) == layout_.no_view &&
@@ -76,7 +82,7 @@ bool Tensors::same(const Tensor& tensor) const {
 void Tensors::fetch(const Tensor& tensor) const {
   const auto* object = reinterpret_cast<const char*>(tensor.object);
   torchgraph::fetch(object, object + layout_.impl + sizeof(void*));
-  torchgraph::fetch(tensor.impl + layout_.autograd, tensor.impl + layout_.metadata.end);
+  torchgraph::fetch(tensor.impl + layout_.storage, tensor.impl + layout_.metadata.end);
   if (tensor.autograd) {
     torchgraph::fetch(tensor.autograd, tensor.autograd + layout_.history.end);
   }

@@ -38,6 +38,7 @@ struct Tensor {
   PyTypeObject* type;
   const char* impl;
   const char* autograd;
+  const char* storage;
   uint32_t metadata, history;  // the patterns that its bytes have
 };
 
@@ -71,6 +72,10 @@ class Tensors {
   // are not. -1: an exception is set.
   int hold();
 
+  // True when one of them has been found good elsewhere in memory, until that is settled.
+  bool moved() const { return moved_; }
+  void settled() { moved_ = false; }
+
  private:
   void fetch(const Tensor& tensor) const;
   bool same(const Tensor& tensor) const;
@@ -80,6 +85,7 @@ class Tensors {
   std::vector<Tensor> tensors_;
   std::vector<Batch> batches_;
   Patterns metadata_, history_;
+  bool moved_ = false;
 };
 
 bool has_gradient(const Layout& layout, PyObject* tensor);
