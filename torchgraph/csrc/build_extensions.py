@@ -95,7 +95,8 @@ def commands(name: str) -> tuple[list[str], list[str]]:
     python = sysconfig.get_path("include")
     if name == "_guards":
         link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
-        return [_cxx(), "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", *WARNINGS, LIMITED_API, f"-I{python}"], link
+        flags = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", LIMITED_API]
+        return [_cxx(), *flags, *WARNINGS, f"-I{python}"], link
     root = torch_root()
     if root is None:
         raise RuntimeError("The compiled ops need torch's headers; install torch first.")

@@ -6,7 +6,7 @@ all before it writes one. Two that a user ties later, ``b.data = a.data``, are a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
