@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,9 @@ from .errors import (
 from .inspect import peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
+from .lines import user_frames
 from .ops.expect import ValueMoved
+from .optim.rules import added_at
 from .optim.sparse import check_sparse
 from .replay.replay import Replay
 from .running import Running, building
@@ -102,6 +105,8 @@ class Graph(Running):
         if lr_sch is not None:
             self._schedulers.add(optim, lr_sch)
         self._optimizers.append(optim)
+        for line in user_frames(frame=sys._getframe(1)):
+            added_at[optim] = line
         is_sparse = is_sparse or self.config.options.sparse_update
         self.config._set(training=True, sparse_update=is_sparse)
 

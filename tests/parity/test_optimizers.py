@@ -104,8 +104,9 @@ def test_every_optimizer_of_torch_is_here():
 def test_an_optimizer_that_cannot_be_static_refuses_with_a_reason(make):
     model = Mlp()
     step = tg.train_step(model, nn.CrossEntropyLoss(), make(model.parameters()))
-    with pytest.raises(UnsupportedOptimizer, match=rf"{make.__name__} cannot .*: \w+"):
+    with pytest.raises(UnsupportedOptimizer, match=rf"{make.__name__} cannot .*: \w+") as refused:
         step(*batches(Mlp, 1)[0])
+    assert "tg.train_step(" in refused.value.where.text
 
 
 def test_a_differentiable_optimizer_refuses():

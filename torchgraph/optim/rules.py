@@ -5,11 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
 
 from ..errors import UnsupportedOptimizer
+from ..lines import SourceLine
+
+added_at: WeakKeyDictionary[Optimizer, SourceLine] = WeakKeyDictionary()
+"""The user's line that gave an optimizer to a Graph."""
 
 _REFUSED: dict[type[Optimizer], str] = {
     torch.optim.LBFGS: (
@@ -28,31 +33,38 @@ _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adag
 _SLOT_MAKERS = ("step", "_init_group", "_first_slots", "_update")
 
 
-def refusal(optimizer: Optimizer, *, given: bool = False) -> UnsupportedOptimizer | None:
+def refusal(
+    optimizer: Optimizer, *, given: bool = False, where: SourceLine | None = None
+) -> UnsupportedOptimizer | None:
     """Why no static program can hold its step; None when nothing is known against it.
 
-    ``given``: the user's code calls the step, with a closure if it takes one. How often that is
-    evaluated is seen in the recording.
+    ``given``: the user's code calls the step, ``where``, with a closure if it takes one. How often
+    that is evaluated is seen in the recording.
     """
     name = type(optimizer).__name__
+    where = where or added_at.get(optimizer)
     for refused, reason in _REFUSED.items():
         if isinstance(optimizer, refused):
-            return UnsupportedOptimizer(f"{name} cannot be part of a program: {reason}")
+            what = f"{name} cannot be part of a program: {reason}"
+            return UnsupportedOptimizer(what, where=where)
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return UnsupportedOptimizer(
             f"{name}(differentiable=True) cannot be part of a program: autograd does not run "
             "through a step.",
+            where=where,
             fix="leave differentiable out.",
         )
     scaled = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
     if any(g.get("fused") for g in optimizer.param_groups) and set(scaled) != {None}:
         return UnsupportedOptimizer(
             f"{name}(fused=True) with a grad_scale or a found_inf cannot be part of a program yet.",
+            where=where,
             fix="leave fused=True out.",
         )
     if not given and needs_closure(optimizer):
         return UnsupportedOptimizer(
-            f"{name}.step() needs a closure, which a program cannot call as often as it asks."
+            f"{name}.step() needs a closure, which a program cannot call as often as it asks.",
+            where=where,
         )
     return None
 

@@ -8,7 +8,7 @@ import torch
 
 from ..capture.step import Step
 from ..errors import UnsupportedOptimizer
-from ..optim.rules import needs_closure, refusal
+from ..optim.rules import added_at, needs_closure, refusal
 from .recorder import Recorder
 
 
@@ -70,6 +70,7 @@ def refused_early(step: Step, recorder: Recorder, strict: bool) -> bool:
             raise UnsupportedOptimizer(
                 f"{name} evaluates the whole step as often as it asks for: not beside another "
                 "optimizer, nor under a grad scaler, which torch refuses too.",
+                where=added_at.get(optimizer),
                 fix=f"give the Graph {name} alone.",
                 falls_back=False,
             )

@@ -122,7 +122,7 @@ class OwnSteps:
         name = type(optimizer).__name__
         if not any(optimizer is known for known in (*self._step.optimizers, *self.unknown)):
             self.unknown.append(optimizer)
-        refused = refusal(optimizer, given=True)
+        refused = refusal(optimizer, given=True, where=self._trail.line)
         if refused is not None:
             self._recorder.refuse(refused)
         if id(optimizer) in self._acted:
