@@ -264,7 +264,7 @@ def test_public_names():
         "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
         "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
-        "MixedPrecision", "Pass", "PruneDepend", "SparseEmbedding",
+        "MixedPrecision", "Pass", "PruneDepend", "ScatterEmbedding", "SparseEmbedding",
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from .config import environment_kept
+
 _CONFIG = "torch._inductor.config"
 Compiled = Callable[..., Sequence[torch.Tensor]]
 
@@ -36,7 +38,8 @@ def compile_into(
 
 def load(directory: Path, options: Mapping[str, Any]) -> Compiled:
     """The function that `compile_into` compiled, in this or in another process."""
-    with warnings.catch_warnings(), _cached_in(directory), _inductor().config.patch(dict(options)):
+    patched = _inductor().config.patch(dict(options))
+    with warnings.catch_warnings(), environment_kept(), _cached_in(directory), patched:
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's, about torch
         found = _inductor().CompiledArtifact.load(path=str(directory), format="unpacked")
     function: Compiled = getattr(found, "_compiled_fn", found)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -39,6 +40,17 @@ def cache_directory() -> Path:
     given = os.environ.get("TORCHGRAPH_CACHE_DIR")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(given) if given else Path(home, "torchgraph")
+
+
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    """What torch hands to its own libraries by a variable, no step may find there later."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
 
 
 def inductor_environment() -> dict[str, str]:

@@ -157,6 +157,24 @@ def test_states_that_change_places(move, cache):
     assert graph.report().confirmation.confirmed == 1
 
 
+class Asks(nn.Module):
+    """It reads the environment, as transformers' attention does."""
+
+    def forward(self, x):
+        return x * 2 if os.getenv("DOUBLED") else x
+
+
+def test_loading_compiled_code_moves_nothing_that_a_model_reads(cache, monkeypatch):
+    monkeypatch.delenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", raising=False)
+    model = nn.Sequential(nn.Linear(3, 2), Asks())
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    graph = tg.train_step(model, lambda x, _: x.square().mean(), optimizer)
+    graph.config.set_backend("inductor")
+    with counters.expect(captures=1, replays=4):
+        for _ in range(6):
+            graph(torch.randn(3, 3), None)
+
+
 def test_dropout_draws_what_eager_draws(cache):
     _, parameters, _ = trained("inductor")
     _, expected, _ = trained("aten")

@@ -25,6 +25,7 @@ from .mixed_precision import MixedPrecision as MixedPrecision
 from .model_update import FuseModelUpdate as FuseModelUpdate
 from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
+from .scatter_embedding import ScatterEmbedding as ScatterEmbedding
 from .sparse_embedding import SparseEmbedding as SparseEmbedding
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "MixedPrecision",
     "Pass",
     "PruneDepend",
+    "ScatterEmbedding",
     "SparseEmbedding",
     "inductor_pipeline",
     "pipeline",
@@ -81,7 +83,7 @@ def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tu
     if options.training and one_kernel:
         options = replace(options, fuse_model_update=True, multi_tensor_update=True)
     layout = (ChannelsLast(),) if on_cpu else ()
-    return (*pipeline(options), *layout)
+    return (*pipeline(options), ScatterEmbedding(), *layout)
 
 
 def _precision(options: Options) -> tuple[Pass, ...]:
