@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import fx
@@ -68,7 +68,7 @@ def _reason_against(node: fx.Node, rows: fx.Node, other: fx.Node) -> str:
 
 
 def _scatter(node: fx.Node, rows: fx.Node, other: fx.Node, edit: Rewriter) -> None:
-    grad, ids, _, padding, _ = rows.args
+    grad, ids, _, padding, _ = cast("tuple[fx.Node, fx.Node, int, int, bool]", rows.args)
     with edit.together():
         if padding >= 0:
             padded = edit.call(aten.eq.Scalar, (ids, padding), before=node, like=rows)
