@@ -72,6 +72,15 @@ def viewed(left: Any, right: Any, rows: Any, ids: Any) -> Sequence[Any]:
     return (aten.add.Tensor(other, looked_up(rows, ids)),)
 
 
+def twice(left: Any, right: Any, rows: Any, ids: Any) -> Sequence[Any]:
+    found = looked_up(rows, ids)
+    return (aten.add.Tensor(found, found),)
+
+
+def test_what_is_added_to_itself_is_no_match() -> None:
+    support.assert_unchanged(SCATTER, support.build(twice, *INPUTS))
+
+
 @pytest.mark.parametrize(
     ("step", "word"),
     [

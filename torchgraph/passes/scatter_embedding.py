@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import fx
@@ -41,17 +41,23 @@ class ScatterEmbedding(Pass):
         for node in list(program.nodes):
             if node.target is not aten.add.Tensor or provenance(node).phase is Phase.UPDATE:
                 continue
-            for rows, other in (node.args[:2], node.args[1::-1]):
-                if _is_call(rows) and rows.target is _LOOKED_UP and _is_call(other):
-                    reason = _reason_against(node, rows, other)
-                    if not reason:
-                        _scatter(node, rows, other, edit)
-                        break
-                    edit.refuse(node, reason)
+            found = _addends(node)
+            if found is None:
+                continue
+            reason = _reason_against(node, *found)
+            if reason:
+                edit.refuse(node, reason)
+            else:
+                _scatter(node, *found, edit)
 
 
-def _is_call(addend: Any) -> bool:
-    return isinstance(addend, fx.Node) and addend.op == "call_function"
+def _addends(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """The gradient of the rows, and the other one; None where that is not what is added."""
+    calls = [a for a in node.args[:2] if isinstance(a, fx.Node) and a.op == "call_function"]
+    for rows, other in (calls, calls[::-1]) if len(set(calls)) == 2 else ():
+        if rows.target is _LOOKED_UP:
+            return rows, other
+    return None
 
 
 def _reason_against(node: fx.Node, rows: fx.Node, other: fx.Node) -> str:
