@@ -20,6 +20,7 @@ from torchgraph.passes import (
     DeadCode,
     FoldConstants,
     Pass,
+    inductor_pipeline,
     pipeline,
     run,
 )
@@ -157,6 +158,13 @@ def test_inserted_after_a_disabled_pass() -> None:
 def test_unknown_names_are_errors(options: PassOptions) -> None:
     with pytest.raises(InvalidOption, match=r"'cce'.*dce"):
         run(small(), (DeadCode(),), options)
+
+
+@pytest.mark.parametrize("name", ["channels_last", "fuse_model_update", "scatter_embedding"])
+def test_a_pass_of_compiled_programs_can_be_switched_off(name: str) -> None:
+    options = Options(training=True, passes=PassOptions(disabled=frozenset({name})))
+    run(small(), (DeadCode(),), options.passes)
+    assert name in {one.name for one in inductor_pipeline(options, one_kernel=True, on_cpu=True)}
 
 
 def test_a_pass_of_compiled_programs_is_no_anchor_of_others() -> None:

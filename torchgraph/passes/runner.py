@@ -17,7 +17,11 @@ from ..rewriter import EditLimitReached, Rewriter
 from ..verify import Promises, Stage, verify, verify_promises
 from .base import Pass
 from .channels_last import ChannelsLast
+from .model_update import FuseModelUpdate
+from .scatter_embedding import ScatterEmbedding
 
+_OF_COMPILED = frozenset({ChannelsLast.name, FuseModelUpdate.name, ScatterEmbedding.name})
+"""Passes that compiled programs go through and others mostly do not; one option is for both."""
 
 def run(
     program: Program,
@@ -69,12 +73,11 @@ def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
             raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass.")
         inserted.setdefault(anchor, []).append(new)
     names = {one.name for one in (*passes, *itertools.chain(*inserted.values()))}
-    # Compiled programs alone go through it, and the same options are for both.
-    disabled = options.disabled - {ChannelsLast.name}
+    disabled = options.disabled - _OF_COMPILED
     for name in (*sorted(disabled), *filter(None, inserted)):
         if name not in names:
             raise InvalidOption(
-                f"No pass is called {name!r}. There are: {', '.join(sorted(names))}."
+                f"No pass is called {name!r}. There are: {', '.join(sorted(names | _OF_COMPILED))}."
             )
     waiting = [*inserted.pop("", ()), *passes]
     while waiting:
