@@ -62,6 +62,11 @@ def by_frequency(left: Any, right: Any, rows: Any, ids: Any) -> Sequence[Any]:
     return (aten.add.Tensor(aten.mm.default(left, right), looked_up(rows, ids, -1, True)),)
 
 
+def small(left: Any, right: Any, rows: Any, ids: Any) -> Sequence[Any]:
+    both = [aten.cat.default([one, one]) for one in (rows, ids)]
+    return (aten.add.Tensor(aten.mm.default(left, right), looked_up(*both)),)
+
+
 def read_twice(left: Any, right: Any, rows: Any, ids: Any) -> Sequence[Any]:
     other = aten.mm.default(left, right)
     return aten.add.Tensor(other, looked_up(rows, ids)), aten.neg.default(other)
@@ -86,6 +91,7 @@ def test_what_is_added_to_itself_is_no_match() -> None:
     [
         (scaled, "scales"),
         (by_frequency, "how often"),
+        (small, "as many rows"),
         (read_twice, "something else reads"),
         (viewed, "memory of something else"),
     ],

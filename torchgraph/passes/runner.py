@@ -23,6 +23,7 @@ from .scatter_embedding import ScatterEmbedding
 _OF_COMPILED = frozenset({ChannelsLast.name, FuseModelUpdate.name, ScatterEmbedding.name})
 """Passes that compiled programs go through and others mostly do not; one option is for both."""
 
+
 def run(
     program: Program,
     passes: Iterable[Pass],

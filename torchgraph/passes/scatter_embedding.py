@@ -70,6 +70,9 @@ def _reason_against(node: fx.Node, rows: fx.Node, other: fx.Node) -> str:
     value, table = other.meta["val"], rows.meta["val"]
     if value.shape != table.shape or value.dtype != table.dtype or value.dtype not in _DTYPES:
         return "the addends differ, or are in a narrow dtype"
+    _, ids = rows.all_input_nodes[:2]
+    if ids.meta["val"].numel() >= table.shape[0]:
+        return "as many rows are looked up as there are: the table is small"
     return "the other addend lies in memory of something else" if alias_sources(other) else ""
 
 
