@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ._functorch import is_wrapped
 from ._torch import HigherOrderOperator, OpOverload, known_values, storage_id
@@ -187,6 +189,23 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     elements = sum((size - 1) * stride for size, stride in pairs) + 1 if tensor.numel() else 0
     return first * tensor.itemsize, (first + int(elements)) * tensor.itemsize
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies, in memory that no other tensor gets while this is kept."""
+
+    storage: StorageWeakRef
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Place:
+        """Where ``tensor`` lies."""
+        return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True when ``tensor`` lies there."""
+        return (storage_id(tensor), tensor.storage_offset()) == (self.storage.cdata, self.offset)
 
 
 def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

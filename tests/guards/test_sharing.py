@@ -11,6 +11,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from torchgraph._torch import storage_id
 from torchgraph.guards.sharing import Sharing
 from torchgraph.testing import counters
 
@@ -40,7 +41,15 @@ def over_numpy(model: nn.Module) -> None:
     model[3].bias.data = torch.from_numpy(held[2:])
 
 
-TIES = [buffers, parameters, part, over_numpy]
+def at_the_address_of_before(model: nn.Module) -> None:
+    """Another storage object over the first one's memory, where the second one's was."""
+    held, was = model[1].bias.detach().numpy(), storage_id(model[3].bias)
+    model[3].bias.data = torch.empty(0)
+    again = [torch.from_numpy(held) for _ in range(100)]
+    model[3].bias.data = next((one for one in again if storage_id(one) == was), again[0])
+
+
+TIES = [buffers, parameters, part, over_numpy, at_the_address_of_before]
 
 
 @pytest.mark.parametrize("tie", TIES)
@@ -101,6 +110,13 @@ def test_it_says_which() -> None:
     shifted = Sharing({"a": a, "b": b, "c": c})
     b.data = held[2:5]
     assert not shifted.hold()
+
+
+def test_a_storage_that_is_gone_has_no_successor_at_its_address() -> None:
+    model = net()
+    found = Sharing(dict(model.named_parameters()))
+    at_the_address_of_before(model)
+    assert not found.hold()
 
 
 def test_nothing_is_there_to_share() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from .._torch import storage_id
-from ..aliasing import has_strides, is_opaque, span
+from ..aliasing import Place, has_strides, is_opaque, span
 from .tensors import has_place
 
 Relation = tuple[tuple[str, int], ...]
@@ -25,21 +24,21 @@ class Sharing:
     def __init__(self, states: Mapping[str, torch.Tensor]) -> None:
         self._states = states
         self.relations = relations(states)
-        self._places = self._now()
+        self._places = list(map(Place.of, self._laid_out()))
+        """While none moves, none comes to share another's memory."""
 
     def hold(self) -> bool:
         """True when those share memory that did, as they did, and no others."""
-        now = self._now()
-        if now != self._places:
-            if relations(self._states) != self.relations:
-                return False
-            self._places = now
+        states = self._laid_out()
+        if len(states) == len(self._places) and all(map(Place.holds, self._places, states)):
+            return True
+        if relations(self._states) != self.relations:
+            return False
+        self._places = list(map(Place.of, states))
         return True
 
-    def _now(self) -> list[tuple[int, int]]:
-        """Where each begins: while none moves, none comes to share another's memory."""
-        states = filter(_has_memory, self._states.values())
-        return [(storage_id(tensor), int(tensor.storage_offset())) for tensor in states]
+    def _laid_out(self) -> list[torch.Tensor]:
+        return list(filter(_has_memory, self._states.values()))
 
     def changed(self) -> str:
         """Which of them do now that did not, or do no longer, in words."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._torch import storage_id
+from ..aliasing import Place
 from ..capture.inputs import Call
 from ..inspect.bits import fingerprint
 from ..program import Role
@@ -18,23 +18,6 @@ from .outcome import Outcome
 
 _WINDOWS, _WINDOW = 3, 1024
 """How many parts of a large tensor are looked at in each call, and their bytes."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor lies, in memory that no other tensor gets while this is kept."""
-
-    storage: StorageWeakRef
-    offset: int
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Place:
-        """Where ``tensor`` lies."""
-        return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
-
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """True when ``tensor`` lies there."""
-        return (storage_id(tensor), tensor.storage_offset()) == (self.storage.cdata, self.offset)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@
 
 namespace torchgraph {
 
-// Tensors for which Python answers when one of them lies elsewhere: `function()` is True. All
-// objects are borrowed.
+// Tensors for which Python answers when one of them lies elsewhere: `function()` is True. It keeps
+// their storages, so that no other comes to lie at the address of one. All objects are borrowed.
 class Storages {
  public:
   explicit Storages(const Layout& layout = {}) : layout_(layout) {}
