@@ -44,13 +44,14 @@ def cache_directory() -> Path:
 
 @contextmanager
 def environment_kept() -> Iterator[None]:
-    """What torch hands to its own libraries by a variable, no step may find there later."""
-    before = dict(os.environ)
+    """What Inductor hands to its own libraries by a variable, no step may find there later."""
+    before = set(os.environ)
     try:
         yield
     finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
+        for name in set(os.environ) - before:
+            if name.startswith("_TORCHINDUCTOR_"):
+                del os.environ[name]
 
 
 def inductor_environment() -> dict[str, str]:

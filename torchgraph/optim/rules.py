@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..errors import UnsupportedOptimizer
 from ..lines import SourceLine
 
-added_at: WeakKeyDictionary[Optimizer, SourceLine] = WeakKeyDictionary()
+added_at: MutableMapping[Optimizer, SourceLine] = WeakIdKeyDictionary()
 """The user's line that gave an optimizer to a Graph."""
 
 _REFUSED: dict[type[Optimizer], str] = {

@@ -60,24 +60,32 @@ def _addends(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     return None
 
 
+def _lookup(rows: fx.Node) -> tuple[fx.Node, fx.Node, int, int, bool]:
+    """The gradients of rows, their ids, the size of the table, its padding, by frequency."""
+    return cast("tuple[fx.Node, fx.Node, int, int, bool]", rows.args)
+
+
 def _reason_against(node: fx.Node, rows: fx.Node, other: fx.Node) -> str:
     if node.kwargs.get("alpha", 1) != 1:
         return "the addition scales one of its addends"
-    if rows.args[4]:
+    _, ids, _, _, by_frequency = _lookup(rows)
+    if by_frequency:
         return "the gradients of rows are divided by how often each was looked up"
     if len(rows.users) > 1 or len(other.users) > 1:
         return "something else reads one of the addends"
     value, table = other.meta["val"], rows.meta["val"]
     if value.shape != table.shape or value.dtype != table.dtype or value.dtype not in _DTYPES:
         return "the addends differ, or are in a narrow dtype"
-    _, ids = rows.all_input_nodes[:2]
-    if ids.meta["val"].numel() >= table.shape[0]:
+    looked_up = ids.meta["val"].numel()
+    if type(looked_up) is not int or type(table.shape[0]) is not int:
+        return "a shape is symbolic"
+    if looked_up >= table.shape[0]:
         return "as many rows are looked up as there are: the table is small"
     return "the other addend lies in memory of something else" if alias_sources(other) else ""
 
 
 def _scatter(node: fx.Node, rows: fx.Node, other: fx.Node, edit: Rewriter) -> None:
-    grad, ids, _, padding, _ = cast("tuple[fx.Node, fx.Node, int, int, bool]", rows.args)
+    grad, ids, _, padding, _ = _lookup(rows)
     with edit.together():
         if padding >= 0:
             padded = edit.call(aten.eq.Scalar, (ids, padding), before=node, like=rows)
