@@ -58,7 +58,7 @@ def a_global_of_another_module():
     )
 
 
-@case(fault="a name that is computed is not looked at")
+@case
 def a_global_that_appears_later():
     other = module_of("def scaled(x):\n    return x * globals().get('factor', 1.0)\n")
     return Play(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._torch import pytree
+from .._torch import pytree, tensor_hooks
 from ..aliasing import has_strides
 from ..errors import UnsupportedInput
 from ..guards import Starts, starts_of_like
@@ -60,10 +60,13 @@ def unbound(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Call:
 
 
 class Inputs:
-    """Binds calls of one `build`: keyword order never matters, all else is part of the key."""
+    """Binds calls of one `build`: all is part of the key, but for the order of its parameters."""
 
     def __init__(self, build: Callable[..., Any]) -> None:
         self._signature = inspect.signature(build)
+        parameters = self._signature.parameters.values()
+        self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        """``**batch`` is a dict, whose order `build` may go by."""
         self._counts: set[int] = set()
         self._starts: Starts | None = None
         self._key: tuple[Any, ...] = ()
@@ -86,7 +89,9 @@ class Inputs:
                 return Call(list(args), self._key, args, kwargs, found)
         if kwargs or len(args) not in self._counts:
             bound = self._signature.bind(*args, **kwargs)
-            args, kwargs = bound.args, dict(sorted(bound.kwargs.items()))
+            args, kwargs = bound.args, bound.kwargs
+            if not self._takes_any:
+                kwargs = dict(sorted(kwargs.items()))
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
@@ -142,7 +147,7 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
         (name, repr(value)) if _is_plain(value) else name for name, value in _own_of(tensor)
     )
     known = (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad, lazy)
-    return (*known, own)
+    return (*known, own, tensor.is_inference(), tensor.requires_grad and tensor.grad is not None)
 
 
 _attributes: Callable[[torch.Tensor], dict[str, Any]] = vars(torch.Tensor)["__dict__"].__get__
@@ -162,9 +167,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _apart(tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    if not any(map(_attributes, tensors)):
+    hooked = any(tensor.requires_grad and any(tensor_hooks([tensor])) for tensor in tensors)
+    if not (hooked or any(map(_attributes, tensors))):
         return ""
     for path, tensor in zip(paths(args, kwargs), tensors, strict=True):
+        if any(tensor_hooks([tensor])):
+            return f"{path} has a hook, which no program calls"
         for name, value in _own_of(tensor):
             if not _is_plain(value):
                 return (

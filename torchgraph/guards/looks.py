@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import functools
 import random
@@ -27,12 +28,29 @@ _PLAIN = frozenset(
 UNCHANGING = _PLAIN | {slice, float, complex, frozenset, MethodType}
 MOST, DEEPEST, _BYTES = 1 << 17, 8, 1 << 24
 """Elements of a container, levels of containers and bytes of an array that are compared."""
+_OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _CACHED = type(functools.lru_cache(len))
 
 
 def is_container(value: Any) -> bool:
     """True for what holds values under keys or in an order, and runs no code to do so."""
-    return isinstance(value, (dict, list, tuple, set, frozenset, deque))
+    return isinstance(value, _CONTAINERS)
+
+
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
+
+
+def elements(container: Any) -> list[Any]:
+    """What is in it, the keys of a dict: no ``__len__`` or ``__iter__`` of the user's runs."""
+    kind = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    return list(kind.__iter__(container))
+
+
+def count(container: Any) -> int:
+    """How much is in it, as `elements`."""
+    kind = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    found: int = kind.__len__(container)
+    return found
 
 
 def is_buffer(value: Any) -> bool:
@@ -96,8 +114,9 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
     if kind is _CACHED:
         found = value.cache_info()
         return kind, Same(value), found.misses, found.currsize
-    if kind in (bytearray, array):
-        return kind, len(value), bytes(memoryview(value).cast("B")[:_BYTES])
+    if kind in (bytearray, array) or isinstance(value, _OF_C):
+        held = memoryview(value).cast("B")
+        return kind, held.nbytes, bytes(held[:_BYTES])
     if is_generator(value):
         return Drawn(kind, repr(_state(value)))
     if isinstance(value, torch.Tensor) or not (hasattr(kind, "tobytes") and hasattr(kind, "shape")):
@@ -133,16 +152,17 @@ def _with_own(value: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _contents(value: Any, deep: bool, level: int) -> Any:
     kind = type(value)
-    if len(value) > MOST:
-        return kind, len(value)
+    if count(value) > MOST:
+        return kind, count(value)
     if isinstance(value, dict):
         base: Any = OrderedDict if isinstance(value, OrderedDict) else dict  # each has its order
         items = [look(v, deep=deep, level=level + 1) for v in base.values(value)]
         return kind, tuple(map(look, base.keys(value))), tuple(items)
     unordered = isinstance(value, (set, frozenset))
-    if not unordered and set(map(type, value)) <= _PLAIN:  # the same, at once
-        return kind, tuple(zip(map(type, value), value, strict=True))
-    found = (look(item, deep=deep, level=level + 1) for item in value)
+    held = elements(value)
+    if not unordered and set(map(type, held)) <= _PLAIN:  # the same, at once
+        return kind, tuple(zip(map(type, held), held, strict=True))
+    found = (look(item, deep=deep, level=level + 1) for item in held)
     return kind, frozenset(found) if unordered else tuple(found)
 
 
@@ -155,6 +175,9 @@ def _array(value: Any) -> Any:
     """Of NumPy, an array or a number. What others own may change at any time."""
     if isinstance(value, memoryview):
         return Never()
+    if value.dtype.hasobject and value.size <= MOST:
+        items = value.reshape(-1).tolist()
+        return type(value), value.shape, tuple(look(item, level=DEEPEST - 2) for item in items)
     if value.nbytes > _BYTES or value.dtype.hasobject:
         return Same(value)
     return type(value), value.dtype.str, value.shape, value.tobytes()
@@ -176,13 +199,13 @@ def alike(value: Any, level: int = 0) -> Any:
         shape = None if value.is_nested else tuple(value.shape)
         layout = (shape, value.dtype, value.device, value.layout)
         return type(value), *layout, trained, look(own(value), deep=False)
-    if not is_container(value) or len(value) > MOST or level >= DEEPEST:
+    if not is_container(value) or count(value) > MOST or level >= DEEPEST:
         return look(value, level=level)
     if isinstance(value, dict):
         base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
         items = tuple(alike(item, level + 1) for item in base.values(value))
         return _with_own(value, (type(value), tuple(map(look, base.keys(value))), items))
-    found = (alike(item, level + 1) for item in value)
+    found = (alike(item, level + 1) for item in elements(value))
     unordered = isinstance(value, (set, frozenset))
     return _with_own(value, (type(value), frozenset(found) if unordered else tuple(found)))
 
@@ -213,7 +236,7 @@ LOOKS: dict[Aspect, Callable[[Any], Any]] = {
     Aspect.LAYOUT: laid_out,
     Aspect.IDENTITY: Same,
     Aspect.KIND: type,
-    Aspect.LENGTH: lambda value: len(value) if is_container(value) else None,
+    Aspect.LENGTH: lambda value: count(value) if is_container(value) else None,
 }
 
 

@@ -10,11 +10,12 @@ import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 from ..lines import SourceLine
 from .checks import ABSENT
-from .looks import DEEPEST, LOOKS, MOST, UNCHANGING, Aspect, Same, look, own, shown
+from .looks import DEEPEST, LOOKS, MOST, UNCHANGING, Aspect, Same, count, look, own, shown
 
 _Get = Callable[[Any, Any], Any]
 
@@ -56,7 +57,7 @@ def _item(container: Any, key: Any) -> Any:
         return dict.get(container, key() if type(key) is Same else key, ABSENT)
     if isinstance(container, (list, tuple, deque)) and type(key) in (int, bool):
         kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))
-        fits = -len(container) <= key < len(container)
+        fits = -count(container) <= key < count(container)
         return kind.__getitem__(container, key) if fits else ABSENT
     return ABSENT
 
@@ -228,8 +229,8 @@ def _is_steady(value: Any, key: str, by: By, found: Any) -> bool:
     cls: Any = type(value)
     if cls.__getattribute__ is not type.__getattribute__ or found is ABSENT:
         return False
-    if isinstance(found, (property, classmethod)):
-        return False
+    if hasattr(type(found), "__get__") and not isinstance(found, (FunctionType, staticmethod)):
+        return False  # it would run
     if hasattr(type(getattr(cls, key, None)), "__set__"):  # then the metaclass answers
         return False
     return getattr(value, key) is getattr(value, key) is getattr(found, "__func__", found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -107,6 +109,22 @@ class Constant(NamedTuple):
     value: Any
 
 
+class StackUse(NamedTuple):
+    """What becomes of one value."""
+
+    number: int
+    """From the top of the stack."""
+    use: Use
+    step: Step | None = None
+    """It is not the value that is used, but what lies there in it."""
+    key: int = 0
+    """From the top of the stack, the key of an item; 0: none."""
+
+
+StackUses = Mapping[int, tuple[StackUse, ...]]
+"""By the instruction that is about to run."""
+
+
 class Line(NamedTuple):
     """What one line reads."""
 
@@ -118,6 +136,10 @@ class Line(NamedTuple):
     """Those that begin at what a function returns."""
     inside: frozenset[int] = frozenset()
     """The instructions in it before which a variable of ``inner`` was stored."""
+    unnamed: StackUses = MappingProxyType({})
+    """What is done with values that no chain leads to."""
+    uses: StackUses = MappingProxyType({})
+    """What is done with any value."""
 
 
 Lines = dict[int, Line]

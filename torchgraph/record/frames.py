@@ -27,11 +27,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._listening import is_listening, listening_through
+from ..guards import ABSENT
 from ..structure import parts_of_partial
-from .chains import Line
+from .chains import Line, StackUse, StackUses
 from .generators import DrawingLine
+from .line_reads import lines_of
 from .resolve import is_library, is_library_file
-from .scan import lines_of
+from .stack import first_variable, stack_of
 
 _Hears = Callable[[Any, Any, Any], Any]
 _METHODS = (staticmethod, classmethod, MethodType)
@@ -52,8 +54,65 @@ class Listener(Protocol):
     def returned(self, frame: FrameType, line: Line, value: Any) -> None:
         """A function has returned that a line of ``frame`` calls."""
 
+    def is_cut(self, frame: FrameType, number: int) -> bool:
+        """True where code of the user's own gives what the line goes on with."""
+
+    def used(self, frame: FrameType, found: Any, at: StackUse, value: Any, key: Any) -> None:
+        """A value is about to be used that lies on the stack; ``found`` is what `before` gave."""
+
     def handed(self, frame: FrameType, values: list[Any]) -> None:
         """A line of ``frame`` calls a function of a library's that reads these objects."""
+
+
+class _Following:
+    """The trace function of one frame: tells of its lines, and of what they do on the stack."""
+
+    def __init__(
+        self,
+        code: CodeType,
+        listener: Listener,
+        drawing: DrawingLine,
+        returned: Callable[[FrameType, Any], None],
+    ) -> None:
+        self._listener, self._drawing, self._returned = listener, drawing, returned
+        self._lines, self._stack = lines_of(code), stack_of(code)
+        self._line: Line | None = None
+        self._number = 0
+        self._found: Any = None
+        """What the listener gave for the line."""
+        self._uses: StackUses = {}
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> _Following:
+        if event == "opcode":
+            self._instruction(frame)
+            return self
+        if self._line is not None:
+            self._listener.after(frame, self._line, self._found)
+            self._drawing.after(frame, self._number, self._line)
+        self._number = number = frame.f_lineno
+        self._line = line = self._lines.get(number) if event == "line" else None
+        if line is not None:
+            self._found = self._listener.before(frame, number, line)
+            if self._stack is not None:
+                cut = self._listener.is_cut(frame, number)
+                self._uses = line.uses if cut else line.unnamed
+            frame.f_trace_opcodes = bool(line.inner or self._uses)
+        if event == "return":
+            self._returned(frame, arg)
+        return self
+
+    def _instruction(self, frame: FrameType) -> None:
+        line, stack, offset = self._line, self._stack, frame.f_lasti
+        if line is not None and offset in line.inside:
+            self._listener.inside(frame, line)
+        uses = self._uses.get(offset)
+        if uses is None or stack is None:
+            return
+        for use in uses:
+            value = stack.value(frame, use.number)
+            key = stack.value(frame, use.key) if use.key else None
+            if value is not ABSENT:
+                self._listener.used(frame, self._found, use, value, key)
 
 
 class Frames:
@@ -68,6 +127,7 @@ class Frames:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Look at what the block runs, in this thread."""
+        first_variable()
         get: Any = sys.gettrace
         put: Any = sys.settrace
         ours: Any = self._trace
@@ -92,30 +152,7 @@ class Frames:
             self._handed(frame)
             return None
         self._meet(frame)
-        lines, listener = lines_of(frame.f_code), self._listener
-        last: Line | None = None
-        number = 0
-        found: Any = None
-
-        def local(frame: FrameType, event: str, arg: Any) -> Any:
-            nonlocal last, number, found
-            if event == "opcode":
-                if last is not None and frame.f_lasti in last.inside:
-                    listener.inside(frame, last)
-                return local
-            if last is not None:
-                listener.after(frame, last, found)
-                self.drawing.after(frame, number, last)
-            number = frame.f_lineno
-            last = lines.get(frame.f_lineno) if event == "line" else None
-            if last is not None:
-                found = listener.before(frame, number, last)
-                frame.f_trace_opcodes = bool(last.inner)
-            if event == "return":
-                self._returned(frame, arg)
-            return local
-
-        return local
+        return _Following(frame.f_code, self._listener, self.drawing, self._returned)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call" and is_listening() and _is_library(frame):

@@ -10,7 +10,7 @@ import torch
 
 from .._functorch import is_wrapped
 from .._torch import storage_id
-from ..guards.looks import DEEPEST, Same, is_container, look
+from ..guards.looks import DEEPEST, Same, count, elements, is_container, look
 from ..guards.names import By, Path
 from ..structure import Unfit, mutable_parts
 from .watch import is_plain
@@ -28,7 +28,7 @@ def keyed(container: Any) -> list[tuple[Any, Any]]:
     if isinstance(container, dict):
         return [(in_path(key), item) for key, item in dict.items(container)]
     listed = isinstance(container, (list, tuple, deque))
-    return list(enumerate(container)) if listed else []
+    return list(enumerate(elements(container))) if listed else []
 
 
 def in_path(key: Any) -> Any:
@@ -46,7 +46,7 @@ def containers_within(value: Any, limit: int = 256) -> dict[tuple[Any, ...], int
             continue
         if not isinstance(held, (tuple, frozenset)):
             found[path] = id(held)
-        if len(held) <= limit:
+        if count(held) <= limit:
             pending += [((*path, key), item) for key, item in keyed(held)]
     return found
 

@@ -23,6 +23,8 @@ from ..guards.looks import (
     Never,
     Same,
     alike,
+    count,
+    elements,
     is_buffer,
     is_container,
     items_in,
@@ -360,10 +362,9 @@ def _held_by(value: Any) -> Iterable[Any]:
     if isinstance(value, FunctionType):
         cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if not is_container(value) or len(value) > _MARKED:
+    if not is_container(value) or count(value) > _MARKED:
         return []
-    items: Iterable[Any] = dict.values(value) if isinstance(value, dict) else value
-    return items
+    return list(dict.values(value)) if isinstance(value, dict) else elements(value)
 
 
 def _look(value: Any, use: Use, *, deep: bool) -> Any:

@@ -18,22 +18,21 @@ import torch
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..guards import ABSENT
-from ..guards.looks import Same, is_buffer, is_container
+from ..guards.looks import Same, count, elements, is_container, own
 from ..guards.names import By, of_class
-from .chains import EACH, Chain, Line, Root, Step, Use
+from .acted import Acted
+from .behind import WRITES, behind, is_holder, is_iterator, users_methods, with_key
+from .chains import EACH, Chain, Line, Root, StackUse, Step, Use
 from .frames import Frames
-from .inside import containers_in, has_more_than_tensors, in_path, keyed, objects_in
+from .inside import containers_in, has_more_than_tensors, keyed, objects_in
 from .ledger import Ledger, Meeting
-from .resolve import Source, is_library, is_ours, looks_up_itself, step_of
+from .resolve import Source, class_path, is_library, is_ours, looks_up_itself, step_of
 from .touched import CONTENT, Counts, Met
 
-_WRITES = {
-    **dict.fromkeys(("append", "extend", "insert", "add", "discard", "appendleft"), Use.COUNTED),
-    "clear": Use.CLEARED,
-}
-"""Methods of containers that look at nothing."""
 _WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 """What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
+Touches = list[tuple[Any, Use]]
+"""What a line may replace, by its key in the ledger."""
 _PROBED = 4096
 """Attributes of one object that are looked at when all of them count."""
 
@@ -54,8 +53,9 @@ class NameWatch:
         guarded: Callable[[Any], bool],
         bound: Sequence[Any] = (),
         moving: Mapping[int, Any] = MappingProxyType({}),
+        acted: Acted | None = None,
     ) -> None:
-        self._guarded, self._moving = guarded, moving
+        self._guarded, self._moving, self._acted = guarded, moving, acted or Acted()
         self._ledger = Ledger(guarded, objects_in(given))
         self._counts: Counts = Counter()
         self._classes: set[type] = set()
@@ -63,11 +63,16 @@ class NameWatch:
         """How a container was reached."""
         self._given = set(map(id, containers_in(given)))
         self._seen: dict[Any, Same] = {}
-        self._once: set[tuple[CodeType, int, bool]] = set()
+        self._once: set[tuple[CodeType, int, bool, int]] = set()
+        self._stores = 0
+        """How often something was stored: names may lead elsewhere since."""
+        self._cut: set[tuple[CodeType, int]] = set()
+        """Lines in which a name leads to what code of the user's own gives."""
         self.frames = Frames(self)
         self._frame: Any = None
+        self._line = 0
         self._where: SourceLine | None = None
-        self._touched: list[Any] = []
+        self._touched: Touches = []
         for value in bound:
             self._ledger.mark(value)
 
@@ -79,11 +84,12 @@ class NameWatch:
         with self._ledger.listening(), self.frames.active():
             yield
 
-    def before(self, frame: FrameType, number: int, line: Line) -> list[tuple[Any, Use]]:
+    def before(self, frame: FrameType, number: int, line: Line) -> Touches:
         """Look at what a line reads, and at what it may replace; gives the latter."""
         if line.chains:
             self._read(frame, line.chains, number)
         self._touched, self._frame = [], frame
+        self._stores += bool(line.stores)
         for chain, use in line.stores:
             if use is Use.COUNTED:
                 self._count(frame, chain)
@@ -108,7 +114,7 @@ class NameWatch:
             value = found.value
         return value
 
-    def after(self, frame: FrameType, line: Line, found: list[tuple[Any, Use]]) -> None:
+    def after(self, frame: FrameType, line: Line, found: Touches) -> None:
         """Look at what came under a name while the line ran, and at what it has replaced."""
         if line.inner:
             self._read(frame, line.inner)
@@ -134,13 +140,30 @@ class NameWatch:
                 self._set_line(frame, 0)
                 self._inside(type(value).__name__, value)
 
+    def is_cut(self, frame: FrameType, number: int) -> bool:
+        """True where code of the user's own gives what the line goes on with."""
+        return (frame.f_code, number) in self._cut
+
+    def used(self, frame: FrameType, found: Touches, at: StackUse, value: Any, key: Any) -> None:
+        """Look at a value on the stack, or at what lies there in it."""
+        if isinstance(value, torch.Tensor) and not own(value):
+            return
+        steps: tuple[Step, ...] = ()
+        if at.step is not None:
+            step = with_key(at.step._replace(key=key)) if at.key else at.step
+            steps = (Step(True, EACH) if step is None else step,)
+        self._set_line(frame, 0)
+        self._touched = found
+        self._local(Chain(Root.RETURNED, "(...)", steps), at.use, value, [])
+
     def _set_line(self, frame: FrameType, line: int) -> None:
         code = frame.f_code
-        self._where = SourceLine(code.co_filename, line or frame.f_lineno or 0, code.co_name)
+        self._line = line or frame.f_lineno or 0
+        self._where = SourceLine(code.co_filename, self._line, code.co_name)
         self._frame = frame
 
     def _read(self, frame: FrameType, chains: Sequence[tuple[Chain, Use]], line: int = 0) -> None:
-        at = (frame.f_code, line, bool(self._moving))
+        at = (frame.f_code, line, bool(self._moving), self._stores)
         again = at in self._once
         self._once.add(at)
         self._set_line(frame, line)
@@ -154,8 +177,11 @@ class NameWatch:
         held = frame.f_globals
         self._ledger.mark(held, 0)
         value = held.get(chain.name, ABSENT)
-        if value is ABSENT and chain.name not in frame.f_builtins:
-            return
+        if value is ABSENT and not callable(frame.f_builtins.get(chain.name)):
+            self._add(chain.name, ABSENT, Source(held, ((By.ITEM, chain.name),)), Use.NAMED)
+            held = frame.f_builtins
+            self._ledger.mark(held, 0)
+            value = held.get(chain.name, ABSENT)
         self._walk(chain, use, value, [Source(held, ((By.ITEM, chain.name),))])
 
     def _variable(self, frame: FrameType, chain: Chain, use: Use) -> None:
@@ -169,6 +195,8 @@ class NameWatch:
             if chain.name == "__class__":
                 return
             sources = [Source(self._ledger.cell(chain.name, value), CONTENT)]
+        elif not chain.steps and is_iterator(value) and self._ledger.was_there(value):
+            sources = [Source(value, ())] if use in (Use.ITEMS, Use.WHOLE) else []
         elif not chain.steps and not is_container(value) and use is not Use.INSIDE:
             return  # a local name: how it came to its value was looked at before
         self._local(chain, use, value, sources)
@@ -180,7 +208,7 @@ class NameWatch:
             if isinstance(value, torch.Tensor) and not vars(value):
                 return
             if not any(step.is_open for step in chain.steps):
-                key = (id(value), chain.steps, use, bool(self._moving))
+                key = (id(value), chain.steps, use, bool(self._moving), self._stores)
                 seen = self._seen.get(key)
                 if seen is not None and seen() is value:
                     return
@@ -204,12 +232,15 @@ class NameWatch:
             if step is None:
                 self._each(chain, use, value, sources, number)
                 return
+            self._acted.read(value, str(chain), step.key)
             found = step_of(value, step.key, item=step.item, guarded=self._guarded)
             if found is None:
                 self._stop(at, step.key, value, sources)
                 return
             for name in found.absent:
                 self._add(str(at), ABSENT, name, Use.NAMED)
+            if isinstance(found.value, FunctionType) and is_holder(value):
+                self._inside(at, value)  # a method of a library's reads it
             if self._guarded(value):  # its attributes have no names here
                 self._ledger.mark(found.value)
             is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
@@ -237,12 +268,7 @@ class NameWatch:
             return None
         if not isinstance(step.key, Chain):
             return step
-        key = self._found(self._frame, step.key)
-        if key is ABSENT or isinstance(key, slice) or is_buffer(key) or is_ours(key):
-            return None
-        if type(key).__module__ == "numpy" and hasattr(key, "__index__"):
-            key = int(key)
-        return step._replace(key=in_path(key) if step.item else str(key))
+        return with_key(step._replace(key=self._found(self._frame, step.key)))
 
     def _each(self, chain: Chain, use: Use, value: Any, sources: list[Source], number: int) -> None:
         """Go on from every item of a container, or from what a weak reference leads to."""
@@ -251,7 +277,7 @@ class NameWatch:
                 self._ledger.mark(value())
             self._walk(chain, use, value(), [], number + 1)
             return
-        if not is_container(value) or len(value) > _PROBED:
+        if not is_container(value) or count(value) > _PROBED:
             return
         if use < Use.NAMED and number == len(chain.steps) - 1:
             self._arrive(chain, Use.COUNTED, value, sources)
@@ -261,14 +287,22 @@ class NameWatch:
             steps = (*chain.steps[:number], Step(True, key), *chain.steps[number + 1 :])
             if is_container(item) or number + 1 < len(steps):
                 self._walk(chain._replace(steps=steps), use, item, below, number + 1)
-        for item in value if isinstance(value, (set, frozenset)) else ():  # no path leads to it
+        unordered = isinstance(value, (set, frozenset))
+        for item in elements(value) if unordered else ():  # no path leads to it
             self._walk(chain, use, item, [], number + 1)
 
     def _stop(self, at: Chain, key: Any, value: Any, sources: list[Source]) -> None:
-        """Code of the object's own gives what follows."""
+        """Code of the object's own, or of C, gives what follows."""
+        if self._frame is not None:
+            self._cut.add((self._frame.f_code, self._line))
         if is_container(value):
-            self._arrive(at, _WRITES.get(key, Use.WHOLE), value, sources)
-        elif looks_up_itself(value) and not isinstance(value, _WEAK):
+            self._stores += 1  # if it is a method that moves what it holds
+            self._arrive(at, WRITES.get(key, Use.WHOLE), value, sources)
+            return
+        cls = type(value)
+        if not isinstance(value, torch.Tensor) and (path := class_path(cls, key)):
+            self._add(f"{at}.{key}", of_class(cls, key), Source(cls, path), Use.NAMED)
+        if looks_up_itself(value) and not isinstance(value, _WEAK):
             self._inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
@@ -285,6 +319,13 @@ class NameWatch:
             self._add(str(chain), value, source, use)
         if use is Use.INSIDE:
             self._inside(chain, value)
+        for inner in behind(value):
+            if self._ledger.was_there(value):
+                self._ledger.mark(inner, 0)
+            if is_container(inner):
+                self._contents(chain, Use.WHOLE, inner, [])
+            else:
+                self._add(str(chain), inner, Source(inner, ()), Use.WHOLE)
 
     def _class_of(self, chain: Chain, value: Any) -> None:
         """The class of a user's object, and its special methods: no name leads to them."""
@@ -303,16 +344,13 @@ class NameWatch:
         self._methods(cls, lambda name: name.startswith("__"))
 
     def _methods(self, cls: type, called: Callable[[str], bool]) -> None:
-        """Of a class, those of the user's that no line of the user's calls by name."""
-        names = (name for one in cls.__mro__ for name in vars(one) if called(name))
-        for name in dict.fromkeys(names):
-            found = of_class(cls, name)
-            function = found.__func__ if isinstance(found, staticmethod) else found
-            if isinstance(function, FunctionType) and not is_library(function.__module__):
-                source = Source(cls, ((By.CLASS, name),))
-                self._add(f"{cls.__qualname__}.{name}", found, source, Use.NAMED)
+        for name, found in users_methods(cls, called):
+            source = Source(cls, ((By.CLASS, name),))
+            self._add(f"{cls.__qualname__}.{name}", found, source, Use.NAMED)
 
     def _contents(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
+        if use > Use.NAMED:
+            self._acted.read(value, str(chain))
         if sources:
             known = self._led.setdefault(id(value), (value, []))[1]
             marks = {(id(owner), path) for owner, path in known}
@@ -323,7 +361,7 @@ class NameWatch:
             self._add(str(chain), value, source, use, deep=use > Use.ITEMS or use < Use.NAMED)
             if use < Use.NAMED:
                 self._add(str(chain), value, source, use, deep=False)
-        if use is Use.ITEMS and len(value) <= _PROBED:
+        if use is Use.ITEMS and count(value) <= _PROBED:
             for key, item in keyed(value):
                 below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
                 if is_container(item):

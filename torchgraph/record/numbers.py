@@ -12,6 +12,7 @@ import torch
 
 from ..capture.step import SCALER, Leaf, Step
 from . import number
+from .acted import Acted
 from .places import assign
 from .recorder import Recorder
 from .tape import Ref
@@ -38,6 +39,7 @@ class Numbers:
         self._changed: dict[int, Any] = {}
         self.holders: dict[int, Any] = {}
         """By identity, the containers in which numbers of optimizers lie that move just now."""
+        self.acted = Acted()
 
     @property
     def changed(self) -> list[tuple[Leaf, Any]]:

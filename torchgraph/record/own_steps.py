@@ -71,6 +71,7 @@ class OwnSteps:
         self._acted: set[int] = set()
         """Optimizers, by id, whose scheduler has stepped."""
         self._acting = False
+        numbers.acted.give_up = self._read_too_late
         self._thread = threading.get_ident()
 
     @contextmanager
@@ -214,6 +215,14 @@ class OwnSteps:
 
         return step
 
+    def _read_too_late(self, text: str) -> None:
+        at = f" (at {self._trail.line})" if self._trail.line else ""
+        self._recorder.give_up(
+            f"it reads {text} after scheduler.step() has set it{at}: read it before that, or step "
+            "the scheduler after the step",
+            passing=True,
+        )
+
     def _act(
         self, original: Callable[..., Any], scheduler: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
@@ -229,6 +238,9 @@ class OwnSteps:
         with not_listening():
             found = original(scheduler, *args, **kwargs)
         self.actions.append((scheduler, *kept))
+        for one in (scheduler, *held):
+            own = one if isinstance(one, dict) else vars(one)
+            self._numbers.acted.note(one, [key for key, set_ in own.items() if _is_set(set_)])
         for one in optimizers:
             self._acted.add(id(one))
             self._numbers.accept(one)
@@ -262,6 +274,13 @@ def _attributes(scheduler: Any) -> Iterator[dict[str, Any]]:
     yield vars(scheduler)
     for one in vars(scheduler).get("_schedulers", ()):
         yield from _attributes(one)
+
+
+def _is_set(value: Any) -> bool:
+    """True for what a scheduler may have put there: numbers, and lists of them."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_set, value))
+    return value is None or isinstance(value, (bool, int, float, torch.Tensor))
 
 
 def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from types import (
     FunctionType,
+    GetSetDescriptorType,
     MappingProxyType,
     MemberDescriptorType,
     ModuleType,
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 
 from ..guards import ABSENT
-from ..guards.looks import is_container, own
+from ..guards.looks import count, elements, is_container, own
 from ..guards.names import By, Path, follow, of_class
 
 _HELD = ("_parameters", "_buffers", "_modules")
@@ -72,10 +73,24 @@ def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool])
         found = vars(value).get(key, ABSENT)
         path: Path = ((By.OWN, key),) if _may_change(value, key) else ()
         return Step(found, value, path) if found is not ABSENT or path else None
+    if isinstance(value, super):
+        return _of_super(value, key)
     if isinstance(value, type):
         found = of_class(value, key)
-        return None if found is ABSENT else Step(found, value, _class_path(value, key))
+        return None if found is ABSENT else Step(found, value, class_path(value, key))
     return _attribute(value, key, guarded(value))
+
+
+def _of_super(value: Any, key: str) -> Step | None:
+    """``super().key``: what the next class that has it has there."""
+    classes = value.__self_class__.__mro__
+    after = classes[classes.index(value.__thisclass__) + 1 :]
+    holder = next((cls for cls in after if key in vars(cls)), None)
+    if holder is None:
+        return None
+    found = vars(holder)[key]
+    plain = not hasattr(type(found), "__set__")
+    return Step(found, holder, class_path(holder, key)) if plain else None
 
 
 def _item(value: Any, key: Any) -> Step | None:
@@ -105,7 +120,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     cls, attributes = type(value), own(value)
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
-    if isinstance(found, MemberDescriptorType):
+    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)):  # of C
         path: Path = ((By.SLOT, key),)
         return Step(follow(value, path), value, path)
     if hasattr(type(found), "__set__"):
@@ -119,16 +134,16 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
             if key in attributes.get(held, ()):
                 path = () if guarded else ((By.OWN, held), (By.ITEM, key))
                 return Step(attributes[held][key], value, path)
-    if looks_up_itself(value) and not guarded:
+    if found is ABSENT and looks_up_itself(value) and not guarded:
         return None
     absent = () if guarded else (mine,)
     if found is ABSENT:
-        return Step(ABSENT, cls, _class_path(cls, key), absent)
+        return Step(ABSENT, cls, class_path(cls, key), absent)
     if hasattr(type(found), "__get__") and not isinstance(
         found, (FunctionType, staticmethod, classmethod)
     ):
         return None
-    return Step(found, cls, _class_path(cls, key), absent)
+    return Step(found, cls, class_path(cls, key), absent)
 
 
 def looks_up_itself(value: Any) -> bool:
@@ -141,7 +156,7 @@ def looks_up_itself(value: Any) -> bool:
     )
 
 
-def _class_path(cls: type, key: str) -> Path:
+def class_path(cls: type, key: str) -> Path:
     """Classes of libraries stay as they are."""
     holder = next((held for held in cls.__mro__ if key in vars(held)), cls)
     return () if is_library(holder.__module__) else ((By.CLASS, key),)
@@ -160,8 +175,8 @@ _FEW = 64
 
 def is_ours(value: Any) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
-    if isinstance(value, (dict, list, tuple)) and len(value) <= _FEW:
-        items = dict.values(value) if isinstance(value, dict) else value
+    if isinstance(value, (dict, list, tuple)) and count(value) <= _FEW:
+        items = dict.values(value) if isinstance(value, dict) else elements(value)
         return any(is_ours(item) for item in items if not isinstance(item, (dict, list)))
     if isinstance(value, FunctionType):
         return str(value.__globals__.get("__name__")).startswith(_OURS)

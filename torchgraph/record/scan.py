@@ -1,18 +1,17 @@
-"""What a code object reads by name, line by line, from its bytecode: ``cfg.beta``, ``args["w"]``.
+"""The stack while a code object runs, as far as its bytecode tells: which names lead to its values.
 
-The instructions are followed in their order, past jumps. What that gets wrong is read too much or
-cut short, where a local variable takes over: those are looked at when the line runs.
+The instructions are followed in their order, past jumps. Where that may be wrong, or no name is
+known, what lies on the real stack is looked at when the line runs (see `uses`).
 """
 
 from __future__ import annotations
 
 import dis
-import functools
 from collections.abc import Iterator
-from types import CodeType
 from typing import Any
 
-from .chains import ANY, EACH, OWN, Chain, Constant, Iterated, Line, Lines, Result, Root, Use
+from .chains import ANY, EACH, OWN, Chain, Constant, Iterated, Result, Root, StackUse, Use
+from .uses import stack_uses
 
 _COUNTED = object()
 """On the stack, the result of an augmented assignment."""
@@ -55,70 +54,34 @@ _MOVES_ON = frozenset({"INPLACE_ADD", "INPLACE_SUBTRACT"})
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
-@functools.cache
-def lines_of(code: CodeType) -> Lines:
-    """The chains that each line of a code object reads, and what for."""
-    found: dict[int, list[tuple[Chain, Use]]] = {}
-    stored: dict[int, set[str]] = {}
-    inside: dict[int, set[int]] = {}
-    before = None
-    lines = {start: line for first, end, line in code.co_lines() for start in range(first, end, 2)}
-    scan = _Scan()
-    for instruction in dis.get_instructions(code):
-        line = scan.line = lines.get(instruction.offset)
-        used = list(scan.step(instruction))
-        if line is not None:
-            found.setdefault(line, []).extend(used)
-            if before is not None and before.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-                inside.setdefault(line, set()).add(instruction.offset)
-            if instruction.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-                names = instruction.argval
-                names = {names} if isinstance(names, str) else set(names)
-                stored.setdefault(line, set()).update(names)
-        before = instruction
-    return {
-        line: _line(_once(used), stored.get(line, set()), inside.get(line, set()))
-        for line, used in found.items()
-    }
-
-
-def _line(chains: list[tuple[Chain, Use]], stored: set[str], inside: set[int]) -> Line:
-    returned = tuple(row for row in chains if row[0].root is Root.RETURNED)
-    named = [row for row in chains if row[0].root is not Root.RETURNED]
-    reads = tuple(row for row in named if row[1] >= Use.NAMED)
-    inner = (row for row in reads if _begins_at(row[0], stored))
-    stores = tuple(row for row in named if row[1] < Use.NAMED)
-    return Line(reads, tuple(inner), stores, returned, frozenset(inside))
-
-
-def _begins_at(chain: Chain, variables: set[str]) -> bool:
-    if chain.root is not Root.GLOBAL and chain.name in variables:
-        return True
-    keys = (step.key for step in chain.steps if isinstance(step.key, Chain))
-    return any(_begins_at(key, variables) for key in keys)
-
-
-def _once(chains: list[tuple[Chain, Use]]) -> list[tuple[Chain, Use]]:
-    """Each chain with all that is done with it."""
-    uses: dict[tuple[Any, ...], tuple[Chain, Use]] = {}
-    for chain, use in chains:
-        key = (use < Use.NAMED, use is Use.COMPARED, chain.mark)
-        known = uses.get(key)
-        uses[key] = (chain, use if known is None else max(use, known[1]))
-    return list(uses.values())
-
-
-class _Scan:
+class Scan:
     """The stack: chains, constants, and None for all else."""
 
     def __init__(self) -> None:
         self.line: int | None = None
         self._stack: list[Any] = []
+        self._joined = 0
+        """So many values lay there where several ways met: the names are those of one way."""
         self._items: dict[str, tuple[int | None, Chain]] = {}
         """By variable, which line gives it the items of what: a loop in one line."""
 
-    def step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
+    def step(self, ins: Any) -> list[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
+        used = list(self._step(ins))
+        self._joined = min(self._joined, len(self._stack))
+        return used
+
+    def uses(self, ins: Any) -> Iterator[tuple[StackUse, bool]]:
+        """What the next instruction does with the stack; True where a name says with what."""
+        if ins.is_jump_target:
+            self._joined = len(self._stack)
+        value = self._peek(2 if ins.opname == "STORE_ATTR" else 3)
+        for use in stack_uses(ins, self._stored(value)):
+            above = len(self._stack) - use.number >= self._joined
+            named = isinstance(self._peek(use.number), (Chain, Constant, Iterated))
+            yield use, named and above
+
+    def _step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
         name = ins.opname
         if name in _NO_VALUE or self._pushes(ins):
             return

@@ -110,8 +110,8 @@ class _Taking:
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         given = (call.args, call.kwargs)
-        bound, moving = [build, *bound_to(build)], numbers.holders
-        self._names = NameWatch(given, self._attributes.watches, bound, moving)
+        bound, moving = [build, *bound_to(build)], (numbers.holders, numbers.acted)
+        self._names = NameWatch(given, self._attributes.watches, bound, *moving)
         recorder.undo.moved = self._names.moved
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)

@@ -7,6 +7,7 @@ import gc
 import io
 import types
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ def leaf_key(value: Any) -> Key:
         raise Unfit(what, "pass torch.from_numpy(...).")
     if cls in _VALUES or cls is ArrayContent:
         return (cls, value)
-    if isinstance(value, (float, complex)) or cls.__module__ == "numpy":
+    if isinstance(value, _ONE_WAY) or cls.__module__ == "numpy":
         return (cls, repr(value))
     if isinstance(value, OPAQUE):
         raise Unfit(f"is a {cls.__name__}, in which no tensor can be found", _advice(value))
@@ -135,6 +136,8 @@ def leaf_key(value: Any) -> Key:
     return (cls, value)
 
 
+_ONE_WAY = (float, complex, Decimal, range)
+"""Equal ones may be written in several ways, and then are not the same in all they do."""
 _CALLABLE = (types.FunctionType, types.BuiltinFunctionType)
 _NATIVE = (list, tuple, dict, set, frozenset, types.CellType, functools.partial)
 

@@ -1,0 +1,71 @@
+"""What an instruction does with the values on the stack, whatever they are.
+
+`scan` knows many of them by name before a line runs. What came out of a property, an operator, a
+conditional expression or a function of C has no name: it is looked at as it lies there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .chains import StackUse, Step, Use
+
+_ITEM = Step(True, None)
+_ONE = (StackUse(1, Use.WHOLE),)
+_BOTH = (StackUse(2, Use.WHOLE), StackUse(1, Use.WHOLE))
+_ITEMS = (StackUse(1, Use.ITEMS),)
+_USES = {
+    "BINARY_SUBSCR": (StackUse(2, Use.NAMED, _ITEM, key=1), StackUse(1, Use.WHOLE)),
+    "BINARY_SLICE": (StackUse(3, Use.WHOLE),),
+    "IS_OP": (StackUse(2, Use.COMPARED), StackUse(1, Use.COMPARED)),
+    "MATCH_CLASS": (StackUse(3, Use.INSIDE),),
+    "MATCH_KEYS": (StackUse(2, Use.WHOLE),),
+    "MATCH_MAPPING": _ONE,
+    "MATCH_SEQUENCE": _ONE,
+}
+_BEGINNINGS = {
+    **dict.fromkeys(("UNARY_", "FORMAT_", "CONVERT_VALUE", "POP_JUMP", "JUMP_IF"), _ONE),
+    **dict.fromkeys(("TO_BOOL", "GET_LEN", "LIST_EXTEND", "SET_UPDATE", "DICT_"), _ONE),
+    **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "BINARY_", "INPLACE_"), _BOTH),
+    **dict.fromkeys(("GET_ITER", "UNPACK_", "GET_YIELD_FROM_ITER"), _ITEMS),
+}
+"""By how the names of instructions begin."""
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
+_STORED = {"STORE_ATTR": 1, "DELETE_ATTR": 1, "STORE_SUBSCR": 2, "DELETE_SUBSCR": 2}
+"""Where on the stack what they store into is."""
+_NAMES_ABOVE = frozenset({"CALL_KW", "CALL_FUNCTION_KW"})
+"""Calls with the names of their keyword arguments on the stack, above these."""
+
+
+def stack_uses(ins: Any, stored: Use) -> tuple[StackUse, ...]:
+    """What an instruction does. ``stored``: what becomes of a place that it stores into."""
+    name = ins.opname
+    if name in _ATTRIBUTES:
+        return (StackUse(1, Use.NAMED, Step(False, ins.argval)),)
+    if name in _STORED:
+        item = name.endswith("SUBSCR")
+        step = _ITEM if item else Step(False, ins.argval)
+        return (StackUse(_STORED[name], stored, step, key=int(item)),)
+    if name.startswith("CALL"):
+        return () if "INTRINSIC" in name else _call(ins)
+    if name == "BINARY_OP" and ins.argrepr == "[]":
+        name = "BINARY_SUBSCR"
+    begins = (uses for start, uses in _BEGINNINGS.items() if name.startswith(start))
+    return _USES.get(name) or next(begins, ())
+
+
+def _call(ins: Any) -> tuple[StackUse, ...]:
+    name, count = ins.opname, ins.arg or 0
+    if name == "CALL_FUNCTION_EX":
+        given = 1 + (count & 1)
+        return *(StackUse(n, Use.WHOLE) for n in range(1, given + 1)), *_called(given + 1, 1)
+    above = 1 if name in _NAMES_ABOVE else 0
+    arguments = (StackUse(above + n, Use.WHOLE) for n in range(1, count + 1))
+    places = 1 if sys.version_info < (3, 11) and name != "CALL_METHOD" else 2
+    return *arguments, *_called(above + count + 1, places)
+
+
+def _called(first: int, places: int) -> tuple[StackUse, ...]:
+    """What is called, and what a method is called of."""
+    return tuple(StackUse(n, Use.NAMED) for n in range(first, first + places))
