@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .guards.looks import count, elements
 from .lines import is_library
 from .proxy import unwrap
 from .structure import parts_of_partial
@@ -117,7 +118,7 @@ class _Search:
         """Those that its code assigns."""
         function = _innermost(function) if callable(function) else None
         code = getattr(function, "__code__", None)
-        if code is None or _lies_in_library(code):
+        if not isinstance(code, types.CodeType) or _lies_in_library(code):
             return
         found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
         names = tuple(dict.fromkeys(found))
@@ -156,9 +157,10 @@ class _Search:
     def _look_at_items(self, name: str, value: Any, depth: int) -> None:
         if not isinstance(value, tuple):
             self._keep(name, value)
-        if len(value) > _ITEMS:
+        if count(value) > _ITEMS:
             return
-        items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        held = dict.items(value) if isinstance(value, dict) else enumerate(elements(value))
+        items = list(held)
         for key, item in items:
             self.visit(f"{name}_{key}", item, depth - 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import (
     BuiltinMethodType,
@@ -29,6 +30,10 @@ WRITES = {
     "clear": Use.CLEARED,
 }
 """Methods of containers that look at nothing."""
+WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
+PROBED = 4096
+"""Attributes of one object that are looked at when all of them count."""
 _NOTHING: dict[Any, Any] = {}
 _VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
 _NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "enum", "weakref"})

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
+from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._listening import is_listening, listening_through
@@ -276,6 +276,7 @@ def _codes(function: Any) -> tuple[CodeType, ...]:
     return (code, *_inner(code))
 
 
+_SCHEDULERS = [cls for cls in vars(lr_scheduler).values() if isinstance(cls, type)]
 _READERS = {
     id(code): code  # to hash one takes longer than all else that is asked of a frame
     for reader in (
@@ -287,6 +288,7 @@ _READERS = {
         GradScaler.get_backoff_factor,
         GradScaler.get_growth_factor,
         GradScaler.get_growth_interval,
+        *(vars(cls)["get_lr"] for cls in _SCHEDULERS if "get_lr" in vars(cls)),
     )
     for code in _codes(reader)
 }

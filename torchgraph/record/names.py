@@ -21,20 +21,13 @@ from ..guards import ABSENT
 from ..guards.looks import Same, count, elements, is_container, own
 from ..guards.names import By, of_class
 from .acted import Acted
-from .behind import WRITES, behind, is_holder, is_iterator, users_methods, with_key
+from .behind import PROBED, WEAK, WRITES, behind, is_holder, is_iterator, users_methods, with_key
 from .chains import EACH, Chain, Line, Root, StackUse, Step, Use
 from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, keyed, objects_in
 from .ledger import Ledger, Meeting
 from .resolve import Source, class_path, is_library, is_ours, looks_up_itself, step_of
-from .touched import CONTENT, Counts, Met
-
-_WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
-Touches = list[tuple[Any, Use]]
-"""What a line may replace, by its key in the ledger."""
-_PROBED = 4096
-"""Attributes of one object that are looked at when all of them count."""
+from .touched import CONTENT, Counts, Met, Touches
 
 
 class NameWatch:
@@ -239,14 +232,21 @@ class NameWatch:
                 return
             for name in found.absent:
                 self._add(str(at), ABSENT, name, Use.NAMED)
-            if isinstance(found.value, FunctionType) and is_holder(value):
-                self._inside(at, value)  # a method of a library's reads it
+            if callable(found.value):
+                self._method_of(at, value)
             if self._guarded(value):  # its attributes have no names here
                 self._ledger.mark(found.value)
             is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
             state = is_slot and id(value) in self._moving
             value, sources = found.value, [] if state else found.sources(sources)
         self._arrive(chain, use, value, sources)
+
+    def _method_of(self, at: Chain, value: Any) -> None:
+        """A method of a library's, or of C, reads the object, or moves it on."""
+        if is_holder(value):
+            self._inside(at, value)
+        elif is_iterator(value) and self._ledger.was_there(value):
+            self._add(str(at), value, Source(value, ()), Use.WHOLE)
 
     def _pass(self, at: Chain, use: Use, value: Any, sources: list[Source]) -> list[Source]:
         """Look at what lies on the way; gives the ways to it."""
@@ -277,7 +277,7 @@ class NameWatch:
                 self._ledger.mark(value())
             self._walk(chain, use, value(), [], number + 1)
             return
-        if not is_container(value) or count(value) > _PROBED:
+        if not is_container(value) or count(value) > PROBED:
             return
         if use < Use.NAMED and number == len(chain.steps) - 1:
             self._arrive(chain, Use.COUNTED, value, sources)
@@ -302,7 +302,7 @@ class NameWatch:
         cls = type(value)
         if not isinstance(value, torch.Tensor) and (path := class_path(cls, key)):
             self._add(f"{at}.{key}", of_class(cls, key), Source(cls, path), Use.NAMED)
-        if looks_up_itself(value) and not isinstance(value, _WEAK):
+        if looks_up_itself(value) and not isinstance(value, WEAK):
             self._inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
@@ -317,7 +317,7 @@ class NameWatch:
         self._class_of(chain, value)
         for source in sources:
             self._add(str(chain), value, source, use)
-        if use is Use.INSIDE:
+        if use is Use.INSIDE or (callable(value) and is_holder(value)):
             self._inside(chain, value)
         for inner in behind(value):
             if self._ledger.was_there(value):
@@ -345,8 +345,8 @@ class NameWatch:
 
     def _methods(self, cls: type, called: Callable[[str], bool]) -> None:
         for name, found in users_methods(cls, called):
-            source = Source(cls, ((By.CLASS, name),))
-            self._add(f"{cls.__qualname__}.{name}", found, source, Use.NAMED)
+            text, source = f"{cls.__qualname__}.{name}", Source(cls, ((By.CLASS, name),))
+            self._add(text, found, source, Use.NAMED)
 
     def _contents(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
         if use > Use.NAMED:
@@ -361,7 +361,7 @@ class NameWatch:
             self._add(str(chain), value, source, use, deep=use > Use.ITEMS or use < Use.NAMED)
             if use < Use.NAMED:
                 self._add(str(chain), value, source, use, deep=False)
-        if use is Use.ITEMS and count(value) <= _PROBED:
+        if use is Use.ITEMS and count(value) <= PROBED:
             for key, item in keyed(value):
                 below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
                 if is_container(item):
@@ -372,7 +372,7 @@ class NameWatch:
         if isinstance(value, (torch.Tensor, torch.nn.Module, type)) or self._guarded(value):
             return
         attributes = step_of(value, "__dict__", item=False, guarded=self._guarded)
-        if attributes is None or len(attributes.value) > _PROBED:
+        if attributes is None or len(attributes.value) > PROBED:
             return
         for key, item in list(attributes.value.items()):
             self._add(f"{chain}.{key}", item, Source(value, ((By.OWN, key),)), Use.WHOLE)

@@ -166,7 +166,9 @@ def _may_change(module: ModuleType, key: str) -> bool:
     """False for what libraries keep as it is; torch's functions are patched now and then."""
     name = str(module.__name__)
     functions = name == "torch" or name.startswith("torch.")
-    return not is_library(name) or (functions and callable(vars(module).get(key)))
+    held = vars(module).get(key)
+    plain = isinstance(held, (bool, int, float, str, type(None)))
+    return not is_library(name) or plain or (functions and callable(held))
 
 
 _OURS = ("torchgraph.record", "torchgraph._symbolic")

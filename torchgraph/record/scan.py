@@ -79,7 +79,7 @@ class Scan:
         for use in stack_uses(ins, self._stored(value)):
             above = len(self._stack) - use.number >= self._joined
             named = isinstance(self._peek(use.number), (Chain, Constant, Iterated))
-            yield use, named and above
+            yield use, named and above and not ins.opname.startswith(("MATCH_", "GET_LEN"))
 
     def _step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
         name = ins.opname

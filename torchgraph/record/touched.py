@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 from ..errors import SourceLine
 from ..guards.looks import Same, is_buffer, is_generator, look, shown
 from ..guards.names import By, Name, Path, follow
+from .chains import Use
 
 Counts = Counter[tuple[int, str]]
 """How often ``+=`` has moved an attribute, by object and name."""
+Touches = list[tuple[Any, Use]]
+"""What a line may replace, by its key in the ledger."""
 
 
 class Touched(NamedTuple):
