@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .._torch import storage_id
-from ..aliasing import has_strides
+from ..aliasing import has_strides, span
 from ..capture.step import Leaf
 from ..program import Role
 from .host import Assigned, GradientOf, GradientOfArgument, Place
@@ -109,14 +109,16 @@ class Leftovers:
 
     def shared(self, states: set[int]) -> str:
         """The first gradient that is left in memory of a state, or of another one."""
-        seen = set(states)
+        parts: dict[int, list[tuple[int, int]]] = {}
         for key, leaf in self._parameters.items():
             now = gradient_of(leaf.value)
             if now is None or now is self._found[key] or not has_strides(now):
                 continue
-            if storage_id(now) in seen:
+            storage, (begin, end) = storage_id(now), span(now)
+            others = parts.setdefault(storage, [])
+            if storage in states or any(begin < e and b < end for b, e in others):
                 return f"{leaf.fqn}.grad"
-            seen.add(storage_id(now))
+            others.append((begin, end))
         return ""
 
     @property
