@@ -19,7 +19,12 @@ from torchgraph.testing import counters
 
 def test_keywords_in_another_order():
     """OneFlow binds by flat position and computes wrong numbers here."""
-    graph = Function(lambda a, b: a - 2 * b)
+
+    class Difference(tg.Graph):
+        def build(self, a, b):
+            return a - 2 * b
+
+    graph = Difference()
     a, b = tensors(3.0, 5.0)
     expected = settle(graph, a=a, b=b)
 

@@ -61,7 +61,7 @@ def is_holder(value: Any) -> bool:
     """True for an object of Python's library or NumPy's whose methods read its attributes."""
     if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)) or not own(value):
         return False
-    root = type(value).__module__.partition(".")[0]
+    root = str(type(value).__module__).partition(".")[0]
     return root not in _NOT_HOLDERS and (root == "numpy" or root in sys.stdlib_module_names)
 
 

@@ -120,7 +120,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     cls, attributes = type(value), own(value)
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
-    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)):  # of C
+    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _is_torch_s(found):
         path: Path = ((By.SLOT, key),)
         return Step(follow(value, path), value, path)
     if hasattr(type(found), "__set__"):
@@ -144,6 +144,11 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     ):
         return None
     return Step(found, cls, class_path(cls, key), absent)
+
+
+def _is_torch_s(descriptor: Any) -> bool:
+    """Those of torch's objects give tensors, or raise when a backward pass is over."""
+    return str(descriptor.__objclass__.__module__).partition(".")[0] == "torch"
 
 
 def looks_up_itself(value: Any) -> bool:
