@@ -160,8 +160,7 @@ class _Search:
         if count(value) > _ITEMS:
             return
         held = dict.items(value) if isinstance(value, dict) else enumerate(elements(value))
-        items = list(held)
-        for key, item in items:
+        for key, item in list(held):
             self.visit(f"{name}_{key}", item, depth - 1)
 
 

@@ -28,6 +28,7 @@ _PLAIN = frozenset(
 UNCHANGING = _PLAIN | {slice, float, complex, frozenset, MethodType}
 MOST, DEEPEST, _BYTES = 1 << 17, 8, 1 << 24
 """Elements of a container, levels of containers and bytes of an array that are compared."""
+_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
 _OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _CACHED = type(functools.lru_cache(len))
 
@@ -35,9 +36,6 @@ _CACHED = type(functools.lru_cache(len))
 def is_container(value: Any) -> bool:
     """True for what holds values under keys or in an order, and runs no code to do so."""
     return isinstance(value, _CONTAINERS)
-
-
-_CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, deque)
 
 
 def elements(container: Any) -> list[Any]:
