@@ -149,6 +149,16 @@ def test_a_thread_that_waits_draws_nothing(draw):
             Function(build)(torch.ones(4))
 
 
+def test_a_line_that_draws_is_refused_whoever_runs_meanwhile():
+    def build(batch):
+        busy.now()
+        return batch * random.random()
+
+    with Meanwhile(lambda: sum(range(1000))) as busy, pytest.raises(RandomStateTouched) as raised:
+        Function(build)(torch.ones(4))
+    assert "batch * random.random()" in str(raised.value)
+
+
 def test_a_thread_that_the_step_waits_for_draws():
     def build(batch):
         found = []
