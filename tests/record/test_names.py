@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from tests.contract.models import Function
-from tests.record import more_worlds, stack_worlds, worlds
+from tests.record import more_worlds, operand_worlds, stack_worlds, worlds
 from torchgraph.testing import counters
 
 ALL = [
     make
-    for module in (worlds, more_worlds, stack_worlds)
+    for module in (worlds, more_worlds, stack_worlds, operand_worlds)
     for make in list(vars(module).values())
     if getattr(make, "__annotations__", {}).get("return") == "World"
 ]

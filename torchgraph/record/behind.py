@@ -8,8 +8,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import (
     BuiltinMethodType,
+    FrameType,
     FunctionType,
     MappingProxyType,
+    MethodType,
     MethodWrapperType,
     ModuleType,
 )
@@ -18,12 +20,12 @@ from typing import Any
 import torch
 
 from ..guards import ABSENT
-from ..guards.looks import is_buffer, is_container, own
-from ..guards.names import of_class
+from ..guards.looks import is_buffer, is_container, is_generator
+from ..guards.names import By, of_class
 from ..structure import parts_of_partial
-from .chains import Step, Use
+from .chains import EACH, Chain, Step, Use
 from .inside import in_path
-from .resolve import is_library, is_ours
+from .resolve import Source, is_library, is_ours, leads_to
 
 WRITES = {
     **dict.fromkeys(("append", "extend", "insert", "add", "discard", "appendleft"), Use.COUNTED),
@@ -49,30 +51,67 @@ def behind(value: Any) -> list[Any]:
     if isinstance(value, (*_VIEWS, MappingProxyType)):
         return [held for held in gc.get_referents(value) if is_container(held)]
     if parts := parts_of_partial(value):
-        return behind(parts[0])
-    if isinstance(value, (BuiltinMethodType, MethodWrapperType)):
+        function, args, keywords = parts
+        return behind(function) + [held for held in (*args, *keywords.values()) if _moves(held)]
+    if isinstance(value, (BuiltinMethodType, MethodWrapperType, MethodType)):
         held = value.__self__
-        reads = is_container(held) or is_buffer(held) or is_iterator(held)
-        return [held] if reads and not isinstance(held, torch.Tensor) else []
+        reads = is_container(held) and not isinstance(value, MethodType)
+        return [held] if reads or _moves(held) else []
     return []
+
+
+def _moves(value: Any) -> bool:
+    """True for what is another one after it was asked."""
+    known = is_buffer(value) or is_iterator(value) or is_generator(value)
+    return known and not isinstance(value, torch.Tensor)
 
 
 def is_holder(value: Any) -> bool:
     """True for an object of Python's library or NumPy's whose methods read its attributes."""
-    if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)) or not own(value):
+    if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)):
+        return False
+    if not type(value).__dictoffset__:
         return False
     root = str(type(value).__module__).partition(".")[0]
     return root not in _NOT_HOLDERS and (root == "numpy" or root in sys.stdlib_module_names)
 
 
-def users_methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    """(name, function) of the user's in a class that no line of the user's calls by name."""
+def is_users(value: Any) -> bool:
+    """True for an object of a class of the user's; modules and classes are looked at elsewhere."""
+    kept = isinstance(value, (torch.nn.Module, type))
+    return not kept and not is_library(type(value).__module__)
+
+
+def called_by_others(value: Any, known: set[type]) -> Iterator[tuple[str, Any, Source]]:
+    """(text, function, place) of methods that no line of the user's calls by name.
+
+    Args:
+        known: classes whose special methods were given already.
+    """
+    cls = type(value)
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        yield from _methods(value, lambda name: not name.startswith("__"))
+    if is_users(value) and cls not in known:
+        known.add(cls)
+        yield from _methods(cls, lambda name: name.startswith("__"))
+
+
+def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, Any, Source]]:
     names = (name for one in cls.__mro__ for name in vars(one) if called(name))
     for name in dict.fromkeys(names):
         found = of_class(cls, name)
         function = found.__func__ if isinstance(found, staticmethod) else found
         if isinstance(function, FunctionType) and not is_library(function.__module__):
-            yield name, found
+            yield f"{cls.__qualname__}.{name}", found, Source(cls, ((By.CLASS, name),))
+
+
+def closed(step: Step, frame: FrameType, guarded: Callable[[Any], bool]) -> Step | None:
+    """With the key that it has now; None where nobody knows."""
+    if step.key is EACH:
+        return None
+    if not isinstance(step.key, Chain):
+        return step
+    return with_key(step._replace(key=leads_to(frame, step.key, guarded)))
 
 
 def with_key(step: Step) -> Step | None:

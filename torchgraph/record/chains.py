@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,7 +29,8 @@ class Use(enum.IntEnum):
     COMPARED = 1  # it is asked which object it is: ``is``
     ITEMS = 2  # its elements are looked at, one by one
     WHOLE = 3  # anything
-    INSIDE = 4  # its attributes are read, whatever they are
+    OPERAND = 4  # an operator, or its text, may read all of a library's object
+    INSIDE = 5  # its attributes are read, whatever they are
 
 
 class Each(enum.Enum):
@@ -119,23 +120,31 @@ class StackUse(NamedTuple):
     """It is not the value that is used, but what lies there in it."""
     key: int = 0
     """From the top of the stack, the key of an item; 0: none."""
+    called: int = 0
+    """From the top of the stack, what is called, if only functions like ``getattr`` do this."""
 
 
 StackUses = Mapping[int, tuple[StackUse, ...]]
 """By the instruction that is about to run."""
 
 
+Reads = Sequence[tuple[Chain, Use]]
+
+
 class Line(NamedTuple):
     """What one line reads."""
 
-    chains: tuple[tuple[Chain, Use], ...]
-    inner: tuple[tuple[Chain, Use], ...]
+    chains: Reads
+    inner: Reads
     """Those that begin at a variable which the same line stores: a loop in one line."""
-    stores: tuple[tuple[Chain, Use], ...]
-    returned: tuple[tuple[Chain, Use], ...]
+    stores: Mapping[int, Reads]
+    """What each instruction may replace."""
+    returned: Reads
     """Those that begin at what a function returns."""
     inside: frozenset[int] = frozenset()
     """The instructions in it before which a variable of ``inner`` was stored."""
+    again: frozenset[int] = frozenset()
+    """Those before which it has replaced something: its chains may lead elsewhere."""
     unnamed: StackUses = MappingProxyType({})
     """What is done with values that no chain leads to."""
     uses: StackUses = MappingProxyType({})

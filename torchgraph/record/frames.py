@@ -29,11 +29,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from .._listening import is_listening, listening_through
 from ..guards import ABSENT
 from ..structure import parts_of_partial
-from .chains import Line, StackUse, StackUses
+from .chains import Line, Reads, StackUse, StackUses
 from .generators import DrawingLine
 from .line_reads import lines_of
 from .resolve import is_library, is_library_file
 from .stack import first_variable, stack_of
+from .uses import of_function
 
 _Hears = Callable[[Any, Any, Any], Any]
 _METHODS = (staticmethod, classmethod, MethodType)
@@ -45,8 +46,14 @@ class Listener(Protocol):
     def before(self, frame: FrameType, number: int, line: Line) -> Any:
         """A line is about to run."""
 
+    def stored(self, frame: FrameType, found: Any, stores: Reads) -> None:
+        """Something is about to be replaced; ``found`` is what `before` gave."""
+
+    def again(self, frame: FrameType, line: Line, found: Any) -> None:
+        """The line has replaced something, and goes on."""
+
     def after(self, frame: FrameType, line: Line, found: Any) -> None:
-        """It ran; ``found`` is what `before` gave."""
+        """It ran."""
 
     def inside(self, frame: FrameType, line: Line) -> None:
         """A variable was stored that the same line goes on with."""
@@ -96,23 +103,42 @@ class _Following:
             if self._stack is not None:
                 cut = self._listener.is_cut(frame, number)
                 self._uses = line.uses if cut else line.unnamed
-            frame.f_trace_opcodes = bool(line.inner or self._uses)
+            else:
+                _all_stores(self._listener, frame, line, self._found)
+            frame.f_trace_opcodes = bool(line.inner or line.stores or self._uses)
         if event == "return":
             self._returned(frame, arg)
         return self
 
     def _instruction(self, frame: FrameType) -> None:
         line, stack, offset = self._line, self._stack, frame.f_lasti
-        if line is not None and offset in line.inside:
-            self._listener.inside(frame, line)
-        uses = self._uses.get(offset)
-        if uses is None or stack is None:
+        if line is None:
             return
-        for use in uses:
+        if offset in line.inside:
+            self._listener.inside(frame, line)
+        if stack is None:
+            return
+        if offset in line.again:
+            self._listener.again(frame, line, self._found)
+        if offset in line.stores:
+            self._listener.stored(frame, self._found, line.stores[offset])
+        for use in self._uses.get(offset, ()):
+            if use.called:
+                by_name = of_function(stack.value(frame, use.called))
+                if by_name is None:
+                    continue
+                use = use._replace(use=by_name)
             value = stack.value(frame, use.number)
             key = stack.value(frame, use.key) if use.key else None
             if value is not ABSENT:
                 self._listener.used(frame, self._found, use, value, key)
+
+
+def _all_stores(listener: Listener, frame: FrameType, line: Line, found: Any) -> None:
+    """Where no instruction is heard of, all of the line's may run."""
+    stores = [row for rows in line.stores.values() for row in rows]
+    if stores:
+        listener.stored(frame, found, stores)
 
 
 class Frames:
@@ -161,6 +187,7 @@ class Frames:
             self._meet(frame)
             for number, line in lines_of(frame.f_code).items():
                 found = self._listener.before(frame, number, line)
+                _all_stores(self._listener, frame, line, found)
                 self._listener.after(frame, line, found)
             if event == "return":
                 self._returned(frame, arg)
@@ -277,6 +304,7 @@ def _codes(function: Any) -> tuple[CodeType, ...]:
 
 
 _SCHEDULERS = [cls for cls in vars(lr_scheduler).values() if isinstance(cls, type)]
+_RATES = ("get_lr", "_get_closed_form_lr")
 _READERS = {
     id(code): code  # to hash one takes longer than all else that is asked of a frame
     for reader in (
@@ -288,7 +316,7 @@ _READERS = {
         GradScaler.get_backoff_factor,
         GradScaler.get_growth_factor,
         GradScaler.get_growth_interval,
-        *(vars(cls)["get_lr"] for cls in _SCHEDULERS if "get_lr" in vars(cls)),
+        *(vars(cls)[name] for cls in _SCHEDULERS for name in _RATES if name in vars(cls)),
     )
     for code in _codes(reader)
 }

@@ -369,7 +369,7 @@ def _held_by(value: Any) -> Iterable[Any]:
 
 def _look(value: Any, use: Use, *, deep: bool) -> Any:
     """What gives another value each time is never as it was."""
-    if isinstance(value, Iterator) and use in (Use.ITEMS, Use.WHOLE):
+    if isinstance(value, Iterator) and Use.ITEMS <= use <= Use.OPERAND:
         return Never()
     if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
         return Never()

@@ -10,15 +10,62 @@ from typing import Any
 from .chains import Chain, Line, Lines, Root, StackUse, StackUses, Use
 from .scan import Scan
 
+_Chains = list[tuple[Chain, Use]]
+
+
+class _Found:
+    """What is known of one line, instruction by instruction."""
+
+    def __init__(self) -> None:
+        self.chains: _Chains = []
+        self.stores: dict[int, tuple[tuple[Chain, Use], ...]] = {}
+        self.stack: dict[int, list[tuple[StackUse, bool]]] = {}
+        self.variables: set[str] = set()
+        self.inside: set[int] = set()
+        self.again: set[int] = set()
+        self._stored = self._replaced = False
+
+    def add(self, ins: Any, uses: list[tuple[StackUse, bool]], used: _Chains) -> None:
+        """The next instruction of the line."""
+        if uses:
+            self.stack[ins.offset] = uses
+        if self._stored:
+            self.inside.add(ins.offset)
+        if self._replaced:
+            self.again.add(ins.offset)
+        stores = tuple(
+            (chain, use) for chain, use in used if use < Use.NAMED and not _is_returned(chain)
+        )
+        if stores:
+            self.stores[ins.offset] = stores
+        self.chains += used
+        self._stored = ins.opname.startswith(("STORE_FAST", "STORE_DEREF"))
+        self._replaced = any(use is not Use.COUNTED for _, use in stores)
+        if self._stored:
+            names = ins.argval
+            self.variables.update([names] if isinstance(names, str) else names)
+
+    def line(self) -> Line:
+        """All of it."""
+        chains = _once(self.chains)
+        named = (row for row in chains if not _is_returned(row[0]))
+        reads = tuple((chain, use) for chain, use in named if use >= Use.NAMED)
+        return Line(
+            reads,
+            tuple(row for row in reads if _begins_at(row[0], self.variables)),
+            self.stores,
+            tuple(row for row in chains if _is_returned(row[0])),
+            frozenset(self.inside),
+            frozenset(self.again),
+            _uses(self.stack, named=False),
+            _uses(self.stack),
+        )
+
 
 @functools.cache
 def lines_of(code: CodeType) -> Lines:
     """The chains that each line of a code object reads, and what for."""
-    found: dict[int, list[tuple[Chain, Use]]] = {}
-    stored: dict[int, set[str]] = {}
-    inside: dict[int, set[int]] = {}
-    stack: dict[int, dict[int, list[tuple[StackUse, bool]]]] = {}
-    before = None
+    found: dict[int, _Found] = {}
     lines = {start: line for first, end, line in code.co_lines() for start in range(first, end, 2)}
     scan = Scan()
     for instruction in dis.get_instructions(code):
@@ -26,22 +73,8 @@ def lines_of(code: CodeType) -> Lines:
         uses = list(scan.uses(instruction))
         used = scan.step(instruction)
         if line is not None:
-            if uses:
-                stack.setdefault(line, {})[instruction.offset] = uses
-            found.setdefault(line, []).extend(used)
-            if before is not None and before.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-                inside.setdefault(line, set()).add(instruction.offset)
-            if instruction.opname.startswith(("STORE_FAST", "STORE_DEREF")):
-                names = instruction.argval
-                names = {names} if isinstance(names, str) else set(names)
-                stored.setdefault(line, set()).update(names)
-        before = instruction
-    return {
-        line: _line(_once(used), stored.get(line, set()), inside.get(line, set()))._replace(
-            unnamed=_uses(stack.get(line, {}), named=False), uses=_uses(stack.get(line, {}))
-        )
-        for line, used in found.items()
-    }
+            found.setdefault(line, _Found()).add(instruction, uses, used)
+    return {number: line.line() for number, line in found.items()}
 
 
 def _uses(stack: dict[int, list[tuple[StackUse, bool]]], *, named: bool = True) -> StackUses:
@@ -52,13 +85,8 @@ def _uses(stack: dict[int, list[tuple[StackUse, bool]]], *, named: bool = True) 
     return {offset: uses for offset, uses in found.items() if uses}
 
 
-def _line(chains: list[tuple[Chain, Use]], stored: set[str], inside: set[int]) -> Line:
-    returned = tuple(row for row in chains if row[0].root is Root.RETURNED)
-    named = [row for row in chains if row[0].root is not Root.RETURNED]
-    reads = tuple(row for row in named if row[1] >= Use.NAMED)
-    inner = (row for row in reads if _begins_at(row[0], stored))
-    stores = tuple(row for row in named if row[1] < Use.NAMED)
-    return Line(reads, tuple(inner), stores, returned, frozenset(inside))
+def _is_returned(chain: Chain) -> bool:
+    return chain.root is Root.RETURNED
 
 
 def _begins_at(chain: Chain, variables: set[str]) -> bool:
@@ -68,7 +96,7 @@ def _begins_at(chain: Chain, variables: set[str]) -> bool:
     return any(_begins_at(key, variables) for key in keys)
 
 
-def _once(chains: list[tuple[Chain, Use]]) -> list[tuple[Chain, Use]]:
+def _once(chains: _Chains) -> _Chains:
     """Each chain with all that is done with it."""
     uses: dict[tuple[Any, ...], tuple[Chain, Use]] = {}
     for chain, use in chains:

@@ -21,12 +21,23 @@ from ..guards import ABSENT
 from ..guards.looks import Same, count, elements, is_container, own
 from ..guards.names import By, of_class
 from .acted import Acted
-from .behind import PROBED, WEAK, WRITES, behind, is_holder, is_iterator, users_methods, with_key
-from .chains import EACH, Chain, Line, Root, StackUse, Step, Use
+from .behind import (
+    PROBED,
+    WEAK,
+    WRITES,
+    behind,
+    called_by_others,
+    closed,
+    is_holder,
+    is_iterator,
+    is_users,
+    with_key,
+)
+from .chains import EACH, Chain, Line, Reads, Root, StackUse, Step, Use
 from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, keyed, objects_in
 from .ledger import Ledger, Meeting
-from .resolve import Source, class_path, is_library, is_ours, looks_up_itself, step_of
+from .resolve import Source, class_path, is_ours, leads_to, looks_up_itself, step_of
 from .touched import CONTENT, Counts, Met, Touches
 
 
@@ -78,39 +89,40 @@ class NameWatch:
             yield
 
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
-        """Look at what a line reads, and at what it may replace; gives the latter."""
+        """Look at what a line reads; gives room for what it replaces."""
         if line.chains:
             self._read(frame, line.chains, number)
-        self._touched, self._frame = [], frame
-        self._stores += bool(line.stores)
-        for chain, use in line.stores:
+        return []
+
+    def stored(self, frame: FrameType, found: Touches, stores: Reads) -> None:
+        """Look at what is about to be replaced."""
+        self._set_line(frame, 0)
+        self._touched = found
+        self._stores += 1
+        for chain, use in stores:
             if use is Use.COUNTED:
                 self._count(frame, chain)
             read = self._global if chain.root is Root.GLOBAL else self._variable
             read(frame, chain, use)
-        return self._touched
 
     def _count(self, frame: FrameType, chain: Chain) -> None:
         """``self.calls += 1`` of an object whose attributes others watch."""
-        value = self._found(frame, chain._replace(steps=chain.steps[:-1]))
+        value = leads_to(frame, chain._replace(steps=chain.steps[:-1]), self._guarded)
         if chain.steps and value is not ABSENT and self._guarded(value):
             self._counts[id(value), chain.steps[-1].key] += 1
-
-    def _found(self, frame: FrameType, chain: Chain) -> Any:
-        """What a chain leads to now; `ABSENT` where only the user's own code could say."""
-        value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
-        for step in chain.steps:
-            key = self._found(frame, step.key) if isinstance(step.key, Chain) else step.key
-            found = step_of(value, key, item=step.item, guarded=self._guarded)
-            if found is None or key is EACH:
-                return ABSENT
-            value = found.value
-        return value
 
     def after(self, frame: FrameType, line: Line, found: Touches) -> None:
         """Look at what came under a name while the line ran, and at what it has replaced."""
         if line.inner:
             self._read(frame, line.inner)
+        self._written(frame, found)
+
+    def again(self, frame: FrameType, line: Line, found: Touches) -> None:
+        """Look at what a line reads after it has replaced something."""
+        self._written(frame, found)
+        self._read(frame, line.chains, frame.f_lineno or 0)
+
+    def _written(self, frame: FrameType, found: Touches) -> None:
         for key, use in found:
             self._ledger.written(key, use, lambda name: frame.f_locals.get(name, ABSENT))
 
@@ -147,6 +159,7 @@ class NameWatch:
             steps = (Step(True, EACH) if step is None else step,)
         self._set_line(frame, 0)
         self._touched = found
+        self._stores += at.use < Use.NAMED
         self._local(Chain(Root.RETURNED, "(...)", steps), at.use, value, [])
 
     def _set_line(self, frame: FrameType, line: int) -> None:
@@ -155,7 +168,7 @@ class NameWatch:
         self._where = SourceLine(code.co_filename, self._line, code.co_name)
         self._frame = frame
 
-    def _read(self, frame: FrameType, chains: Sequence[tuple[Chain, Use]], line: int = 0) -> None:
+    def _read(self, frame: FrameType, chains: Reads, line: int = 0) -> None:
         at = (frame.f_code, line, bool(self._moving), self._stores)
         again = at in self._once
         self._once.add(at)
@@ -189,8 +202,8 @@ class NameWatch:
                 return
             sources = [Source(self._ledger.cell(chain.name, value), CONTENT)]
         elif not chain.steps and is_iterator(value) and self._ledger.was_there(value):
-            sources = [Source(value, ())] if use in (Use.ITEMS, Use.WHOLE) else []
-        elif not chain.steps and not is_container(value) and use is not Use.INSIDE:
+            sources = [Source(value, ())] if Use.ITEMS <= use <= Use.OPERAND else []
+        elif not chain.steps and not is_container(value) and use < Use.OPERAND:
             return  # a local name: how it came to its value was looked at before
         self._local(chain, use, value, sources)
 
@@ -221,7 +234,7 @@ class NameWatch:
             if id(value) in self._given or (first and isinstance(value, torch.Tensor)):
                 return
             sources = self._pass(at, use, value, sources)
-            step = self._closed(chain.steps[number])
+            step = closed(chain.steps[number], self._frame, self._guarded)
             if step is None:
                 self._each(chain, use, value, sources, number)
                 return
@@ -262,14 +275,6 @@ class NameWatch:
             self._ledger.notice(Meeting(str(at), value, use, self._where), source)
         return sources
 
-    def _closed(self, step: Step) -> Step | None:
-        """With the key that it has now; None where nobody knows."""
-        if step.key is EACH:
-            return None
-        if not isinstance(step.key, Chain):
-            return step
-        return with_key(step._replace(key=self._found(self._frame, step.key)))
-
     def _each(self, chain: Chain, use: Use, value: Any, sources: list[Source], number: int) -> None:
         """Go on from every item of a container, or from what a weak reference leads to."""
         if isinstance(value, weakref.ref):
@@ -299,6 +304,7 @@ class NameWatch:
             self._stores += 1  # if it is a method that moves what it holds
             self._arrive(at, WRITES.get(key, Use.WHOLE), value, sources)
             return
+        self._method_of(at, value)
         cls = type(value)
         if not isinstance(value, torch.Tensor) and (path := class_path(cls, key)):
             self._add(f"{at}.{key}", of_class(cls, key), Source(cls, path), Use.NAMED)
@@ -319,33 +325,25 @@ class NameWatch:
             self._add(str(chain), value, source, use)
         if use is Use.INSIDE or (callable(value) and is_holder(value)):
             self._inside(chain, value)
+        elif use is Use.OPERAND and is_holder(value):  # which attributes it has counts as well
+            whole = Source(value, ((By.SLOT, "__dict__"),))
+            self._add(f"vars({chain})", own(value), whole, Use.WHOLE, deep=False)
         for inner in behind(value):
             if self._ledger.was_there(value):
                 self._ledger.mark(inner, 0)
             if is_container(inner):
-                self._contents(chain, Use.WHOLE, inner, [])
+                self._contents(chain, Use.WHOLE, inner, [Source(inner, ())])
             else:
                 self._add(str(chain), inner, Source(inner, ()), Use.WHOLE)
 
     def _class_of(self, chain: Chain, value: Any) -> None:
         """The class of a user's object, and its special methods: no name leads to them."""
         cls = type(value)
-        if isinstance(value, type) and issubclass(value, torch.autograd.Function):
-            self._methods(value, lambda name: not name.startswith("__"))
-        if is_library(cls.__module__) or isinstance(value, (torch.nn.Module, type)):
-            return
         plain = of_class(cls, "__class__") is vars(object)["__class__"]
-        if plain and not self._guarded(value):
+        if plain and is_users(value) and not self._guarded(value):
             source = Source(value, ((By.SLOT, "__class__"),))
             self._add(f"{chain}.__class__", cls, source, Use.NAMED)
-        if cls in self._classes:
-            return
-        self._classes.add(cls)
-        self._methods(cls, lambda name: name.startswith("__"))
-
-    def _methods(self, cls: type, called: Callable[[str], bool]) -> None:
-        for name, found in users_methods(cls, called):
-            text, source = f"{cls.__qualname__}.{name}", Source(cls, ((By.CLASS, name),))
+        for text, found, source in called_by_others(value, self._classes):
             self._add(text, found, source, Use.NAMED)
 
     def _contents(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:

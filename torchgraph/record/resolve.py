@@ -9,8 +9,9 @@ import sys
 import sysconfig
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import (
+    FrameType,
     FunctionType,
     GetSetDescriptorType,
     MappingProxyType,
@@ -25,6 +26,7 @@ from torch import nn
 from ..guards import ABSENT
 from ..guards.looks import count, elements, is_container, own
 from ..guards.names import By, Path, follow, of_class
+from .chains import EACH, Chain
 
 _HELD = ("_parameters", "_buffers", "_modules")
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
@@ -120,7 +122,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     cls, attributes = type(value), own(value)
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
-    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _is_torch_s(found):
+    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _gives_anew(found):
         path: Path = ((By.SLOT, key),)
         return Step(follow(value, path), value, path)
     if hasattr(type(found), "__set__"):
@@ -134,7 +136,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
             if key in attributes.get(held, ()):
                 path = () if guarded else ((By.OWN, held), (By.ITEM, key))
                 return Step(attributes[held][key], value, path)
-    if found is ABSENT and looks_up_itself(value) and not guarded:
+    if found is ABSENT and looks_up_itself(value, _ASKED_FOR_ATTRIBUTES) and not guarded:
         return None
     absent = () if guarded else (mine,)
     if found is ABSENT:
@@ -146,19 +148,33 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     return Step(found, cls, class_path(cls, key), absent)
 
 
-def _is_torch_s(descriptor: Any) -> bool:
-    """Those of torch's objects give tensors, or raise when a backward pass is over."""
-    return str(descriptor.__objclass__.__module__).partition(".")[0] == "torch"
+def _gives_anew(descriptor: Any) -> bool:
+    """Those of torch's objects and of arrays: tensors and views, another one each time."""
+    return str(descriptor.__objclass__.__module__).partition(".")[0] in ("torch", "numpy")
 
 
-def looks_up_itself(value: Any) -> bool:
-    """True when code of its class says what an attribute that is not there is."""
+def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[Any], bool]) -> Any:
+    """What a chain leads to now; `ABSENT` where only the user's own code could say."""
+    value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
+    for step in chain.steps:
+        key = leads_to(frame, step.key, guarded) if isinstance(step.key, Chain) else step.key
+        found = step_of(value, key, item=step.item, guarded=guarded)
+        if found is None or key is EACH:
+            return ABSENT
+        value = found.value
+    return value
+
+
+_ASKED_FOR_ATTRIBUTES = ("__getattr__", "__getattribute__")
+
+
+def looks_up_itself(
+    value: Any, by: Sequence[str] = (*_ASKED_FOR_ATTRIBUTES, "__getitem__")
+) -> bool:
+    """True when code of its class says what an attribute, or an item, that is not there is."""
     if isinstance(value, nn.Module):
         return False
-    return any(
-        isinstance(of_class(type(value), name), FunctionType)
-        for name in ("__getattr__", "__getattribute__", "__getitem__")
-    )
+    return any(isinstance(of_class(type(value), name), FunctionType) for name in by)
 
 
 def class_path(cls: type, key: str) -> Path:

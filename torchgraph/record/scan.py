@@ -51,6 +51,8 @@ _ITERATES = frozenset({"GET_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "GET_YIELD_FR
 _ROTATED = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4}
 """Until Python 3.10: how deep the value on the top is put."""
 _MOVES_ON = frozenset({"INPLACE_ADD", "INPLACE_SUBTRACT"})
+_OPERATORS = ("COMPARE_OP", "CONTAINS_OP", "BINARY_", "FORMAT_", "CONVERT_VALUE")
+_TEXTS = frozenset({"str", "repr", "format", "ascii"})
 _KEPT = frozenset({"IS_OP", "RETURN_VALUE", "YIELD_VALUE", "POP_JUMP_IF_NONE"})
 
 
@@ -170,6 +172,7 @@ class Scan:
             counted = name in _MOVES_ON or (name == "BINARY_OP" and ins.argrepr in ("+=", "-="))
             use = Use.NAMED if name in _KEPT else Use.WHOLE
             use = Use.INSIDE if name == "MATCH_CLASS" else use
+            use = Use.OPERAND if name.startswith(_OPERATORS) else use
             yield from self._compared(name)
             first = self._peek(2)
             if counted and isinstance(first, Chain) and not first.steps:
@@ -215,6 +218,8 @@ class Scan:
             return None, Use.INSIDE
         if called == Chain(Root.GLOBAL, "id"):
             return None, Use.COMPARED
+        if name in _TEXTS and called.root is Root.GLOBAL:
+            return None, Use.OPERAND
         if name not in _INSIDE or called != Chain(Root.GLOBAL, name):
             return None, Use.WHOLE
         if not isinstance(held, (Chain, Result)):
@@ -314,7 +319,8 @@ def _chains(value: Any, use: Use) -> Iterator[tuple[Chain, Use]]:
 
 def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
     """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
-    if len(values) < 3 or values[0] != Chain(Root.GLOBAL, "setattr"):
+    functions = (Chain(Root.GLOBAL, "setattr"), Chain(Root.GLOBAL, "delattr"))
+    if len(values) < 3 or values[0] not in functions:
         return
     held, key = values[1], values[2]
     if not isinstance(held, Chain):
@@ -328,7 +334,7 @@ def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
 def _is_bare(chain: Chain, use: Use) -> bool:
     """True for a result of which nothing is asked: what it may come from was looked at."""
     if chain.root is Root.RETURNED and not chain.steps:
-        return use not in (Use.ITEMS, Use.WHOLE)
+        return use not in (Use.ITEMS, Use.WHOLE, Use.OPERAND)
     return bool(chain.steps) and chain.steps[-1].key is EACH
 
 

@@ -7,13 +7,16 @@ conditional expression or a function of C has no name: it is looked at as it lie
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from types import BuiltinFunctionType
 from typing import Any
 
 from .chains import StackUse, Step, Use
 
 _ITEM = Step(True, None)
 _ONE = (StackUse(1, Use.WHOLE),)
-_BOTH = (StackUse(2, Use.WHOLE), StackUse(1, Use.WHOLE))
+_TEXT = (StackUse(1, Use.OPERAND),)
+_BOTH = (StackUse(2, Use.OPERAND), StackUse(1, Use.OPERAND))
 _ITEMS = (StackUse(1, Use.ITEMS),)
 _USES = {
     "BINARY_SUBSCR": (StackUse(2, Use.NAMED, _ITEM, key=1), StackUse(1, Use.WHOLE)),
@@ -25,8 +28,9 @@ _USES = {
     "MATCH_SEQUENCE": _ONE,
 }
 _BEGINNINGS = {
-    **dict.fromkeys(("UNARY_", "FORMAT_", "CONVERT_VALUE", "POP_JUMP", "JUMP_IF"), _ONE),
-    **dict.fromkeys(("TO_BOOL", "GET_LEN", "LIST_EXTEND", "SET_UPDATE", "DICT_"), _ONE),
+    **dict.fromkeys(("FORMAT_", "CONVERT_VALUE"), _TEXT),
+    **dict.fromkeys(("UNARY_", "POP_JUMP", "JUMP_IF", "TO_BOOL"), _ONE),
+    **dict.fromkeys(("GET_LEN", "LIST_EXTEND", "SET_UPDATE", "DICT_"), _ONE),
     **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "BINARY_", "INPLACE_"), _BOTH),
     **dict.fromkeys(("GET_ITER", "UNPACK_", "GET_YIELD_FROM_ITER"), _ITEMS),
 }
@@ -34,8 +38,20 @@ _BEGINNINGS = {
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"})
 _STORED = {"STORE_ATTR": 1, "DELETE_ATTR": 1, "STORE_SUBSCR": 2, "DELETE_SUBSCR": 2}
 """Where on the stack what they store into is."""
+_BY_NAME = (
+    (getattr, Use.INSIDE),
+    (hasattr, Use.INSIDE),
+    (setattr, Use.STORED),
+    (delattr, Use.STORED),
+)
 _NAMES_ABOVE = frozenset({"CALL_KW", "CALL_FUNCTION_KW"})
 """Calls with the names of their keyword arguments on the stack, above these."""
+
+
+def of_function(called: Any) -> Use | None:
+    """What a function does with an attribute whose name it is given; None for others."""
+    builtin = isinstance(called, BuiltinFunctionType)
+    return next((use for one, use in _BY_NAME if called is one), None) if builtin else None
 
 
 def stack_uses(ins: Any, stored: Use) -> tuple[StackUse, ...]:
@@ -63,7 +79,14 @@ def _call(ins: Any) -> tuple[StackUse, ...]:
     above = 1 if name in _NAMES_ABOVE else 0
     arguments = (StackUse(above + n, Use.WHOLE) for n in range(1, count + 1))
     places = 1 if sys.version_info < (3, 11) and name != "CALL_METHOD" else 2
-    return *arguments, *_called(above + count + 1, places)
+    called = _called(above + count + 1, places)
+    return *arguments, *called, *_by_name(count, called)
+
+
+def _by_name(count: int, called: tuple[StackUse, ...]) -> Iterator[StackUse]:
+    """``getattr(x, "name")``, if that is what is called."""
+    for use in called if count in (2, 3) else ():
+        yield StackUse(count, Use.NAMED, Step(False, None), key=count - 1, called=use.number)
 
 
 def _called(first: int, places: int) -> tuple[StackUse, ...]:

@@ -1,0 +1,107 @@
+# ruff: noqa: E501, E702 -- several statements in a line
+"""Objects that functions of C and operators ask, and objects that a step puts in place of others."""
+
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.record.stack_worlds import Config, moving, outer
+from tests.record.worlds import World, item, setter
+
+
+def getattr_of_a_conditional_expression() -> World:
+    held = SimpleNamespace(one=Config(), other=Config(2.0), first=True)
+    return moving(lambda: (held.one if held.first else held.other).beta, held.one)
+
+
+def hasattr_of_what_a_property_gives() -> World:
+    config = outer()
+    inner = config.inner
+
+    def absent() -> None:
+        vars(inner).pop("gamma", None)
+
+    def build(x: Any) -> Any:
+        return x * config.inner.gamma if hasattr(config.inner, "gamma") else x
+
+    return World(build, [absent, setter(inner, "gamma", 0.5), absent])
+
+
+def equal_namespaces() -> World:
+    one, other = SimpleNamespace(beta=1), SimpleNamespace(beta=1)
+    changes = [setter(one, "beta", value) for value in (1, 2)]
+    return World(lambda x: x * 0.5 if one == other else x, changes)
+
+
+def a_namespace_among_others() -> World:
+    one, others = SimpleNamespace(beta=1), [SimpleNamespace(beta=1)]
+    changes = [setter(one, "beta", value) for value in (1, 2)]
+    return World(lambda x: x * 0.5 if one in others else x, changes)
+
+
+def the_text_of_a_namespace() -> World:
+    one = SimpleNamespace(beta=1)
+    changes = [setter(one, "beta", value) for value in (1, 2)]
+    return World(lambda x: x * 0.5 if repr(one) == "namespace(beta=1)" else x, changes)
+
+
+def an_option_that_is_there() -> World:
+    options = argparse.Namespace()
+
+    def absent() -> None:
+        vars(options).pop("beta", None)
+
+    return World(
+        lambda x: x * 0.5 if "beta" in options else x, [absent, setter(options, "beta", 1)]
+    )
+
+
+def a_tensor_in_a_view() -> World:
+    held = {"scale": torch.ones(4)}
+    values = held.values()
+    changes = [item(held, "scale", torch.full((4,), value)) for value in (1.0, 2.0)]
+    return World(lambda x: x * next(iter(values)), changes)
+
+
+def a_tensor_that_a_bound_method_gives() -> World:
+    held = {"scale": torch.ones(4)}
+    get = held.get
+    changes = [item(held, "scale", torch.full((4,), value)) for value in (1.0, 2.0)]
+    return World(lambda x: x * get("scale"), changes)
+
+
+class Current:
+    """It has one of two objects at a time."""
+
+    def __init__(self) -> None:
+        self.one, self.other = Config(), Config(2.0)
+        self.now: Any = None
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.now.beta
+
+
+def an_object_put_in_place_of_another() -> World:
+    held = Current()
+
+    # fmt: off
+    def build(x: Any) -> Any:
+        held.now = held.one; x = held.scaled(x); held.now = held.other; return held.scaled(x)
+    # fmt: on
+
+    return World(build, [setter(held.other, "beta", value) for value in (2.0, 3.0)])
+
+
+def one_put_there_and_read_in_a_line() -> World:
+    held = Current()
+
+    # fmt: off
+    def build(x: Any) -> Any:
+        held.now = held.one; x = x * held.now.beta; held.now = held.other; return x * held.now.beta
+    # fmt: on
+
+    return World(build, [setter(held.other, "beta", value) for value in (2.0, 3.0)])
