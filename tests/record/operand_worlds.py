@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,3 +107,61 @@ def one_put_there_and_read_in_a_line() -> World:
     # fmt: on
 
     return World(build, [setter(held.other, "beta", value) for value in (2.0, 3.0)])
+
+
+class Wrapper:
+    """As gymnasium's: what it has not, the object in it has."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def an_attribute_before_that_of_the_object_in_it() -> World:
+    wrapper = Wrapper(Config())
+
+    def absent() -> None:
+        vars(wrapper).pop("beta", None)
+
+    return World(lambda x: x * wrapper.beta, [absent, setter(wrapper, "beta", 2.0)])
+
+
+class Square:
+    power = 2.0
+
+
+def what_a_class_pattern_names() -> World:
+    held = SimpleNamespace(kind=Square())
+
+    def build(x: Any) -> Any:
+        match held.kind:
+            case Square(power=power):
+                return x * power
+        return x
+
+    def absent() -> None:
+        vars(held.kind).pop("power", None)
+
+    return World(build, [absent, setter(held.kind, "power", 3.0)])
+
+
+@dataclasses.dataclass
+class Inner:
+    beta: float = 0.5
+
+
+@dataclasses.dataclass
+class Outer:
+    inner: Inner = dataclasses.field(default_factory=Inner)
+
+
+def a_dataclass_in_one_that_becomes_a_dict() -> World:
+    outer_one = Outer()
+    return moving(lambda: dataclasses.asdict(outer_one)["inner"]["beta"], outer_one.inner)
+
+
+def an_object_in_one_that_is_copied() -> World:
+    outer_one = SimpleNamespace(inner=Config())
+    return moving(lambda: copy.deepcopy(outer_one).inner.beta, outer_one.inner)

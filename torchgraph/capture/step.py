@@ -19,6 +19,7 @@ from ..aliasing import has_strides, is_opaque, storages_overlap
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, OwnState, Scripts, is_script, plain_key, shadows
+from ..guards.sharing import Relation, relations
 from ..program import ParameterGroup, Role
 from .flags import Flags
 
@@ -110,6 +111,8 @@ class Step:
     """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
     flags: Flags = field(default_factory=lambda: Flags(()))
     """As the step found them."""
+    shared: frozenset[Relation] = frozenset()
+    """Which tensors lay in one memory then."""
     _names: set[str] = field(default_factory=set)
 
     @classmethod
@@ -153,6 +156,7 @@ class Step:
             step._scan_optimizer(number, optimizer)
         step._scan_scaler(scaler)
         step.flags = Flags((leaf.fqn, leaf.value) for _, leaf in step.tensors())
+        step.shared = relations({leaf.fqn: leaf.value for _, leaf in step.tensors()})
         return step
 
     def again(self, more: Sequence[torch.optim.Optimizer] = ()) -> Step:

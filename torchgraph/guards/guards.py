@@ -149,7 +149,8 @@ class Guards:
             names={id(leaf.value): leaf.fqn for _, leaf in step.tensors()},
         )
         free = {f"free tensor {i}": tensor for i, tensor in enumerate(outside.tensors)}
-        self.sharing = Sharing(free | {leaf.fqn: leaf.value for _, leaf in step.tensors()})
+        states = {leaf.fqn: leaf.value for _, leaf in step.tensors()}
+        self.sharing = Sharing(states, free, step.shared)
         self._trainable = [tensor for tensor in self._modules.tensors if tensor.is_leaf]
         self.optimizers = [OptimizerGuard(opt) for opt in step.optimizers]
         self._training = bool(step.optimizers)

@@ -7,6 +7,7 @@ all before it writes one. Two that a user ties later, ``b.data = a.data``, are a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,13 +20,27 @@ Relation = tuple[tuple[str, int], ...]
 
 
 class Sharing:
-    """Of the states of a program, by name: which of them share memory, and how."""
+    """Of the states of a program, by name: which of them share memory, and how.
 
-    def __init__(self, states: Mapping[str, torch.Tensor]) -> None:
-        self._states = states
-        self.relations = relations(states)
+    Args:
+        free: tensors that the program uses besides.
+        shared: how the states lay when the step began, if it may have given them other memory.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[str, torch.Tensor],
+        free: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        shared: frozenset[Relation] | None = None,
+    ) -> None:
+        self._states = {**free, **states}
+        self.relations = relations(self._states)
         self._places = list(map(Place.of, self._laid_out()))
         """While none moves, none comes to share another's memory."""
+        if shared is not None and relations(states) != shared:
+            with_free = (one for one in self.relations if any(name in free for name, _ in one))
+            self.relations = shared.union(with_free)
+            self._places = []
 
     def hold(self) -> bool:
         """True when those share memory that did, as they did, and no others."""

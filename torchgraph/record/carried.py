@@ -204,11 +204,14 @@ class Carried:
                 elif leaf.root is not root:
                     self.together.append(Pair(root, leaf.root))
         bound = {}
+        titles = {leaf.fqn for leaf in parts.values()}
         for known in self._rebound:
             there = Rebound(known)
             tensor = there["value"]
             if tensor is not None and where(tensor) not in parts:
-                leaf = Leaf(known.shown, Role.INPUT, there, ("value",), tensor)
+                title = known.shown if known.shown not in titles else f"{known.shown} {len(titles)}"
+                titles.add(title)
+                leaf = Leaf(title, Role.INPUT, there, ("value",), tensor)
                 parts[where(tensor)] = leaf
                 bound[id(leaf)] = known.key
         found = [

@@ -16,6 +16,7 @@ from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from ..structure import Unfit
 from . import refusals
+from .alias import AliasSlot, alias_of
 from .amp import Autocast
 from .carried import Carried
 from .ends import escaped
@@ -145,19 +146,19 @@ class Driven:
 
         position = {id(leaf.value): number for number, leaf in enumerate(given)}
 
-        def source(name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot:
-            known = position.get(id(tensor))
-            return slot(name, tensor) if known is None else ArgumentSlot(known)
+        def source(name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot | AliasSlot:
+            argument = position.get(id(tensor))
+            if argument is not None:
+                return ArgumentSlot(argument)
+            alias = alias_of(tensor, known) if storage_id(tensor) in before else None
+            return slot(name, tensor) if alias is None else alias
 
         def owned(tensor: torch.Tensor) -> bool:
-            return id(tensor) not in position and storage_id(tensor) in before
+            there = id(tensor) not in position and storage_id(tensor) in before
+            return there and alias_of(tensor, known) is None
 
         carried, why = self.carried.assigned(source, owned)
-        shared = left.shared(before - set(map(storage_id, left.entered)))
-        if shared:
-            why = f"{shared} lies in the memory of another tensor after the step"
-        if left.on_argument:
-            why = f"{left.on_argument} comes with a gradient"
+        why = left.why(before) or why
         try:
             carried += attached(source)
         except Unfit as unfit:

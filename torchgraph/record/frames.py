@@ -204,6 +204,8 @@ class Frames:
     def _handed(self, frame: FrameType) -> None:
         """A library's function may read all that its arguments have, where a line is not seen."""
         code, caller = frame.f_code, frame.f_back
+        while caller is not None and _reads_objects(caller.f_code.co_filename):
+            caller = caller.f_back  # what they go on to is read as well
         if not _reads_objects(code.co_filename) or caller is None or _is_library(caller):
             return
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

@@ -18,6 +18,7 @@ from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
 from ..structure import Together
+from .alias import AliasSlot
 from .kept import Shares, gradient_of
 from .nested import map_nested
 
@@ -63,6 +64,8 @@ def filled(tree: Any, tensors: Sequence[torch.Tensor], call: Call) -> Any:
         return tensors[tree.position]
     if kind is ArgumentSlot:
         return call.tensors[tree.position]
+    if kind is AliasSlot:
+        return tree.tensor(call)
     if kind is Fixed:
         return tree.value
     if kind is OutputTree:
@@ -190,7 +193,7 @@ class Assigned:
 
     place: Place
     tree: Any
-    """An `OutputSlot` or `ArgumentSlot`, a `Fixed`, an `OutputTree`; None for None."""
+    """An `OutputSlot`, `ArgumentSlot` or `AliasSlot`, a `Fixed`, an `OutputTree`; None for None."""
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,17 @@ class Leftovers:
             left.append(Assigned(place, tree))
         return left
 
+    def why(self, before: set[int]) -> str:
+        """Why no program can leave them; empty when one can.
+
+        Args:
+            before: the storages of what was there before the step.
+        """
+        if self.on_argument:
+            return f"{self.on_argument} comes with a gradient"
+        found = self.shared(before - set(map(storage_id, self.entered)))
+        return f"{found} lies in the memory of another tensor after the step" if found else ""
+
     def shared(self, states: set[int]) -> str:
         """The first gradient that is left in memory of a state, or of another one."""
         parts: dict[int, list[tuple[int, int]]] = {}

@@ -31,13 +31,13 @@ from .behind import (
     is_holder,
     is_iterator,
     is_users,
-    with_key,
+    steps_of,
 )
-from .chains import EACH, Chain, Line, Reads, Root, StackUse, Step, Use
+from .chains import Chain, Line, Reads, Root, StackUse, Step, Use
 from .frames import Frames
 from .inside import containers_in, has_more_than_tensors, keyed, objects_in
 from .ledger import Ledger, Meeting
-from .resolve import Source, class_path, is_ours, leads_to, looks_up_itself, step_of
+from .resolve import Source, class_path, is_ours, leads_to, looks_up_itself, shadow_of, step_of
 from .touched import CONTENT, Counts, Met, Touches
 
 
@@ -153,14 +153,11 @@ class NameWatch:
         """Look at a value on the stack, or at what lies there in it."""
         if isinstance(value, torch.Tensor) and not own(value):
             return
-        steps: tuple[Step, ...] = ()
-        if at.step is not None:
-            step = with_key(at.step._replace(key=key)) if at.key else at.step
-            steps = (Step(True, EACH) if step is None else step,)
         self._set_line(frame, 0)
         self._touched = found
         self._stores += at.use < Use.NAMED
-        self._local(Chain(Root.RETURNED, "(...)", steps), at.use, value, [])
+        for steps in steps_of(at, key):
+            self._local(Chain(Root.RETURNED, "(...)", steps), at.use, value, [])
 
     def _set_line(self, frame: FrameType, line: int) -> None:
         code = frame.f_code
@@ -308,6 +305,8 @@ class NameWatch:
         cls = type(value)
         if not isinstance(value, torch.Tensor) and (path := class_path(cls, key)):
             self._add(f"{at}.{key}", of_class(cls, key), Source(cls, path), Use.NAMED)
+        if (mine := shadow_of(value, key)) is not None:
+            self._add(f"{at}.{key}", ABSENT, mine, Use.NAMED)
         if looks_up_itself(value) and not isinstance(value, WEAK):
             self._inside(at, value)
 

@@ -165,6 +165,13 @@ def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[Any], bool]) -> 
     return value
 
 
+def shadow_of(value: Any, key: Any) -> Source | None:
+    """Where an attribute would hide what ``__getattr__`` gives; None: nothing would."""
+    asked = looks_up_itself(value, ("__getattr__",)) and own(value) is not None
+    hidden = type(key) is str and asked and key not in own(value)
+    return Source(value, ((By.OWN, key),)) if hidden else None
+
+
 _ASKED_FOR_ATTRIBUTES = ("__getattr__", "__getattribute__")
 
 

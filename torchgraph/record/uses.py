@@ -22,7 +22,10 @@ _USES = {
     "BINARY_SUBSCR": (StackUse(2, Use.NAMED, _ITEM, key=1), StackUse(1, Use.WHOLE)),
     "BINARY_SLICE": (StackUse(3, Use.WHOLE),),
     "IS_OP": (StackUse(2, Use.COMPARED), StackUse(1, Use.COMPARED)),
-    "MATCH_CLASS": (StackUse(3, Use.INSIDE),),
+    "MATCH_CLASS": (
+        StackUse(3, Use.INSIDE),
+        StackUse(3, Use.WHOLE, Step(False, None), key=1),
+    ),
     "MATCH_KEYS": (StackUse(2, Use.WHOLE),),
     "MATCH_MAPPING": _ONE,
     "MATCH_SEQUENCE": _ONE,
