@@ -138,14 +138,14 @@ class Step:
         """
         modules: dict[str, nn.Module] = {}
         seen: set[int] = set()
-        for name, root in roots.items():
-            for path, module in root.named_modules(prefix=name):
-                if id(module) not in seen:
-                    seen.add(id(module))
-                    modules[path] = module
+        named = (pair for name, root in roots.items() for pair in root.named_modules(prefix=name))
+        for path, module in named:
+            if id(module) not in seen:
+                seen.add(id(module))
+                modules[path] = module
         step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
-        step.tensors_by_name = dict(tensors or {})
-        step.containers, step.rebound = containers, rebound
+        step.tensors_by_name, step.containers = dict(tensors or {}), containers
+        step.rebound = rebound
         for path, module in modules.items():
             step._scan_tensors(module._parameters, path, Role.PARAMETER)
             step._scan_tensors(module._buffers, path, Role.BUFFER)
@@ -235,8 +235,8 @@ class Step:
             tuple(tuple(map(self.parameter_fqn, group["params"])) for group in opt.param_groups)
             for opt in self.optimizers
         )
-        parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
-        gradient_hooks = tensor_hooks(parameters)
+        parameters = (leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER)
+        gradient_hooks = tensor_hooks(list(parameters))
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
         objects = tuple((fqn, id(value)) for fqn, value in self.objects)
         own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
@@ -282,9 +282,8 @@ class Step:
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""
-        return (
-            (i, leaf) for i, leaf in enumerate(self.leaves) if isinstance(leaf.value, torch.Tensor)
-        )
+        numbered = enumerate(self.leaves)
+        return ((i, leaf) for i, leaf in numbered if isinstance(leaf.value, torch.Tensor))
 
     def _scan_tensors(self, holder: dict[str, Any], path: str, role: Role) -> None:
         for name, tensor in holder.items():

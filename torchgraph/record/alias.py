@@ -56,6 +56,6 @@ def alias_of(tensor: torch.Tensor, leaves: Sequence[Leaf]) -> AliasSlot | None:
             continue
         if storage_id(other) == storage_id(tensor) and other.dtype is tensor.dtype:
             offset = tensor.storage_offset() - other.storage_offset()
-            size, stride = tuple(tensor.shape), tuple(map(int, tensor.stride()))
-            return AliasSlot(leaf.fqn, leaf.path[0] if given else leaf, size, stride, offset)
+            holder = leaf.path[0] if given else leaf
+            return AliasSlot(leaf.fqn, holder, tensor.shape, tensor.stride(), int(offset))
     return None

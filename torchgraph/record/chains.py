@@ -143,8 +143,8 @@ class Line(NamedTuple):
     """Those that begin at what a function returns."""
     inside: frozenset[int] = frozenset()
     """The instructions in it before which a variable of ``inner`` was stored."""
-    again: frozenset[int] = frozenset()
-    """Those before which it has replaced something: its chains may lead elsewhere."""
+    again: Mapping[int, Reads] = MappingProxyType({})
+    """Before which it has replaced something: what it reads then may be something else."""
     unnamed: StackUses = MappingProxyType({})
     """What is done with values that no chain leads to."""
     uses: StackUses = MappingProxyType({})

@@ -49,8 +49,8 @@ class Listener(Protocol):
     def stored(self, frame: FrameType, found: Any, stores: Reads) -> None:
         """Something is about to be replaced; ``found`` is what `before` gave."""
 
-    def again(self, frame: FrameType, line: Line, found: Any) -> None:
-        """The line has replaced something, and goes on."""
+    def again(self, frame: FrameType, reads: Reads, found: Any) -> None:
+        """The line has replaced something, and goes on to read these."""
 
     def after(self, frame: FrameType, line: Line, found: Any) -> None:
         """It ran."""
@@ -119,7 +119,7 @@ class _Following:
         if stack is None:
             return
         if offset in line.again:
-            self._listener.again(frame, line, self._found)
+            self._listener.again(frame, line.again[offset], self._found)
         if offset in line.stores:
             self._listener.stored(frame, self._found, line.stores[offset])
         for use in self._uses.get(offset, ()):

@@ -7,7 +7,7 @@ import functools
 from types import CodeType
 from typing import Any
 
-from .chains import Chain, Line, Lines, Root, StackUse, StackUses, Use
+from .chains import Chain, Line, Lines, Reads, Root, StackUse, StackUses, Use
 from .scan import Scan
 
 _Chains = list[tuple[Chain, Use]]
@@ -17,13 +17,15 @@ class _Found:
     """What is known of one line, instruction by instruction."""
 
     def __init__(self) -> None:
-        self.chains: _Chains = []
+        self.chains: list[tuple[int, Chain, Use]] = []
         self.stores: dict[int, tuple[tuple[Chain, Use], ...]] = {}
         self.stack: dict[int, list[tuple[StackUse, bool]]] = {}
         self.variables: set[str] = set()
         self.inside: set[int] = set()
         self.again: set[int] = set()
         self._stored = self._replaced = False
+        self._in_place: int | None = None
+        """The instruction whose result is stored next."""
 
     def add(self, ins: Any, uses: list[tuple[StackUse, bool]], used: _Chains) -> None:
         """The next instruction of the line."""
@@ -36,9 +38,14 @@ class _Found:
         stores = tuple(
             (chain, use) for chain, use in used if use < Use.NAMED and not _is_returned(chain)
         )
-        if stores:
-            self.stores[ins.offset] = stores
-        self.chains += used
+        if stores:  # what ``+=`` moves in place is another one before it is stored
+            begin = ins.offset if self._in_place is None else self._in_place
+            self.stores[begin] = (*self.stores.get(begin, ()), *stores)
+        if ins.opname.startswith("STORE_"):
+            self._in_place = None
+        elif _is_in_place(ins):
+            self._in_place = ins.offset
+        self.chains += [(ins.offset, chain, use) for chain, use in used]
         self._stored = ins.opname.startswith(("STORE_FAST", "STORE_DEREF"))
         self._replaced = any(use is not Use.COUNTED for _, use in stores)
         if self._stored:
@@ -47,19 +54,27 @@ class _Found:
 
     def line(self) -> Line:
         """All of it."""
-        chains = _once(self.chains)
-        named = (row for row in chains if not _is_returned(row[0]))
-        reads = tuple((chain, use) for chain, use in named if use >= Use.NAMED)
+        chains = self._from(0)
+        reads = _reads(chains)
         return Line(
             reads,
             tuple(row for row in reads if _begins_at(row[0], self.variables)),
             self.stores,
             tuple(row for row in chains if _is_returned(row[0])),
             frozenset(self.inside),
-            frozenset(self.again),
+            {begin: rows for begin in self.again if (rows := _reads(self._from(begin)))},
             _uses(self.stack, named=False),
             _uses(self.stack),
         )
+
+    def _from(self, begin: int) -> _Chains:
+        """What instructions use from one on."""
+        return _once([(chain, use) for offset, chain, use in self.chains if offset >= begin])
+
+
+def _reads(chains: _Chains) -> Reads:
+    named = (row for row in chains if not _is_returned(row[0]))
+    return tuple((chain, use) for chain, use in named if use >= Use.NAMED)
 
 
 @functools.cache
@@ -83,6 +98,11 @@ def _uses(stack: dict[int, list[tuple[StackUse, bool]]], *, named: bool = True) 
         for offset, uses in stack.items()
     }
     return {offset: uses for offset, uses in found.items() if uses}
+
+
+def _is_in_place(ins: Any) -> bool:
+    name = ins.opname
+    return bool(name.startswith("INPLACE_") or (name == "BINARY_OP" and ins.argrepr[-1:] == "="))
 
 
 def _is_returned(chain: Chain) -> bool:

@@ -117,10 +117,10 @@ class NameWatch:
             self._read(frame, line.inner)
         self._written(frame, found)
 
-    def again(self, frame: FrameType, line: Line, found: Touches) -> None:
+    def again(self, frame: FrameType, reads: Reads, found: Touches) -> None:
         """Look at what a line reads after it has replaced something."""
         self._written(frame, found)
-        self._read(frame, line.chains, frame.f_lineno or 0)
+        self._read(frame, reads, frame.f_lineno or 0)
 
     def _written(self, frame: FrameType, found: Touches) -> None:
         for key, use in found:
@@ -331,7 +331,8 @@ class NameWatch:
             if self._ledger.was_there(value):
                 self._ledger.mark(inner, 0)
             if is_container(inner):
-                self._contents(chain, Use.WHOLE, inner, [Source(inner, ())])
+                hidden = [] if id(inner) in self._led else [Source(inner, ())]
+                self._contents(chain, Use.WHOLE, inner, hidden)
             else:
                 self._add(str(chain), inner, Source(inner, ()), Use.WHOLE)
 
