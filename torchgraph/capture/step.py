@@ -235,8 +235,8 @@ class Step:
             tuple(tuple(map(self.parameter_fqn, group["params"])) for group in opt.param_groups)
             for opt in self.optimizers
         )
-        parameters = (leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER)
-        gradient_hooks = tensor_hooks(list(parameters))
+        parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
+        gradient_hooks = tensor_hooks(parameters)
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
         objects = tuple((fqn, id(value)) for fqn, value in self.objects)
         own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
@@ -249,8 +249,7 @@ class Step:
             if leaf.in_module
             for name, value in vars(leaf.value).items()
         )
-        scripts = Scripts(used).key
-        others = (classes, patched, marks, scripts)
+        others = (classes, patched, marks, Scripts(used).key)
         return modules, ties, statics, groups, hooked, objects, own, *others
 
     def scaler_reads(self) -> Iterator[tuple[str, Any, str, Any]]:

@@ -204,8 +204,8 @@ class Frames:
     def _handed(self, frame: FrameType) -> None:
         """A library's function may read all that its arguments have, where a line is not seen."""
         code, caller = frame.f_code, frame.f_back
-        while caller is not None and _reads_objects(caller.f_code.co_filename):
-            caller = caller.f_back  # what they go on to is read as well
+        while caller is not None and caller.f_code.co_filename in _GO_INSIDE:
+            caller = caller.f_back
         if not _reads_objects(code.co_filename) or caller is None or _is_library(caller):
             return
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -327,6 +327,8 @@ _READERS = {
 
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""
+_GO_INSIDE = frozenset({copy.__file__, dataclasses.__file__})
+"""Of those, the files of functions that read what lies in what they are given as well."""
 
 
 @functools.cache

@@ -28,7 +28,6 @@ from ..guards.looks import (
     is_buffer,
     is_container,
     items_in,
-    laid_out,
     look,
     shown,
 )
@@ -36,9 +35,9 @@ from ..guards.names import By, Name, Path, follow
 from ..program import Role
 from ..structure import parts_of_partial
 from .chains import Use
-from .inside import containers_within, lay_at, lies_in, unmoved_tensors
+from .inside import containers_within, lay_at
 from .resolve import Source
-from .touched import CONTENT, Cell, Touched, in_cell, settings
+from .touched import CONTENT, Cell, Touched, idle, in_cell, settings, unmoved_in
 
 _LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _MARKED = 4096
@@ -126,7 +125,7 @@ class Ledger:
         key = (id(source.owner), source.path, meeting.deep)
         if key not in self._names:
             self.notice(meeting, source)
-        if self._is_outside(source.owner):
+        if self.is_outside(source.owner):
             self._outer.add(key)
             if key not in self._own:
                 self.mark(meeting.value)
@@ -189,7 +188,7 @@ class Ledger:
             self._own.add(key)  # it is what the step has made of what is around it
             if not (replaced or isinstance(value, torch.Tensor) or self._is_appended(around, path)):
                 self._reads.add(around)
-                self._outer |= {around} if self._is_outside(owner) else set()
+                self._outer |= {around} if self.is_outside(owner) else set()
             key_in = path[len(around[1])][1]
             if type(key_in) is int and key_in >= 0:
                 self._lengths.add(around)
@@ -245,7 +244,8 @@ class Ledger:
         small = isinstance(found[1], tuple)
         return small and type(key) is int and key % len(container) >= len(before)
 
-    def _is_outside(self, owner: Any) -> bool:
+    def is_outside(self, owner: Any) -> bool:
+        """True for what a name may begin at: the step has not made it."""
         known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
         return known or self._guarded(owner)
 
@@ -304,7 +304,7 @@ class Ledger:
         self._containers.clear()
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
-        kept = (_idle(one, met if one.outer else lasting) for one in touched)
+        kept = (idle(one, met if one.outer else lasting) for one in touched)
         return [one for one in kept if one is not None] + list(self._more(touched, met))
 
     def _more(self, touched: Collection[Touched], met: set[int]) -> Iterator[Touched]:
@@ -314,7 +314,7 @@ class Ledger:
             value = follow(one.name.owner(), one.name.path)
             if one.name.moved and one.container is value and one.place in places:
                 places.remove(one.place)
-                yield from _unmoved_in(one, value, met)
+                yield from unmoved_in(one, value, met)
             if one.outer and one.length is not None:
                 name = replace(one.name, found=one.length, deep=False, aspect=Aspect.LENGTH)
                 yield one._replace(name=replace(name, moved=False), read=True, container=None)
@@ -374,25 +374,6 @@ def _look(value: Any, use: Use, *, deep: bool) -> Any:
     if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
         return Never()
     return look(value, deep=deep)
-
-
-def _idle(one: Touched, inputs: set[int]) -> Touched | None:
-    """A tensor that the step has only looked at, as an object, counts for what it is like."""
-    value = follow(one.name.owner(), one.name.path)
-    if one.name.moved or not isinstance(value, torch.Tensor) or lies_in(value, inputs):
-        return one
-    if not one.outer:
-        return None
-    return one._replace(name=replace(one.name, found=laid_out(value), aspect=Aspect.LAYOUT))
-
-
-def _unmoved_in(one: Touched, value: Any, met: set[int]) -> Iterator[Touched]:
-    """The tensors in a container that the step computes with, and has left where they lay."""
-    for words, path, tensor in unmoved_tensors(value, one.name.found, one.name.shown):
-        if lies_in(tensor, met):
-            name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
-            name = replace(name, found=look(tensor), value=shown(tensor))
-            yield one._replace(name=name, read=True, container=None, counted=False)
 
 
 def _is_held(owner: Any) -> bool:

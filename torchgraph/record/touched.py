@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import torch
+
 from ..errors import SourceLine
-from ..guards.looks import Same, is_buffer, is_generator, look, shown
+from ..guards.looks import Aspect, Same, is_buffer, is_generator, laid_out, look, shown
 from ..guards.names import By, Name, Path, follow
 from .chains import Use
+from .inside import lies_in, unmoved_tensors
 
 Counts = Counter[tuple[int, str]]
 """How often ``+=`` has moved an attribute, by object and name."""
@@ -98,3 +102,22 @@ def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
             if value is not None:
                 found = look(value, deep=False)
                 yield Name(text, Same(function), path, False, found, shown(value), line)
+
+
+def idle(one: Touched, inputs: set[int]) -> Touched | None:
+    """A tensor that the step has only looked at, as an object, counts for what it is like."""
+    value = follow(one.name.owner(), one.name.path)
+    if one.name.moved or not isinstance(value, torch.Tensor) or lies_in(value, inputs):
+        return one
+    if not one.outer:
+        return None
+    return one._replace(name=replace(one.name, found=laid_out(value), aspect=Aspect.LAYOUT))
+
+
+def unmoved_in(one: Touched, value: Any, met: set[int]) -> Iterator[Touched]:
+    """The tensors in a container that the step computes with, and has left where they lay."""
+    for words, path, tensor in unmoved_tensors(value, one.name.found, one.name.shown):
+        if lies_in(tensor, met):
+            name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
+            name = replace(name, found=look(tensor), value=shown(tensor))
+            yield one._replace(name=name, read=True, container=None, counted=False)
