@@ -23,7 +23,7 @@ from ..guards import ABSENT
 from ..guards.looks import is_buffer, is_container, is_generator
 from ..guards.names import By, of_class
 from ..structure import parts_of_partial
-from .chains import EACH, Chain, StackUse, Step, Use
+from .chains import EACH, Chain, Step, Use
 from .inside import in_path
 from .resolve import Source, is_library, is_ours, leads_to
 
@@ -112,17 +112,6 @@ def closed(step: Step, frame: FrameType, guarded: Callable[[Any], bool]) -> Step
     if not isinstance(step.key, Chain):
         return step
     return with_key(step._replace(key=leads_to(frame, step.key, guarded)))
-
-
-def steps_of(at: StackUse, key: Any) -> Iterator[tuple[Step, ...]]:
-    """The steps that an instruction makes from a value; a class pattern names several."""
-    if at.step is None:
-        yield ()
-    elif at.step.item or not isinstance(key, tuple):
-        step = with_key(at.step._replace(key=key)) if at.key else at.step
-        yield (Step(True, EACH) if step is None else step,)
-    else:
-        yield from ((Step(False, name),) for name in key)
 
 
 def with_key(step: Step) -> Step | None:

@@ -70,6 +70,8 @@ class Chain(NamedTuple):
     root: Root
     name: str
     steps: tuple[Step, ...] = ()
+    line: int | None = None
+    """On which the name is read; None where that is of no account."""
 
     def __str__(self) -> str:
         return self.name + "".join(map(str, self.steps))
@@ -77,6 +79,10 @@ class Chain(NamedTuple):
     def then(self, item: bool, key: Any) -> Chain:
         """One step further."""
         return self._replace(steps=(*self.steps, Step(item, key)))
+
+    def is_global(self, *names: str) -> bool:
+        """True for one of these names alone, as a global."""
+        return self.root is Root.GLOBAL and self.name in names and not self.steps
 
     @property
     def mark(self) -> tuple[Any, ...]:

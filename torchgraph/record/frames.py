@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -27,14 +28,13 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._listening import is_listening, listening_through
-from ..guards import ABSENT
 from ..structure import parts_of_partial
-from .chains import Line, Reads, StackUse, StackUses
+from .chains import Line, Reads, StackUses
 from .generators import DrawingLine
 from .line_reads import lines_of
 from .resolve import is_library, is_library_file
 from .stack import first_variable, stack_of
-from .uses import of_function
+from .uses import Looked, looked_at
 
 _Hears = Callable[[Any, Any, Any], Any]
 _METHODS = (staticmethod, classmethod, MethodType)
@@ -64,7 +64,7 @@ class Listener(Protocol):
     def is_cut(self, frame: FrameType, number: int) -> bool:
         """True where code of the user's own gives what the line goes on with."""
 
-    def used(self, frame: FrameType, found: Any, at: StackUse, value: Any, key: Any) -> None:
+    def used(self, frame: FrameType, found: Any, looked: Looked) -> None:
         """A value is about to be used that lies on the stack; ``found`` is what `before` gave."""
 
     def handed(self, frame: FrameType, values: list[Any]) -> None:
@@ -123,15 +123,8 @@ class _Following:
         if offset in line.stores:
             self._listener.stored(frame, self._found, line.stores[offset])
         for use in self._uses.get(offset, ()):
-            if use.called:
-                by_name = of_function(stack.value(frame, use.called))
-                if by_name is None:
-                    continue
-                use = use._replace(use=by_name)
-            value = stack.value(frame, use.number)
-            key = stack.value(frame, use.key) if use.key else None
-            if value is not ABSENT:
-                self._listener.used(frame, self._found, use, value, key)
+            for looked in looked_at(use, partial(stack.value, frame)):
+                self._listener.used(frame, self._found, looked)
 
 
 def _all_stores(listener: Listener, frame: FrameType, line: Line, found: Any) -> None:
@@ -149,6 +142,8 @@ class Frames:
         self.drawing = DrawingLine()
         self._ran: set[CodeType] = set()
         self._known: dict[CodeType, FunctionType] = {}
+        self.lost = False
+        """True when the block took the trace function away: what it read is not known."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -166,7 +161,8 @@ class Frames:
             with quietly:
                 yield
         finally:
-            if get() == ours:  # else somebody has come in the block: `pdb.set_trace()`
+            self.lost = get() != ours  # somebody has come in the block: `pdb.set_trace()`
+            if not self.lost:
                 put(before)
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:

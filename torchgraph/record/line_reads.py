@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
+from collections import defaultdict
 from types import CodeType
 from typing import Any
 
 from .chains import Chain, Line, Lines, Reads, Root, StackUse, StackUses, Use
 from .scan import Scan
 
+_ONE_EVENT = sys.version_info < (3, 12)
+"""Python tells of an instruction where the ``EXTENDED_ARG`` before it lies."""
 _Chains = list[tuple[Chain, Use]]
 
 
@@ -27,25 +31,24 @@ class _Found:
         self._in_place: int | None = None
         """The instruction whose result is stored next."""
 
-    def add(self, ins: Any, uses: list[tuple[StackUse, bool]], used: _Chains) -> None:
-        """The next instruction of the line."""
+    def add(self, offset: int, ins: Any, uses: list[tuple[StackUse, bool]], used: _Chains) -> None:
+        """The next instruction of the line, and where Python tells of it."""
         if uses:
-            self.stack[ins.offset] = uses
+            self.stack[offset] = uses
         if self._stored:
-            self.inside.add(ins.offset)
+            self.inside.add(offset)
         if self._replaced:
-            self.again.add(ins.offset)
+            self.again.add(offset)
         stores = tuple(
             (chain, use) for chain, use in used if use < Use.NAMED and not _is_returned(chain)
         )
         if stores:  # what ``+=`` moves in place is another one before it is stored
-            begin = ins.offset if self._in_place is None else self._in_place
+            begin = offset if self._in_place is None else self._in_place
             self.stores[begin] = (*self.stores.get(begin, ()), *stores)
         if ins.opname.startswith("STORE_"):
             self._in_place = None
         elif _is_in_place(ins):
-            self._in_place = ins.offset
-        self.chains += [(ins.offset, chain, use) for chain, use in used]
+            self._in_place = offset
         self._stored = ins.opname.startswith(("STORE_FAST", "STORE_DEREF"))
         self._replaced = any(use is not Use.COUNTED for _, use in stores)
         if self._stored:
@@ -80,15 +83,24 @@ def _reads(chains: _Chains) -> Reads:
 @functools.cache
 def lines_of(code: CodeType) -> Lines:
     """The chains that each line of a code object reads, and what for."""
-    found: dict[int, _Found] = {}
+    found: dict[int, _Found] = defaultdict(_Found)
     lines = {start: line for first, end, line in code.co_lines() for start in range(first, end, 2)}
     scan = Scan()
+    begin: int | None = None
     for instruction in dis.get_instructions(code):
         line = scan.line = lines.get(instruction.offset)
+        begin = instruction.offset if begin is None else begin
         uses = list(scan.uses(instruction))
         used = scan.step(instruction)
+        if instruction.opname == "EXTENDED_ARG":
+            begin = begin if _ONE_EVENT else None
+            continue
         if line is not None:
-            found.setdefault(line, _Found()).add(instruction, uses, used)
+            found[line].add(begin, instruction, uses, used)
+            for chain, use in used:  # a statement may have many lines
+                read_on = line if chain.line is None or use < Use.NAMED else chain.line
+                found[read_on].chains.append((begin, chain, use))
+        begin = None
     return {number: line.line() for number, line in found.items()}
 
 

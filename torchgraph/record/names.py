@@ -21,15 +21,20 @@ from ..guards.names import By
 from .acted import Acted
 from .behind import (
     is_iterator,
-    steps_of,
 )
-from .chains import Chain, Line, Reads, Root, StackUse, Use
+from .chains import Chain, Line, Reads, Root, Use
 from .frames import Frames
 from .inside import containers_in, objects_in
 from .ledger import Ledger
 from .resolve import Source, leads_to
 from .touched import CONTENT, Counts, Met, Touches
+from .uses import Looked
 from .walk import Walk
+
+_LOST = (
+    "Python's trace function was taken away or replaced while the step ran, by sys.settrace, a "
+    "debugger or a RecursionError that is caught: what it read then is not known"
+)
 
 
 class NameWatch:
@@ -64,10 +69,12 @@ class NameWatch:
     # --- line by line -----------------------------------------------------------------------------
 
     @contextmanager
-    def active(self) -> Iterator[None]:
-        """Look at what the block reads, in this thread."""
+    def active(self, give_up: Callable[..., None] | None = None) -> Iterator[None]:
+        """Look at what the block reads, in this thread; ``give_up`` is told why nobody could."""
         with self._ledger.listening(), self.frames.active():
             yield
+        if self.frames.lost and give_up is not None:
+            give_up(_LOST, passing=True)
 
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
         """Look at what a line reads; gives room for what it replaces."""
@@ -130,15 +137,15 @@ class NameWatch:
         """True where code of the user's own gives what the line goes on with."""
         return (frame.f_code, number) in self._walk.cut
 
-    def used(self, frame: FrameType, found: Touches, at: StackUse, value: Any, key: Any) -> None:
+    def used(self, frame: FrameType, found: Touches, looked: Looked) -> None:
         """Look at a value on the stack, or at what lies there in it."""
+        value, use, steps = looked
         if isinstance(value, torch.Tensor) and not own(value):
             return
         self._walk.stand(frame)
         self._walk.touched = found
-        self._walk.stores += at.use < Use.NAMED
-        for steps in steps_of(at, key):
-            self._local(Chain(Root.RETURNED, "(...)", steps), at.use, value, [])
+        self._walk.stores += use < Use.NAMED
+        self._local(Chain(Root.RETURNED, "(...)", steps), use, value, [])
 
     def _read(self, frame: FrameType, chains: Reads, line: int = 0) -> None:
         at = (frame.f_code, line, bool(self._moving), self._walk.stores)

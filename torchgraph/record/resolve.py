@@ -136,7 +136,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
             if key in attributes.get(held, ()):
                 path = () if guarded else ((By.OWN, held), (By.ITEM, key))
                 return Step(attributes[held][key], value, path)
-    if found is ABSENT and looks_up_itself(value, _ASKED_FOR_ATTRIBUTES) and not guarded:
+    if found is ABSENT and looks_up_itself(value, _ASKED_FOR_ATTRIBUTES):
         return None
     absent = () if guarded else (mine,)
     if found is ABSENT:
@@ -166,12 +166,18 @@ def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[Any], bool]) -> 
 
 
 def shadow_of(value: Any, key: Any) -> Source | None:
-    """Where an attribute would hide what ``__getattr__`` gives; None: nothing would."""
-    asked = looks_up_itself(value, ("__getattr__",)) and own(value) is not None
-    hidden = type(key) is str and asked and key not in own(value)
-    return Source(value, ((By.OWN, key),)) if hidden else None
+    """Where an attribute would hide what ``__getattr__``, or a property, gives; None: nowhere."""
+    if type(key) is not str or key in own(value) or not type(value).__dictoffset__:
+        return None
+    found = of_class(type(value), key)
+    kept = hasattr(type(found), "__set__") or isinstance(found, (FunctionType, *_METHODS))
+    asked = looks_up_itself(value, ("__getattr__",)) if found is ABSENT else not kept
+    return Source(value, ((By.OWN, key),)) if asked else None
 
 
+_METHODS = (staticmethod, classmethod)
+_OF_MODULES = (vars(nn.Module)["__getattr__"],)
+"""They look where names are followed to as well."""
 _ASKED_FOR_ATTRIBUTES = ("__getattr__", "__getattribute__")
 
 
@@ -179,9 +185,8 @@ def looks_up_itself(
     value: Any, by: Sequence[str] = (*_ASKED_FOR_ATTRIBUTES, "__getitem__")
 ) -> bool:
     """True when code of its class says what an attribute, or an item, that is not there is."""
-    if isinstance(value, nn.Module):
-        return False
-    return any(isinstance(of_class(type(value), name), FunctionType) for name in by)
+    found = (of_class(type(value), name) for name in by)
+    return any(isinstance(one, FunctionType) and one not in _OF_MODULES for one in found)
 
 
 def class_path(cls: type, key: str) -> Path:

@@ -64,12 +64,15 @@ class Scan:
         self._stack: list[Any] = []
         self._joined = 0
         """So many values lay there where several ways met: the names are those of one way."""
+        self._spans: list[tuple[Chain, Use]] = []
+        """What an attribute is read of on a later line than its name."""
         self._items: dict[str, tuple[int | None, Chain]] = {}
         """By variable, which line gives it the items of what: a loop in one line."""
 
     def step(self, ins: Any) -> list[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
-        used = list(self._step(ins))
+        used = [*self._step(ins), *self._spans]
+        self._spans.clear()
         self._joined = min(self._joined, len(self._stack))
         return used
 
@@ -81,6 +84,8 @@ class Scan:
         for use in stack_uses(ins, self._stored(value)):
             above = len(self._stack) - use.number >= self._joined
             named = isinstance(self._peek(use.number), (Chain, Constant, Iterated))
+            if use.called:  # by a name that is made as the line runs
+                named = named and isinstance(self._peek(use.key or 0), (Chain, Constant))
             yield use, named and above and not ins.opname.startswith(("MATCH_", "GET_LEN"))
 
     def _step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
@@ -100,7 +105,8 @@ class Scan:
             yield from self._other(ins)
 
     def _variable(self, root: Root, name: str) -> Chain | Result:
-        chain, (line, items) = Chain(root, name), self._items.get(name, (None, None))
+        chain = Chain(root, name, line=self.line)
+        line, items = self._items.get(name, (None, None))
         own = items is not None and line == self.line and root is Root.LOCAL
         return Result((chain, items)) if own and items is not None else chain
 
@@ -120,7 +126,7 @@ class Scan:
                 self._stack.append(None)
             self._stack.append(self._variable(_ROOTS[name], ins.argval))
         elif name in _PAIRS:
-            self._stack += [Chain(Root.LOCAL, variable) for variable in ins.argval]
+            self._stack += [Chain(Root.LOCAL, name, line=self.line) for name in ins.argval]
         elif name in ("LOAD_CONST", "LOAD_SMALL_INT"):
             self._stack.append(Constant(ins.argval))
         elif name in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -216,11 +222,11 @@ class Scan:
         held, key = values[1], values[2] if len(values) > 2 else None
         if name in _COPIES and called.root is Root.GLOBAL:
             return None, Use.INSIDE
-        if called == Chain(Root.GLOBAL, "id"):
+        if called.is_global("id"):
             return None, Use.COMPARED
         if name in _TEXTS and called.root is Root.GLOBAL:
             return None, Use.OPERAND
-        if name not in _INSIDE or called != Chain(Root.GLOBAL, name):
+        if name not in _INSIDE or not called.is_global(name):
             return None, Use.WHOLE
         if not isinstance(held, (Chain, Result)):
             return None, Use.WHOLE
@@ -234,6 +240,8 @@ class Scan:
 
     def _attribute(self, ins: Any) -> None:
         held = self._pop()
+        if isinstance(held, Chain) and held.line != self.line and held.root is not Root.RETURNED:
+            self._spans.append((held._replace(line=self.line), Use.NAMED))
         if _effect(ins) == 1:  # a method comes with its object, or with an empty place
             self._stack.append(None)
         known = isinstance(held, (Chain, Result))
@@ -282,7 +290,7 @@ class Scan:
         if name == "STORE_FAST_STORE_FAST":
             yield from self._used(1, Use.NAMED)
         elif name == "STORE_FAST_LOAD_FAST":
-            self._stack.append(Chain(Root.LOCAL, variables[1]))
+            self._stack.append(Chain(Root.LOCAL, variables[1], line=self.line))
 
     def _used(
         self, count: int, use: Use, *, skip_first: bool = False
@@ -292,7 +300,7 @@ class Scan:
             yield from _chains(value, use)
 
     def _peek(self, depth: int) -> Any:
-        return self._stack[-depth] if len(self._stack) >= depth else None
+        return self._stack[-depth] if 0 < depth <= len(self._stack) else None
 
     def _pop(self) -> Any:
         return self._stack.pop() if self._stack else None
@@ -319,8 +327,9 @@ def _chains(value: Any, use: Use) -> Iterator[tuple[Chain, Use]]:
 
 def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
     """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
-    functions = (Chain(Root.GLOBAL, "setattr"), Chain(Root.GLOBAL, "delattr"))
-    if len(values) < 3 or values[0] not in functions:
+    if len(values) < 3 or not isinstance(values[0], Chain):
+        return
+    if not values[0].is_global("setattr", "delattr"):
         return
     held, key = values[1], values[2]
     if not isinstance(held, Chain):

@@ -241,7 +241,7 @@ class _Taking:
     @contextmanager
     def _read(self) -> Iterator[None]:
         """What Python reads counts: attributes of what is watched, all else by name."""
-        names = self._names.active() if self.heard else nullcontext()
+        names = self._names.active(self._recorder.give_up) if self.heard else nullcontext()
         with self._attributes.active(self._classes), names:
             yield
 

@@ -6,12 +6,15 @@ conditional expression or a function of C has no name: it is looked at as it lie
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-from .chains import StackUse, Step, Use
+from ..guards import ABSENT
+from .behind import with_key
+from .chains import EACH, StackUse, Step, Use
 
 _ITEM = Step(True, None)
 _ONE = (StackUse(1, Use.WHOLE),)
@@ -51,12 +54,6 @@ _NAMES_ABOVE = frozenset({"CALL_KW", "CALL_FUNCTION_KW"})
 """Calls with the names of their keyword arguments on the stack, above these."""
 
 
-def of_function(called: Any) -> Use | None:
-    """What a function does with an attribute whose name it is given; None for others."""
-    builtin = isinstance(called, BuiltinFunctionType)
-    return next((use for one, use in _BY_NAME if called is one), None) if builtin else None
-
-
 def stack_uses(ins: Any, stored: Use) -> tuple[StackUse, ...]:
     """What an instruction does. ``stored``: what becomes of a place that it stores into."""
     name = ins.opname
@@ -78,20 +75,67 @@ def _call(ins: Any) -> tuple[StackUse, ...]:
     name, count = ins.opname, ins.arg or 0
     if name == "CALL_FUNCTION_EX":
         given = 1 + (count & 1)
-        return *(StackUse(n, Use.WHOLE) for n in range(1, given + 1)), *_called(given + 1, 1)
+        called = _called(given + 1, 1 if sys.version_info < (3, 13) else 2)
+        arguments = (StackUse(n, Use.WHOLE) for n in range(1, given + 1))
+        return *arguments, *called, *_by_name(given, 0, called)
     above = 1 if name in _NAMES_ABOVE else 0
     arguments = (StackUse(above + n, Use.WHOLE) for n in range(1, count + 1))
     places = 1 if sys.version_info < (3, 11) and name != "CALL_METHOD" else 2
     called = _called(above + count + 1, places)
-    return *arguments, *called, *_by_name(count, called)
+    by_name = _by_name(count, count - 1, called) if count in (2, 3) and not above else ()
+    return *arguments, *called, *by_name
 
 
-def _by_name(count: int, called: tuple[StackUse, ...]) -> Iterator[StackUse]:
-    """``getattr(x, "name")``, if that is what is called."""
-    for use in called if count in (2, 3) else ():
-        yield StackUse(count, Use.NAMED, Step(False, None), key=count - 1, called=use.number)
+def _by_name(number: int, key: int, called: tuple[StackUse, ...]) -> Iterator[StackUse]:
+    """``getattr(x, "name")``, if that is what is called; ``key`` 0: its arguments are a tuple."""
+    for use in called:
+        yield StackUse(number, Use.NAMED, Step(False, None), key=key, called=use.number)
 
 
 def _called(first: int, places: int) -> tuple[StackUse, ...]:
     """What is called, and what a method is called of."""
     return tuple(StackUse(n, Use.NAMED) for n in range(first, first + places))
+
+
+class Looked(NamedTuple):
+    """What an instruction does with a value, now that its stack can be read."""
+
+    value: Any
+    use: Use
+    steps: tuple[Step, ...] = ()
+    """To what it uses, from the value on."""
+
+
+def looked_at(at: StackUse, read: Callable[[int], Any]) -> Iterator[Looked]:
+    """What is used there; nothing where that does not lie on the stack.
+
+    Args:
+        read: the value of a number, from the top of the stack; `ABSENT` for none.
+    """
+    if at.called:
+        arguments = [read(n) for n in range(at.number, 0, -1)] if at.key else read(at.number)
+        if isinstance(arguments, (list, tuple)):
+            yield from _looked_by_name(read(at.called), *arguments[:3])
+        return
+    value = read(at.number)
+    if value is ABSENT:
+        return
+    key = read(at.key) if at.key else None
+    if at.step is None:
+        yield Looked(value, at.use)
+    elif isinstance(key, tuple) and not at.step.item:  # a class pattern names several
+        yield from (Looked(value, at.use, (Step(False, name),)) for name in key)
+    else:
+        step = with_key(at.step._replace(key=key)) if at.key else at.step
+        yield Looked(value, at.use, (Step(True, EACH) if step is None else step,))
+
+
+def _looked_by_name(called: Any = None, *given: Any) -> Iterator[Looked]:
+    if called is functools.reduce and len(given) == 3 and given[0] is getattr:
+        _, names, value = given
+        if isinstance(names, (list, tuple)):
+            yield Looked(value, Use.INSIDE, tuple(Step(False, str(name)) for name in names))
+    elif isinstance(called, BuiltinFunctionType) and len(given) > 1:
+        use = next((use for one, use in _BY_NAME if called is one), None)
+        if use is not None:
+            yield Looked(given[0], use, (Step(False, str(given[1])),))
