@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import types
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .guards.looks import count, elements
+from .guards.looks import count, elements, is_container, own
 from .lines import is_library
 from .proxy import unwrap
 from .structure import parts_of_partial
@@ -73,7 +72,8 @@ def bound_to(function: Any) -> list[Any]:
     if parts := parts_of_partial(function):
         inner, args, keywords = parts
         return [*args, *keywords.values(), *bound_to(inner)]
-    owner = getattr(function, "__self__", None)
+    bound = isinstance(function, (types.MethodType, types.BuiltinMethodType))
+    owner = function.__self__ if bound else None
     return [] if owner is None else [owner]
 
 
@@ -117,8 +117,8 @@ class _Search:
     def _keep_globals(self, function: Any) -> None:
         """Those that its code assigns."""
         function = _innermost(function) if callable(function) else None
-        code = getattr(function, "__code__", None)
-        if not isinstance(code, types.CodeType) or _lies_in_library(code):
+        code = function.__code__ if isinstance(function, types.FunctionType) else None
+        if code is None or _lies_in_library(code):
             return
         found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
         names = tuple(dict.fromkeys(found))
@@ -138,17 +138,17 @@ class _Search:
             self._keep(name, value)
             with suppress(ValueError):  # not there yet
                 self.visit(name, value.cell_contents, depth)
-        elif isinstance(value, (list, deque, tuple, dict)):
+        elif is_container(value) and not isinstance(value, (set, frozenset)):
             self._look_at_items(name, value, depth)
         elif isinstance(value, types.MethodType):
-            own = getattr(value.__self__, "__dict__", None)
-            if isinstance(own, dict) and not isinstance(value.__self__, nn.Module):
-                self._keep("self", own)
+            attributes = own(value.__self__)
+            if type(attributes) is dict and not isinstance(value.__self__, nn.Module):
+                self._keep("self", attributes)
             self._keep_globals(value.__func__)
             for part, held in list(_of_method(value.__func__, value.__self__)):
                 self.visit(part, held, depth - 1)
         else:
-            if _is_users(type(value)) and hasattr(value, "__dict__") and not callable(value):
+            if _is_users(type(value)) and type(value).__dictoffset__ and not callable(value):
                 self._keep(name, vars(value))
             self._keep_globals(value)
             for part, held in list(_named(value)):
@@ -174,13 +174,13 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif _is_users(type(value)):
-        yield from getattr(value, "__dict__", {}).items()
+        yield from own(value).items()
 
 
 def _innermost(function: Any) -> Any:
     """What decorators were put around, as far as that is Python: a wrapped one may be C's."""
     seen = {id(function)}
-    while isinstance(inner := getattr(function, "__wrapped__", None), types.FunctionType):
+    while isinstance(inner := own(function).get("__wrapped__"), types.FunctionType):
         if id(inner) in seen:
             break
         seen.add(id(inner))

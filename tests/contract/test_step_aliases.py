@@ -133,6 +133,27 @@ def test_what_is_kept_is_seen_to_change_with_its_memory(what):
     assert counters.replays - before >= 4
 
 
+def test_a_kept_view_of_an_argument_is_read_after_the_next_is_written():
+    """The next argument may be the same tensor, or another one."""
+
+    def make() -> Any:
+        held = {"last": torch.zeros(4)}
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            x.mul_(2)
+            found = x + held["last"]
+            held["last"] = x[0]
+            return found
+
+        return step
+
+    graphed, eager = tg.step(make()), make()
+    graphed.config.set_fallback("eager")
+    first, second = ([batch.clone() for batch, _ in batches(3)] for _ in range(2))
+    for number in (0, 0, 0, 0, 1, 2, 0, 0, 1, 1, 1, 1, 2, 0, 2):
+        assert torch.equal(graphed(first[number]), eager(second[number]))
+
+
 def parts(value: Any) -> Any:
     for tensor in value if isinstance(value, tuple) else (value,):
         yield tensor.detach().clone()

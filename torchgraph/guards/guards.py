@@ -143,6 +143,7 @@ class Guards:
         parameters = [leaf.value for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
         self._modules = Modules(
             list(step.modules.values()),
+            list(step.tensors_by_name.values()),
             roots=step.roots,
             hooked=parameters,
             classes=list(map(type, step.optimizers)),

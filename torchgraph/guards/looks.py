@@ -34,19 +34,22 @@ _CACHED = type(functools.lru_cache(len))
 
 
 def is_container(value: Any) -> bool:
-    """True for what holds values under keys or in an order, and runs no code to do so."""
-    return isinstance(value, _CONTAINERS)
+    """True for what holds values under keys or in an order, and runs no code to do so.
+
+    A proxy that gives another ``__class__`` than its own is none.
+    """
+    return issubclass(type(value), _CONTAINERS)
 
 
 def elements(container: Any) -> list[Any]:
     """What is in it, the keys of a dict: no ``__len__`` or ``__iter__`` of the user's runs."""
-    kind = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
     return list(kind.__iter__(container))
 
 
 def count(container: Any) -> int:
     """How much is in it, as `elements`."""
-    kind = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
     found: int = kind.__len__(container)
     return found
 
@@ -54,8 +57,16 @@ def count(container: Any) -> int:
 def is_buffer(value: Any) -> bool:
     """True for an array of NumPy's or Python's, and other bytes that are written in place."""
     kind = type(value)
-    array_like = hasattr(kind, "tobytes") and hasattr(kind, "shape")
-    return kind in (bytearray, array) or (array_like and hasattr(kind, "__setitem__"))
+    return kind in (bytearray, array) or (_is_array(kind) and in_class(kind, "__setitem__"))
+
+
+def in_class(cls: type, name: str) -> bool:
+    """``hasattr(cls, name)``, and no metaclass is asked."""
+    return any(name in vars(held) for held in cls.__mro__)
+
+
+def _is_array(kind: type) -> bool:
+    return all(in_class(kind, name) for name in ("tobytes", "shape", "dtype"))
 
 
 def own(holder: Any) -> Any:
@@ -117,7 +128,7 @@ def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
         return kind, held.nbytes, bytes(held[:_BYTES])
     if is_generator(value):
         return Drawn(kind, repr(_state(value)))
-    if isinstance(value, torch.Tensor) or not (hasattr(kind, "tobytes") and hasattr(kind, "shape")):
+    if isinstance(value, torch.Tensor) or not _is_array(kind):
         return Same(value)
     return _array(value)
 

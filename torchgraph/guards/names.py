@@ -15,7 +15,20 @@ from typing import Any
 
 from ..lines import SourceLine
 from .checks import ABSENT
-from .looks import DEEPEST, LOOKS, MOST, UNCHANGING, Aspect, Same, count, look, own, shown
+from .looks import (
+    DEEPEST,
+    LOOKS,
+    MOST,
+    UNCHANGING,
+    Aspect,
+    Same,
+    count,
+    in_class,
+    is_container,
+    look,
+    own,
+    shown,
+)
 
 _Get = Callable[[Any, Any], Any]
 
@@ -53,6 +66,8 @@ def _slot(holder: Any, name: str) -> Any:
 
 
 def _item(container: Any, key: Any) -> Any:
+    if not is_container(container):
+        return ABSENT
     if isinstance(container, dict):
         return dict.get(container, key() if type(key) is Same else key, ABSENT)
     if isinstance(container, (list, tuple, deque)) and type(key) in (int, bool):
@@ -229,7 +244,7 @@ def _is_steady(value: Any, key: str, by: By, found: Any) -> bool:
     cls: Any = type(value)
     if cls.__getattribute__ is not type.__getattribute__ or found is ABSENT:
         return False
-    if hasattr(type(found), "__get__") and not isinstance(found, (FunctionType, staticmethod)):
+    if in_class(type(found), "__get__") and not isinstance(found, (FunctionType, staticmethod)):
         return False  # it would run
     if hasattr(type(getattr(cls, key, None)), "__set__"):  # then the metaclass answers
         return False

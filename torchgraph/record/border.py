@@ -79,6 +79,9 @@ class Border:
                 call: Any = self._own(ours, getattr(holder, name))
                 static = name == "_make_subclass"
                 stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
+            data: Any = torch.Tensor.data  # a C property
+            moved = property(data.__get__, self._own(self._data_set, data.__set__))
+            stack.enter_context(_patched(torch.Tensor, "data", moved))
             yield
 
     @contextmanager
@@ -115,7 +118,7 @@ class Border:
 
     def _whole(self, theirs: Any, tensor: torch.Tensor) -> Any:
         """Python reads all of it."""
-        if self._known(tensor):
+        if self._counts(tensor):
             self._recorder.expect_content(tensor)
         with not_listening():
             return theirs(tensor)
@@ -159,7 +162,7 @@ class Border:
             return whole.clone().untyped_storage()
 
     def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self._known(tensor) and not self._recorder.gave_up:
+        if self._counts(tensor) and not self._recorder.gave_up:
             error = DataDependent(
                 f"the step calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
                 "what happens to its values then, no program can repeat.",
@@ -175,8 +178,8 @@ class Border:
             return theirs(*args, **kwargs)
 
     def _shown(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        counts = tensor.numel() == 1 and not (tensor.is_floating_point() or tensor.is_complex())
-        if counts and self._known(tensor):  # ``self.heads[f"{task}"]``
+        exact = tensor.numel() == 1 and not (tensor.is_floating_point() or tensor.is_complex())
+        if exact and self._counts(tensor):  # ``self.heads[f"{task}"]``
             self._recorder.expect_content(tensor)
         with not_listening():
             text = theirs(tensor, *args, **kwargs)
@@ -187,9 +190,15 @@ class Border:
     def _data(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
         """C++ reads the tensors in a list, and tells nobody."""
         for item in _listed([one for one in (*args, *kwargs.values()) if _is_list(one)]):
-            if self._known(item):
+            if self._counts(item):
                 self._recorder.expect_content(item)
         return theirs(*args, **kwargs)
+
+    def _data_set(self, theirs: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """``t.data = x``: what it is given counts even if no op ever sees it."""
+        if self._counts(tensor) and not self._recorder.gave_up:
+            self._recorder.index(tensor)
+        theirs(tensor, value)
 
     def _max_pool1d(self, theirs: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Without gradients it has a kernel that no op calls. This one finds the same elements."""
@@ -230,9 +239,13 @@ class Border:
         """Of the labels it reads none, however they are laid out."""
         return self._lengths(functools.partial(theirs, log_probs, targets), *args, **kwargs)
 
-    def _known(self, tensor: torch.Tensor) -> bool:
+    def _counts(self, tensor: torch.Tensor) -> bool:
+        """True for one that the step has made or met, or that may have been there before."""
         memory = self._recorder.memory
-        return memory.find(tensor) is not None or memory.in_storage(tensor) is not None
+        if memory.find(tensor) is not None or memory.in_storage(tensor) is not None:
+            return True
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        return plain and has_strides(tensor) and not tensor.is_meta
 
 
 def _listed(values: Any) -> Iterator[torch.Tensor]:

@@ -29,16 +29,24 @@ def escaped(step: Step, left: Iterable[tuple[str, Any]]) -> str:
     return next((name for name, tensor in named if is_wrapped(tensor)), "")
 
 
-def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
+def ends(
+    step: Step, recorder: Recorder, index: Sequence[int], free: Sequence[tuple[Leaf, int]]
+) -> None:
     """Write what lies at the end where each state was found into the state.
 
-    All new values are read before the first is written. ``index``: the leaves' values on the tape.
+    All new values are read before the first is written.
+
+    Args:
+        index: the leaves' values on the tape.
+        free: tensors from outside, each with its value.
     """
     if recorder.gave_up:
         return
     moved: list[tuple[int, torch.Tensor]] = []
-    owned = set(index)
-    for position, leaf in step.tensors():
+    states = [(leaf, index[position]) for position, leaf in step.tensors()]
+    states += [(leaf, place) for leaf, place in free if leaf.role is Role.FREE]
+    owned = {place for _, place in states}
+    for leaf, place in states:
         now = _held(leaf)
         if not isinstance(now, torch.Tensor) or not _alike(now, leaf.value):
             continue
@@ -48,8 +56,8 @@ def ends(step: Step, recorder: Recorder, index: Sequence[int]) -> None:
         with not_listening():
             value = now.detach()
         known = recorder.index(value)
-        if known != index[position]:
-            moved.append((index[position], value.clone() if known in owned else value))
+        if known != place:
+            moved.append((place, value.clone() if known in owned else value))
     for place, value in moved:
         recorder.write(place, value)
 

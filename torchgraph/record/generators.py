@@ -6,7 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from types import BuiltinMethodType, FrameType, MethodType, ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -93,7 +93,8 @@ def _may_draw(frame: FrameType, line: Line) -> bool:
 def _is_of_random(value: Any) -> bool:
     if isinstance(value, ModuleType):
         return value.__name__ in ("random", "numpy", "numpy.random")
-    module = str(type(getattr(value, "__self__", None)).__module__)
+    bound = isinstance(value, (BuiltinMethodType, MethodType))
+    module = str(type(value.__self__ if bound else None).__module__)
     return module.startswith(("random", "numpy.random"))
 
 

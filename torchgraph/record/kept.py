@@ -19,6 +19,8 @@ from ..guards.names import Name, follow
 from ..program import Role
 from ..structure import Unfit, check, key_of, tensors_in
 
+GRAD: Any = torch.Tensor.grad  # a C property
+
 
 @dataclass(frozen=True)
 class Item:
@@ -251,7 +253,10 @@ def _lies_in(tensor: torch.Tensor, other: Any) -> Any:
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """Its ``.grad``; torch warns of asking where that is never filled."""
-    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+    found: torch.Tensor | None = None
+    if tensor.is_leaf or tensor.retains_grad:
+        found = GRAD.__get__(tensor)
+    return found
 
 
 def is_plain_tensor(value: Any) -> bool:

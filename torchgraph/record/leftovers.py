@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,8 +17,9 @@ from ..aliasing import has_strides, span
 from ..capture.step import Leaf
 from ..program import Role
 from .host import Assigned, GradientOf, GradientOfArgument, Place
-from .kept import Shares, gradient_of, where
+from .kept import GRAD, Shares, gradient_of, where
 from .memory import Memory
+from .resolve import is_library_file
 
 
 class Leftovers:
@@ -33,6 +35,8 @@ class Leftovers:
         self._cleared: set[int] = set()
         """Parameters whose gradient ``zero_grad`` has dropped before anything read it."""
         self._read: dict[int, Leaf] = {}
+        self._asked: set[int] = set()
+        """Tensors of whose gradient the user's code has asked."""
 
     def add(self, leaf: Leaf) -> None:
         """A tensor of the step, before the step touches its gradient."""
@@ -59,7 +63,13 @@ class Leftovers:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Notice ``zero_grad``: what it drops unread, no step depends on."""
-        here = threading.get_ident()
+        here, grad = threading.get_ident(), GRAD
+
+        def asked(tensor: torch.Tensor) -> Any:
+            caller = sys._getframe(1).f_code.co_filename
+            if threading.get_ident() == here and not is_library_file(caller):
+                self._asked.add(id(tensor))
+            return grad.__get__(tensor)
 
         def watching(cls: Any) -> Callable[..., None]:
             original = cls.zero_grad
@@ -75,13 +85,16 @@ class Leftovers:
             return zero_grad
 
         with ExitStack() as stack:
+            gradient = property(asked, grad.__set__, grad.__delete__)
+            stack.enter_context(mock.patch.object(torch.Tensor, "grad", gradient))
             for cls in (torch.optim.Optimizer, nn.Module):
                 stack.enter_context(mock.patch.object(cls, "zero_grad", watching(cls)))
             yield
 
     def _is_unread(self, parameter: torch.Tensor) -> bool:
-        known = id(parameter) in self._found and id(parameter) not in self._read
-        return known and gradient_of(parameter) is self._found[id(parameter)]
+        known = id(parameter) in self._found
+        read = id(parameter) in self._read or id(parameter) in self._asked
+        return known and not read and gradient_of(parameter) is self._found[id(parameter)]
 
     @property
     def entered(self) -> list[torch.Tensor]:

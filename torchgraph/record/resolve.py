@@ -8,7 +8,6 @@ import os
 import sys
 import sysconfig
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import (
     FrameType,
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 
 from ..guards import ABSENT
-from ..guards.looks import count, elements, is_container, own
+from ..guards.looks import count, elements, in_class, is_container, own
 from ..guards.names import By, Path, follow, of_class
 from .chains import EACH, Chain
 
@@ -91,7 +90,7 @@ def _of_super(value: Any, key: str) -> Step | None:
     if holder is None:
         return None
     found = vars(holder)[key]
-    plain = not hasattr(type(found), "__set__")
+    plain = not in_class(type(found), "__set__")
     return Step(found, holder, class_path(holder, key)) if plain else None
 
 
@@ -100,7 +99,7 @@ def _item(value: Any, key: Any) -> Step | None:
     if isinstance(value, MappingProxyType):
         (held,) = gc.get_referents(value)
         return Step(follow(held, path), held, path) if type(held) is dict else None
-    if not isinstance(value, (dict, list, tuple, deque)):
+    if not is_container(value) or isinstance(value, (set, frozenset)):
         return None
     found = follow(value, path)
     missing = isinstance(value, dict) and type(value) is not dict and found is ABSENT
@@ -125,7 +124,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _gives_anew(found):
         path: Path = ((By.SLOT, key),)
         return Step(follow(value, path), value, path)
-    if hasattr(type(found), "__set__"):
+    if in_class(type(found), "__set__"):
         return None
     if key in attributes:
         there = attributes[key]
@@ -141,7 +140,7 @@ def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
     absent = () if guarded else (mine,)
     if found is ABSENT:
         return Step(ABSENT, cls, class_path(cls, key), absent)
-    if hasattr(type(found), "__get__") and not isinstance(
+    if in_class(type(found), "__get__") and not isinstance(
         found, (FunctionType, staticmethod, classmethod)
     ):
         return None
@@ -170,7 +169,7 @@ def shadow_of(value: Any, key: Any) -> Source | None:
     if type(key) is not str or key in own(value) or not type(value).__dictoffset__:
         return None
     found = of_class(type(value), key)
-    kept = hasattr(type(found), "__set__") or isinstance(found, (FunctionType, *_METHODS))
+    kept = in_class(type(found), "__set__") or isinstance(found, (FunctionType, *_METHODS))
     asked = looks_up_itself(value, ("__getattr__",)) if found is ABSENT else not kept
     return Source(value, ((By.OWN, key),)) if asked else None
 
@@ -210,7 +209,7 @@ _FEW = 64
 
 def is_ours(value: Any) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
-    if isinstance(value, (dict, list, tuple)) and count(value) <= _FEW:
+    if is_container(value) and count(value) <= _FEW:
         items = dict.values(value) if isinstance(value, dict) else elements(value)
         return any(is_ours(item) for item in items if not isinstance(item, (dict, list)))
     if isinstance(value, FunctionType):

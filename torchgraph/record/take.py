@@ -318,7 +318,7 @@ class _Taking:
                     found[position] = self._update.gradients[id(parameter)]
                     values[position] = recorder.index(found[position])
             if self.heard:
-                ends(self._step, recorder, self._numbers.index)
+                ends(self._step, recorder, self._numbers.index, self._inputs.free)
         self._moved = next(filter(None, map(OwnState.moved, before)), "")
         return found, values
 
