@@ -44,6 +44,7 @@ _CALLS = {
 }
 """How many values a call takes besides its arguments."""
 _INSIDE = frozenset({"getattr", "hasattr", "vars", "dir", "type"})
+_SETTERS = ("setattr", "delattr")
 _COPIES = frozenset({"asdict", "astuple", "copy", "deepcopy"})
 _GIVEN = 6
 """So many places are followed that the result of one call may come from."""
@@ -84,8 +85,9 @@ class Scan:
         for use in stack_uses(ins, self._stored(value)):
             above = len(self._stack) - use.number >= self._joined
             named = isinstance(self._peek(use.number), (Chain, Constant, Iterated))
-            if use.called:  # by a name that is made as the line runs
-                named = named and isinstance(self._peek(use.key or 0), (Chain, Constant))
+            if use.called:  # else by a name that is made as the line runs
+                key, called = self._peek(use.key), self._peek(use.called)
+                named = named and isinstance(key, (Chain, Constant)) and _is_by_name(called)
             yield use, named and above and not ins.opname.startswith(("MATCH_", "GET_LEN"))
 
     def _step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
@@ -329,7 +331,7 @@ def _stores_by_name(values: list[Any]) -> Iterator[tuple[Chain, Use]]:
     """``setattr(x, "name", value)`` stores what ``x.name = value`` does."""
     if len(values) < 3 or not isinstance(values[0], Chain):
         return
-    if not values[0].is_global("setattr", "delattr"):
+    if not values[0].is_global(*_SETTERS):
         return
     held, key = values[1], values[2]
     if not isinstance(held, Chain):
@@ -345,6 +347,10 @@ def _is_bare(chain: Chain, use: Use) -> bool:
     if chain.root is Root.RETURNED and not chain.steps:
         return use not in (Use.ITEMS, Use.WHOLE, Use.OPERAND)
     return bool(chain.steps) and chain.steps[-1].key is EACH
+
+
+def _is_by_name(called: Any) -> bool:
+    return isinstance(called, Chain) and called.is_global("getattr", "hasattr", *_SETTERS)
 
 
 def _is_plain(key: Any) -> bool:
