@@ -75,6 +75,7 @@ LAYERS = {
     "buckets": 6,
     "cache": 6,
     "confirm": 6,
+    "in_eager": 6,
     "lessons": 6,
     "recordings": 6,
     "running": 7,

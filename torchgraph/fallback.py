@@ -12,6 +12,14 @@ _ROWS = 50
 """How many kinds of calls are counted apart."""
 
 
+AS_TENSORS = (
+    "pass numbers and arrays that change as tensors (torch.from_numpy), make objects once and "
+    "pass the same ones, and pad inputs to few shapes"
+)
+STRANGERS = f"its arguments are others at each call: {AS_TENSORS}"
+"""Why a call is not recorded before another like it comes."""
+
+
 @dataclass(frozen=True)
 class EagerCalls:
     """Calls of one kind that ran in eager, not to be recorded."""

@@ -55,6 +55,8 @@ class Signature:
     """Raised by the next call, before anything runs."""
     eager: str = ""
     """Why its calls run in eager."""
+    serves: str = ""
+    """Its arguments in words, once a call of it has run."""
     met: bool = False
     """A call of it has come."""
     calls: int = 0
@@ -96,6 +98,16 @@ class Signature:
     def wait(self) -> None:
         """Let the calls run in eager for a while: what moves may come to rest."""
         self._waits, self._wait = self._wait, 2 * self._wait
+
+    def stays_eager(self, raises: bool) -> bool:
+        """True for a call that runs in eager once more, and need not be looked at.
+
+        ``raises``: a step that no program can hold is an error.
+        """
+        if not (self.eager and self.serves) or (raises and self.refused is not None):
+            return False
+        self.look_again()
+        return bool(self.eager)
 
     def look_again(self) -> None:
         """Go on recording when what moved has come to rest, or may have."""

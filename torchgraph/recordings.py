@@ -23,7 +23,7 @@ from .errors import (
     VerifyError,
     warn,
 )
-from .fallback import Fallback
+from .fallback import AS_TENSORS, STRANGERS, Fallback
 from .lessons import Draft, Drifting, Lesson, Signature, Taken
 from .ops.expect import ValueMoved
 from .options import Options
@@ -42,14 +42,6 @@ _PATIENCE = 4
 
 _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
-
-
-_AS_TENSORS = (
-    "pass numbers and arrays that change as tensors (torch.from_numpy), make objects once and "
-    "pass the same ones, and pad inputs to few shapes"
-)
-_STRANGERS = f"its arguments are others at each call: {_AS_TENSORS}"
-"""Why a call is not recorded before another like it comes."""
 
 
 class Recordings:
@@ -101,15 +93,16 @@ class Recordings:
             self._stay_eager(known, known.refused.reason)
         known.look_again()
         if known.eager:
-            return self.alone(step, call, known.eager)
+            known.serves = (taken := self.alone(step, call, known.eager)).outcome.serves
+            return taken
         self._strangers = 0 if known.met else self._strangers + 1
         stranger, known.met = not known.met, True
         moved = "" if self._last is None else self._last.moved(call)
         self._last = Arguments(call)
         if stranger and self._strangers > 2 * max(options.cache_size, _PATIENCE):
-            why = f"its arguments are others at each call ({moved}): {_AS_TENSORS}"
-            self.fallback.say(why, _STRANGERS, EagerWarning)
-            return self.alone(step, call, _STRANGERS)
+            why = f"its arguments are others at each call ({moved}): {AS_TENSORS}"
+            self.fallback.say(why, STRANGERS, EagerWarning)
+            return self.alone(step, call, STRANGERS)
         if why := in_a_state(step, call):
             return self.alone(step, call, why, said=False)
         doubted = self._doubted(key, call)
@@ -123,6 +116,14 @@ class Recordings:
             self.fallback.began()
         last = (start, outcome, options, why_not, moved)
         return Taken(outcome, Lesson(key, known, doubted, call, *last))
+
+    def stays_eager(self, key: Any, options: Options) -> str | None:
+        """The arguments in words of a call that runs in eager, counted; None where it may not."""
+        known = self._signatures.get(key)
+        if known is not None and known.stays_eager(self.fallback.raises(options)):
+            self.fallback.count(known.serves, known.eager)
+            return known.serves
+        return None
 
     def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
         """Let a call whose arguments cannot be bound run in eager.

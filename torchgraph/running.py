@@ -30,6 +30,7 @@ from .discovery import steps_of
 from .errors import BuildNotOverridden, GraphBroken, NoProgram, SharedMemory, UnsupportedInput
 from .guards import Name
 from .holder import ModuleHolder
+from .in_eager import is_bare, run_bare, why_alone
 from .inspect import announce
 from .inspect.snapshot import Snapshot
 from .lower import lower
@@ -149,15 +150,14 @@ class Running(ModuleHolder):
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
         call = call.noted()
+        if (serves := self._stays_eager(call)) is not None and self._last_call is not None:
+            self._progress.count(serves)
+            with self._building(), uncompiled():
+                return run_bare(self.build, call, self._last_call[0].step)
         with self._scaler_started(), paused():
             step = self._scan()
-            why, said = unfollowed() or call.apart, False
-            if not why and step.scripted and self.config.options.buckets is not None:
-                why = "set_shape_buckets pads no step with TorchScript modules"
-            if not why and step.lazy:
-                why, said = "a lazy module has no parameters yet", True
-            if not why and self._optimizers and not self._driven and step.has_gradients():
-                why, said = "a parameter or buffer has a .grad", True
+            updates = not self._driven and bool(self._optimizers)
+            why, said = why_alone(step, call, self.config.options, updates=updates)
             if why:
                 taken = self._recordings.alone(step, call, why, said=said)
             else:
@@ -169,13 +169,17 @@ class Running(ModuleHolder):
                 self._progress.count(outcome.serves)
                 if self._drive(outcome):
                     taken.be_patient()
-                numbered = enumerate(self._optimizers)
-                stepped = [opt for number, opt in numbered if number not in outcome.skipped]
-                stepped = list(outcome.host.stepped) if outcome.driven else stepped
                 if self._optimizers:
+                    stepped = outcome.stepped_of(self._optimizers)
                     self._schedulers.step(lambda: outcome.loss, stepped)
         self._last_call = (outcome.forgotten(), call.without_data())
         return outcome.returned
+
+    def _stays_eager(self, call: Call) -> str | None:
+        """The arguments in words of a call that runs as the function stands; None: it may not."""
+        options, own = self.config.options, list(self._schedulers) or not self._driven
+        bare = not own and is_bare(call, options)
+        return self._recordings.stays_eager(self._key(call), options) if bare else None
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         options = self.config.options
@@ -228,11 +232,7 @@ class Running(ModuleHolder):
             if scanned.impossible or scanned.scripted or scanned.lazy or call.apart or unfollowed():
                 return None  # TorchScript's methods count calls: no step aside is taken back
             outcome = self._aside_outcome(call, strict=False)
-            if (
-                outcome.eager
-                or not (outcome.settled and outcome.stepped)
-                or (not outcome.driven and outcome.step.has_gradients())
-            ):
+            if not outcome.is_whole:
                 return None  # states are not there yet, or it is skipped: eager's own step
             found = self._compile(outcome, call)
             self._cache.add(self._key(call), found, self.config.options.cache_size)

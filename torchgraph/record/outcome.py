@@ -84,6 +84,18 @@ class Outcome:
     """True where another such call may have a program."""
 
     @property
+    def is_whole(self) -> bool:
+        """True where a program can be made of this call alone."""
+        begun = not self.driven and self.step.has_gradients()
+        return not self.eager and self.settled and self.stepped and not begun
+
+    def stepped_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
+        """The optimizers that made a step."""
+        if self.driven:
+            return list(self.host.stepped)
+        return [one for number, one in enumerate(optimizers) if number not in self.skipped]
+
+    @property
     def serves(self) -> str:
         """The arguments of the call in words, as `Signature.describe_inputs` has them."""
         found = [

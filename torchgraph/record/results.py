@@ -12,13 +12,14 @@ from .recorder import Recorder
 
 def apart(
     returned: Iterable[torch.Tensor],
-    recorder: Recorder,
+    recorder: Recorder | None,
     owned: Iterable[torch.Tensor],
     is_late: Callable[[torch.Tensor], bool],
 ) -> list[torch.Tensor]:
     """The tensors that a step returned, detached.
 
     Args:
+        recorder: None where the step was not written down.
         owned: in whose memory no returned tensor may lie: states, arguments, gradients.
         is_late: True for a gradient that is read when it is final.
     """
@@ -29,7 +30,7 @@ def apart(
             found.append(tensor)
             continue
         value = tensor.detach()
-        known = recorder.memory.find(value) in recorder.tape.constants
+        known = recorder is not None and recorder.memory.find(value) in recorder.tape.constants
         if (value.layout is torch.strided and storage_id(value) in memory) or known:
             value = value.clone()
         found.append(value)

@@ -1,0 +1,109 @@
+"""A step that stays in eager: its function runs as it stands, and little more is done for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraph as tg
+from tests.contract.models import same, snapshot
+from torchgraph.capture.step import Step
+from torchgraph.errors import EagerWarning, UnsupportedOutput
+
+
+class Counting:
+    """A loop that does something else in each third call, by a count of its own."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 2)
+        self.model.register_buffer("total", torch.zeros(2))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+        self.calls = 0
+
+    def step(self, x: torch.Tensor) -> dict[str, Any]:
+        self.calls += 1
+        out = self.model(x)
+        loss = out.square().mean() * (2.0 if self.calls % 3 == 0 else 1.0)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.model.total += out.detach().sum(0)
+        if x.sum() > 1e6:
+            raise ValueError("too large")
+        return {
+            "loss": loss,
+            "again": self.model(x).sum(),
+            "total": self.model.total,
+            "given": x,
+            "gradient": self.model.bias.grad,
+        }
+
+
+@pytest.fixture
+def settled():
+    """(the loop, its step that stays in eager, a twin): after 30 calls."""
+    loop, twin = Counting(), Counting()
+    step = tg.step(loop.step)
+    given = batches(30)
+    with pytest.warns(EagerWarning, match="calls"):
+        found = list(map(step, given))
+    assert same(found, [copied(twin.step(x.clone())) for x in given])
+    return loop, step, twin
+
+
+def copied(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.detach().clone() for name, one in found.items()}
+
+
+def batches(count: int) -> list[torch.Tensor]:
+    source = torch.Generator().manual_seed(5)
+    return [torch.randn(3, 4, generator=source) for _ in range(count)]
+
+
+def test_it_does_what_eager_does_and_looks_at_no_state(settled, monkeypatch):
+    loop, step, twin = settled
+    monkeypatch.setattr(Step, "scan", None)
+    for x in batches(8):
+        assert same(step(x), twin.step(x.clone()))
+        assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
+    assert loop.calls == twin.calls
+
+
+def test_its_results_are_detached_and_stay_as_they_are(settled):
+    loop, step, _ = settled
+    x = batches(1)[0]
+    found = step(x)
+    kept = copied(found)
+    x.zero_()
+    loop.model.total.zero_()
+    loop.model.bias.grad.zero_()
+    assert same(found, kept)
+
+
+def test_a_backward_into_its_result_is_an_error(settled):
+    _, step, _ = settled
+    again = step(batches(1)[0])["again"]
+    with pytest.raises(UnsupportedOutput):
+        again.backward()
+
+
+def test_what_it_raises_leaves_what_eager_leaves(settled):
+    loop, step, twin = settled
+    for one in (step, twin.step):
+        with pytest.raises(ValueError, match="too large"):
+            one(torch.full((3, 4), 1e6))
+    assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
+    x = batches(1)[0]
+    assert same(step(x), twin.step(x.clone()))
+
+
+def test_the_report_counts_its_calls(settled):
+    _, step, _ = settled
+    before = sum(one.count for one in step._recordings.fallback.eager)
+    step(batches(1)[0])
+    assert sum(one.count for one in step._recordings.fallback.eager) == before + 1
+    assert "in eager" in str(step.report())
