@@ -354,3 +354,33 @@ def a_proxy_with_the_class_of_a_dict() -> World:
     proxy = Seems(held)
     changes = [item(held, "beta", value) for value in (0.5, 0.75)]
     return World(lambda x: x * proxy["beta"], changes)
+
+
+class Shared:
+    """As accelerate's states: all objects have one dict."""
+
+    _shared = {"beta": 0.5}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.__dict__ = self._shared
+
+
+def a_dict_that_all_objects_of_a_class_share() -> World:
+    return moving(lambda: Shared().beta, Shared())
+
+
+def objects_in_a_list_that_is_copied() -> World:
+    configs = [Config(), Config()]
+    return moving(lambda: sum(one.beta for one in copy.deepcopy(configs)), configs[1])
+
+
+def names_that_an_object_has() -> World:
+    held = SimpleNamespace(beta=0.5)
+
+    def absent() -> None:
+        vars(held).pop("beta_more", None)
+
+    def build(x: Any) -> Any:
+        return x * sum(getattr(held, name) for name in dir(held) if name.startswith("beta"))
+
+    return World(build, [absent, setter(held, "beta_more", 1.0)])

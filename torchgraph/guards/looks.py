@@ -66,7 +66,8 @@ def in_class(cls: type, name: str) -> bool:
 
 
 def _is_array(kind: type) -> bool:
-    return all(in_class(kind, name) for name in ("tobytes", "shape", "dtype"))
+    named = (in_class(kind, name) for name in ("tobytes", "shape", "dtype"))
+    return kind is memoryview or all(named)
 
 
 def own(holder: Any) -> Any:

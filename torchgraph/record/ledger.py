@@ -82,6 +82,8 @@ class Ledger:
         """The containers in each value, as they were."""
         self._outside: dict[int, Any] = {}
         """By identity, what was there before the step, as far as names have led there."""
+        self._depths: dict[int, int] = {}
+        """How many containers deep what is in that was looked at."""
         self._outer: set[Any] = set()
         self._old: set[int] = set()
         self._cells: dict[Any, Cell] = {}
@@ -101,9 +103,10 @@ class Ledger:
 
     def mark(self, value: Any, depth: int = 3) -> None:
         """It was there before the step, and what is in it."""
-        if type(value) in _LEAVES or id(value) in self._outside:
+        if type(value) in _LEAVES or self._depths.get(id(value), -1) >= depth:
             return
         self._outside[id(value)] = value
+        self._depths[id(value)] = depth
         for item in _held_by(value) if depth else ():
             self.mark(item, depth - 1)
 
@@ -280,6 +283,7 @@ class Ledger:
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
         self._old = set(self._outside) - self._made
         self._outside.clear()
+        self._depths.clear()
         found = [Touched(name, True, None, True) for name in settings(functions)]
         self._outer |= {
             key

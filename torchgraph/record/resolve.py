@@ -39,7 +39,7 @@ class Source(NamedTuple):
     path: Path
 
 
-class Step(NamedTuple):
+class Found(NamedTuple):
     """Where one step leads."""
 
     value: Any
@@ -58,31 +58,31 @@ class Step(NamedTuple):
         return [Source(self.owner, self.path)] if self.path else []
 
 
-def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool]) -> Step | None:
+def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool]) -> Found | None:
     """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
     if isinstance(value, weakref.ProxyTypes):
         value = value.__init__.__self__
     if item or is_container(value):
         return _item(value, key) if item else _field(value, key)
     if key == "__class__":
-        return Step(type(value))
+        return Found(type(value))
     if key == "__dict__":
-        return Step(own(value), value, ((By.SLOT, "__dict__"),))
+        return Found(own(value), value, ((By.SLOT, "__dict__"),))
     if isinstance(value, torch.Tensor):
-        return Step(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
+        return Found(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
     if isinstance(value, ModuleType):
         found = vars(value).get(key, ABSENT)
         path: Path = ((By.OWN, key),) if _may_change(value, key) else ()
-        return Step(found, value, path) if found is not ABSENT or path else None
+        return Found(found, value, path) if found is not ABSENT or path else None
     if isinstance(value, super):
         return _of_super(value, key)
     if isinstance(value, type):
         found = of_class(value, key)
-        return None if found is ABSENT else Step(found, value, class_path(value, key))
+        return None if found is ABSENT else Found(found, value, class_path(value, key))
     return _attribute(value, key, guarded(value))
 
 
-def _of_super(value: Any, key: str) -> Step | None:
+def _of_super(value: Any, key: str) -> Found | None:
     """``super().key``: what the next class that has it has there."""
     classes = value.__self_class__.__mro__
     after = classes[classes.index(value.__thisclass__) + 1 :]
@@ -91,60 +91,60 @@ def _of_super(value: Any, key: str) -> Step | None:
         return None
     found = vars(holder)[key]
     plain = not in_class(type(found), "__set__")
-    return Step(found, holder, class_path(holder, key)) if plain else None
+    return Found(found, holder, class_path(holder, key)) if plain else None
 
 
-def _item(value: Any, key: Any) -> Step | None:
+def _item(value: Any, key: Any) -> Found | None:
     path: Path = ((By.ITEM, key),)
     if isinstance(value, MappingProxyType):
         (held,) = gc.get_referents(value)
-        return Step(follow(held, path), held, path) if type(held) is dict else None
+        return Found(follow(held, path), held, path) if type(held) is dict else None
     if not is_container(value) or isinstance(value, (set, frozenset)):
         return None
     found = follow(value, path)
     missing = isinstance(value, dict) and type(value) is not dict and found is ABSENT
-    return None if missing else Step(found, path=path, extends=True)
+    return None if missing else Found(found, path=path, extends=True)
 
 
-def _field(value: Any, key: str) -> Step | None:
+def _field(value: Any, key: str) -> Found | None:
     """Of a named tuple, or of a dict that shows its items as attributes."""
     fields = getattr(type(value), "_fields", ())
     if isinstance(value, tuple) and key in fields:
         return _item(value, fields.index(key))
     if key in own(value):
-        return Step(own(value)[key], value, ((By.OWN, key),))
+        return Found(own(value)[key], value, ((By.OWN, key),))
     as_items = isinstance(value, dict) and of_class(type(value), key) is ABSENT
     return _item(value, key) if as_items and dict.__contains__(value, key) else None
 
 
-def _attribute(value: Any, key: str, guarded: bool) -> Step | None:
+def _attribute(value: Any, key: str, guarded: bool) -> Found | None:
     cls, attributes = type(value), own(value)
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
     if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _gives_anew(found):
         path: Path = ((By.SLOT, key),)
-        return Step(follow(value, path), value, path)
+        return Found(follow(value, path), value, path)
     if in_class(type(found), "__set__"):
         return None
     if key in attributes:
         there = attributes[key]
         watched = guarded and not is_container(there)
-        return Step(there, *(() if watched else mine))
+        return Found(there, *(() if watched else mine))
     if isinstance(value, nn.Module) or guarded:
         for held in _HELD:
             if key in attributes.get(held, ()):
                 path = () if guarded else ((By.OWN, held), (By.ITEM, key))
-                return Step(attributes[held][key], value, path)
+                return Found(attributes[held][key], value, path)
     if found is ABSENT and looks_up_itself(value, _ASKED_FOR_ATTRIBUTES):
         return None
     absent = () if guarded else (mine,)
     if found is ABSENT:
-        return Step(ABSENT, cls, class_path(cls, key), absent)
+        return Found(ABSENT, cls, class_path(cls, key), absent)
     if in_class(type(found), "__get__") and not isinstance(
         found, (FunctionType, staticmethod, classmethod)
     ):
         return None
-    return Step(found, cls, class_path(cls, key), absent)
+    return Found(found, cls, class_path(cls, key), absent)
 
 
 def _gives_anew(descriptor: Any) -> bool:

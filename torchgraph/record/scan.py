@@ -234,7 +234,7 @@ class Scan:
             return None, Use.WHOLE
         if name == "type":
             return (held.then(False, "__class__") if len(values) == 2 else None), Use.NAMED
-        if name == "vars":
+        if name in ("vars", "dir"):
             return held.then(*OWN), Use.NAMED
         if isinstance(key, Constant) and type(key.value) is str:
             return held.then(False, key.value), Use.INSIDE

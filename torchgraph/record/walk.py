@@ -31,7 +31,7 @@ from .behind import (
 from .chains import Chain, Step, Use
 from .inside import has_more_than_tensors, keyed
 from .ledger import Ledger, Meeting
-from .resolve import Source, class_path, is_ours, looks_up_itself, shadow_of, step_of
+from .resolve import Found, Source, class_path, is_ours, looks_up_itself, shadow_of, step_of
 from .touched import Touches
 
 
@@ -101,8 +101,17 @@ class Walk:
                 self._ledger.mark(found.value)
             is_slot = found.value is ABSENT or isinstance(found.value, torch.Tensor)
             state = is_slot and id(value) in self.moving
-            value, sources = found.value, [] if state else found.sources(sources)
+            ways = [] if state else [*found.sources(sources), *self._in_dict(value, found)]
+            value, sources = found.value, ways
         self._arrive(chain, use, value, sources)
+
+    def _in_dict(self, value: Any, found: Found) -> list[Source]:
+        """The ways through the dict of an object that the step has made: it may be another's."""
+        by, key = found.path[-1] if found.path else (None, None)
+        if by is not By.OWN or found.owner is not value or self._ledger.is_outside(value):
+            return []
+        ways = self._ways(own(value), [])
+        return [Source(owner, (*path, (By.ITEM, key))) for owner, path in ways]
 
     def _method_of(self, at: Chain, value: Any) -> None:
         """A method of a library's, or of C, reads the object, or moves it on."""
