@@ -17,6 +17,8 @@ from .record.compare import Difference, Kind, difference
 from .record.outcome import Outcome
 from .replay.replay import Replay
 
+PATIENCE = 4
+"""Recordings in a row that are not the same before a step counts as one that never settles."""
 _FIRST_WAIT = 64
 """Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
@@ -24,6 +26,24 @@ _FIRST_WAIT = 64
 _OTHER_START = "gradients, or tensors that it keeps, are there that were not, or are gone"
 _WORTH = 4
 """Calls that programs have to serve for each recording: it takes longer than eager does."""
+
+
+@dataclass
+class Strangers:
+    """Calls in a row that are each unlike all before them."""
+
+    count: int = 0
+    are_many: bool = False
+    """Too many to record one more before another like it comes."""
+    serves: str = ""
+    """The arguments of the first of too many, in words."""
+
+    def meet(self, known: Signature, options: Options) -> bool:
+        """Count a call; True for one more than are recorded."""
+        self.count = 0 if known.met else self.count + 1
+        known.met = True
+        self.are_many = self.count > 2 * max(options.cache_size, PATIENCE)
+        return self.are_many
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ from .errors import (
     warn,
 )
 from .fallback import AS_TENSORS, STRANGERS, Fallback
-from .lessons import Draft, Drifting, Lesson, Signature, Taken
+from .lessons import PATIENCE, Draft, Drifting, Lesson, Signature, Strangers, Taken
 from .ops.expect import ValueMoved
 from .options import Options
 from .record.batch import Batch, Doubt
@@ -36,9 +36,6 @@ from .record.outcome import Outcome, repeated_in
 from .record.pointers import moving_buffer
 from .record.watch import warn_written
 from .replay.replay import Replay
-
-_PATIENCE = 4
-"""Recordings in a row that are not the same before a step counts as one that never settles."""
 
 _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
@@ -62,8 +59,7 @@ class Recordings:
         self._take = take
         self._compile = compile
         self._signatures: dict[Hashable, Signature] = {}
-        self._strangers = 0
-        """Calls in a row that are each unlike all before them."""
+        self._strangers = Strangers()
         self._last: Arguments | None = None
         """Of the last recorded call."""
         self._drifting = Drifting()
@@ -72,10 +68,8 @@ class Recordings:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._signatures.clear()
-        self._doubts.clear()
-        self._drifting.clear()
-        self.fallback.clear()
+        for held in (self._signatures, self._doubts, self._drifting, self.fallback):
+            held.clear()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
         """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
@@ -95,14 +89,14 @@ class Recordings:
         if known.eager:
             known.serves = (taken := self.alone(step, call, known.eager)).outcome.serves
             return taken
-        self._strangers = 0 if known.met else self._strangers + 1
-        stranger, known.met = not known.met, True
+        too_many = self._strangers.meet(known, options)
         moved = "" if self._last is None else self._last.moved(call)
         self._last = Arguments(call)
-        if stranger and self._strangers > 2 * max(options.cache_size, _PATIENCE):
+        if too_many:
             why = f"its arguments are others at each call ({moved}): {AS_TENSORS}"
             self.fallback.say(why, STRANGERS, EagerWarning)
-            return self.alone(step, call, STRANGERS)
+            self._strangers.serves = (taken := self.alone(step, call, STRANGERS)).outcome.serves
+            return taken
         if why := in_a_state(step, call):
             return self.alone(step, call, why, said=False)
         doubted = self._doubted(key, call)
@@ -120,10 +114,15 @@ class Recordings:
     def stays_eager(self, key: Any, options: Options) -> str | None:
         """The arguments in words of a call that runs in eager, counted; None where it may not."""
         known = self._signatures.get(key)
-        if known is not None and known.stays_eager(self.fallback.raises(options)):
-            self.fallback.count(known.serves, known.eager)
-            return known.serves
-        return None
+        if known is None and self._strangers.are_many and self._strangers.serves:
+            self._strangers.meet(self._signature(key, options), options)
+            serves, why = self._strangers.serves, STRANGERS
+        elif known is not None and known.stays_eager(self.fallback.raises(options)):
+            serves, why = known.serves, known.eager
+        else:
+            return None
+        self.fallback.count(serves, why)
+        return serves
 
     def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
         """Let a call whose arguments cannot be bound run in eager.
@@ -183,7 +182,7 @@ class Recordings:
             if draft in lesson.doubted and apart is not None and not apart.is_of_state:
                 self._drop(draft.replay)
                 known.dropped += 1
-                if known.dropped == _PATIENCE:
+                if known.dropped == PATIENCE:
                     self._stay_eager(known, f"with each new batch, {apart.what}{apart.at}")
                     return
         equal = [draft for draft, apart in found if apart is None]
@@ -211,7 +210,7 @@ class Recordings:
 
     def _disturbed(self, known: Signature, why: str) -> None:
         known.disturbed += 1
-        if known.disturbed >= 2 * _PATIENCE:
+        if known.disturbed >= 2 * PATIENCE:
             self._stay_eager(known, why)
 
     def _drop(self, replay: Replay | None) -> None:
@@ -223,7 +222,7 @@ class Recordings:
         known.unlike(apart)
         if apart is not None and known.others == 2 and apart.kind is Kind.VALUE:
             self._warn_of_pointer(outcome, apart)
-        moves = known.restless >= _PATIENCE or known.restless_constants >= 2
+        moves = known.restless >= PATIENCE or known.restless_constants >= 2
         moves = self._drifting.holds(apart, size) or moves or known.others >= size
         idles = _idles(lesson)
         if idles and (why := lesson.why_idle(apart)):
@@ -393,7 +392,7 @@ class Recordings:
 
 def _idles(lesson: Lesson) -> bool:
     """True where programs are made again and again, and none of them serves."""
-    return lesson.known.idle >= 2 * max(lesson.options.cache_size, _PATIENCE)
+    return lesson.known.idle >= 2 * max(lesson.options.cache_size, PATIENCE)
 
 
 def _words(error: Exception) -> str:

@@ -12,6 +12,7 @@ import torchgraph as tg
 from tests.contract.models import same, snapshot
 from torchgraph.capture.step import Step
 from torchgraph.errors import EagerWarning, UnsupportedOutput
+from torchgraph.testing import counters
 
 
 class Counting:
@@ -107,3 +108,33 @@ def test_the_report_counts_its_calls(settled):
     step(batches(1)[0])
     assert sum(one.count for one in step._recordings.fallback.eager) == before + 1
     assert "in eager" in str(step.report())
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.CacheThrashWarning")
+def test_calls_with_another_number_each_are_run_as_they_stand(monkeypatch):
+    loop, twin = Counting(), Counting()
+
+    def numbered(one: Counting) -> Any:
+        def step(x: torch.Tensor, number: int) -> torch.Tensor:
+            one.optimizer.zero_grad()
+            loss = one.model(x).square().mean() * (number % 3)
+            loss.backward()
+            one.optimizer.step()
+            return loss.detach()
+
+        return step
+
+    step, eager = tg.step(numbered(loop)), numbered(twin)
+    with pytest.warns(EagerWarning, match="others at each call"):
+        found = [step(x, number) for number, x in enumerate(batches(30))]
+    assert same(found, [eager(x, number) for number, x in enumerate(batches(30))])
+    with monkeypatch.context() as patched:
+        patched.setattr(Step, "scan", None)
+        for number in range(100, 108):
+            x = batches(1)[0]
+            assert same(step(x, number), eager(x, number))
+    assert same(snapshot(loop.model, loop.optimizer), snapshot(twin.model, twin.optimizer))
+    before = counters.replays
+    for _ in range(8):  # now they are like each other
+        assert same(step(x, 1), eager(x, 1))
+    assert counters.replays > before
