@@ -19,6 +19,8 @@ from .replay.replay import Replay
 
 PATIENCE = 4
 """Recordings in a row that are not the same before a step counts as one that never settles."""
+_AGAIN = PATIENCE - 2
+"""So many of them are as good as made when a step that was given up is looked at again."""
 _FIRST_WAIT = 64
 """Calls in eager before a value that Python looks at is looked at again; then twice as many."""
 
@@ -135,6 +137,7 @@ class Signature:
             self._waits -= 1
             if not self._waits:
                 self.eager, self.others, self.idle = "", 0, 0
+                self.restless, self.restless_constants = min(self.restless, _AGAIN), 0
         if self.until is None:
             return
         if isinstance(self.until, Name):

@@ -359,10 +359,10 @@ class Recordings:
         assert apart is not None
         self._drifting.add(apart)
         self._stay_eager(known, *apart.reason())
-        if apart.is_of_state or (apart.kind is Kind.ASSIGNED and _idles(lesson)):
+        stops = apart.never_settles or (apart.kind is Kind.ASSIGNED and not _idles(lesson))
+        known.until = apart.read if stops else None  # it may stop at a number
+        if known.until is None:
             known.wait()
-        elif apart.kind is Kind.ASSIGNED or apart.never_settles:
-            known.until = apart.read  # unless it stops at a number
 
     def _refuse(self, lesson: Lesson, error: GraphError) -> None:
         """What a call has shown that stands: the next one raises, or eager goes on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from torch import nn
 import torchgraph as tg
 from tests.contract.models import same, snapshot
 from torchgraph.capture.step import Step
-from torchgraph.errors import EagerWarning, UnsupportedOutput
+from torchgraph.errors import CacheThrashWarning, EagerWarning, UnsupportedOutput
 from torchgraph.testing import counters
 
 
@@ -138,3 +140,32 @@ def test_calls_with_another_number_each_are_run_as_they_stand(monkeypatch):
     for _ in range(8):  # now they are like each other
         assert same(step(x, 1), eager(x, 1))
     assert counters.replays > before
+
+
+def test_a_model_that_has_grown_is_looked_at_again():
+    def grown() -> Any:
+        torch.manual_seed(0)
+        held = SimpleNamespace(model=nn.Sequential(nn.Linear(4, 4)))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            return held.model(x).square().mean()
+
+        return held, step
+
+    (mine, step), (its, eager) = grown(), grown()
+    graphed = tg.step(step)
+    graphed.config.set_fallback("eager")
+    replays = 0
+    for number, x in enumerate(batches(140)):
+        before = counters.replays
+        if 2 <= number <= 12:
+            torch.manual_seed(number)
+            layer = nn.Linear(4, 4)
+            for one in (mine, its):
+                one.model.append(layer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EagerWarning)
+            warnings.simplefilter("ignore", CacheThrashWarning)
+            assert torch.equal(graphed(x), eager(x))
+        replays = counters.replays - before + replays * (number > 100)
+    assert replays >= 30
