@@ -174,6 +174,14 @@ def is_opaque(tensor: torch.Tensor) -> bool:
     return kind is not torch.Tensor and kind.__torch_dispatch__ != torch.Tensor.__torch_dispatch__
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``tensor.is_leaf``; False for a view that torch has given up for a write under no_grad."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def has_strides(tensor: torch.Tensor) -> bool:
     """True for a tensor that lies in its storage by sizes and strides: not sparse, not nested.
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .aliasing import is_leaf
 from .guards.looks import count, elements, is_container, own
 from .lines import is_library
 from .proxy import unwrap
@@ -97,7 +98,7 @@ class _Search:
         """Keep what a step is made of."""
         found = self.found
         if isinstance(value, torch.Tensor):
-            if value.is_leaf and value.requires_grad:
+            if value.requires_grad and is_leaf(value):
                 found.tensors[_free(name, found.tensors)] = value
         elif isinstance(value, nn.Module):
             found.modules[_free(name or "model", found.modules)] = value

@@ -13,6 +13,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import same, snapshot
+from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
 
@@ -194,3 +195,59 @@ def _anchored(model: Any, optimizer: Any, anchors: Any, x: Any, y: Any) -> torch
     loss.backward()
     optimizer.step()
     return loss
+
+
+def test_a_conjugate_view_of_an_argument_is_kept_as_one():
+    def make() -> Any:
+        held = SimpleNamespace(last=None)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            held.last = x.mH
+            return x * 2
+
+        return step, held
+
+    (step, mine), (eager, its) = make(), make()
+    graphed = tg.step(step)
+    graphed.config.set_fallback("eager")
+    with pytest.warns(EagerWarning, match="was there before"):
+        found = [(graphed(x), mine.last) for x in complex_batches()]
+    for (got, last), x in zip(found, complex_batches(), strict=True):
+        assert torch.equal(got, eager(x))
+        assert last.is_conj() is its.last.is_conj()
+        assert torch.equal(last, its.last)
+
+
+def complex_batches() -> list[torch.Tensor]:
+    source = torch.Generator().manual_seed(2)
+    return [torch.randn(2, 3, dtype=torch.complex64, generator=source) for _ in range(6)]
+
+
+def test_a_view_that_torch_has_given_up_is_no_obstacle():
+    """It was written under no_grad: to ask whether it is a leaf raises."""
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        held = SimpleNamespace(row=None)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                held.row = model.weight[0]
+                held.row.div_(held.row.norm())
+            return loss.detach()
+
+        return step, model
+
+    (step, mine), (eager, its) = make(), make()
+    graphed = tg.step(step)
+    graphed.config.set_fallback("eager")
+    with pytest.warns(EagerWarning, match="was there before"):
+        found = [graphed(x) for x, _ in batches(6)]
+    assert same(found, [eager(x) for x, _ in batches(6)])
+    assert same(snapshot(mine), snapshot(its))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..aliasing import is_leaf
 from ..structure.plain import parts_of_partial
 from .checks import ABSENT
 
@@ -205,7 +206,7 @@ class Never:
 def alike(value: Any, level: int = 0) -> Any:
     """A look in which tensors are equal that differ in their elements alone."""
     if isinstance(value, torch.Tensor):
-        trained = value.is_leaf and value.requires_grad
+        trained = value.requires_grad and is_leaf(value)
         shape = None if value.is_nested else tuple(value.shape)
         layout = (shape, value.dtype, value.device, value.layout)
         return type(value), *layout, trained, look(own(value), deep=False)
@@ -225,8 +226,9 @@ def laid_out(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
         return alike(value)
     lies = (value.stride(), value.storage_offset(), value.is_conj(), value.is_neg())
-    gradient = not value.is_leaf or value.grad is not None
-    return alike(value), lies, value.requires_grad, value.is_leaf, gradient
+    leaf = is_leaf(value)
+    gradient = not leaf or value.grad is not None
+    return alike(value), lies, value.requires_grad, leaf, gradient
 
 
 class Aspect(enum.Enum):

@@ -49,6 +49,8 @@ def alias_of(tensor: torch.Tensor, leaves: Sequence[Leaf]) -> AliasSlot | None:
             return AliasSlot(leaf.fqn, leaf, (), (), 0, same=True)
     if type(tensor) is not torch.Tensor or tensor.requires_grad or not has_strides(tensor):
         return None
+    if tensor.is_conj() or tensor.is_neg():
+        return None
     for leaf in leaves:
         given, other = leaf.role is Role.INPUT and isinstance(leaf.root, list), leaf.value
         stays = given or leaf.role is not Role.INPUT

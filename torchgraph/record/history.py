@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._torch import is_freed, is_view_of_leaf
+from ..aliasing import is_leaf
 from ..capture.step import Leaf
 from ..errors import SourceLine
 from ..program import Role
@@ -19,9 +20,10 @@ def has_history(tensor: torch.Tensor) -> bool:
 
     False once a ``backward()`` has freed what that takes: eager raises there.
     """
-    if tensor.grad_fn is None:
+    node = grad_fn_of(tensor)
+    if node is None:
         return False
-    seen, left = {tensor.grad_fn}, [tensor.grad_fn]
+    seen, left = {node}, [node]
     while left:
         node = left.pop()
         if is_freed(node):
@@ -30,6 +32,14 @@ def has_history(tensor: torch.Tensor) -> bool:
         seen |= new
         left += new
     return True
+
+
+def grad_fn_of(tensor: torch.Tensor) -> torch.autograd.graph.Node | None:
+    """``tensor.grad_fn``; None for a view that torch has given up for a write under no_grad."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def with_history(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
@@ -83,9 +93,9 @@ class Histories:
 
     def _of_met(self, met: _Met) -> str:
         name, now = _words(met), _now(met)
-        if now.is_leaf and now.grad is not None and has_history(now.grad):
+        if is_leaf(now) and now.grad is not None and has_history(now.grad):
             return self._kept(f"{name}.grad", now.grad)
-        if now.grad_fn is met.came_from or is_view_of_leaf(now):
+        if grad_fn_of(now) is met.came_from or is_view_of_leaf(now):
             return ""  # torch renews the node of a view
         if has_history(now):
             return self._kept(name, now)
