@@ -125,3 +125,22 @@ def test_a_step_that_takes_the_trace_function_away_runs_in_eager(how):
     held.scale = 3.0
     found += [graphed(torch.ones(2)) for _ in range(4)]
     assert [one[0].item() for one in found] == [1.0] * 12 + [3.0] * 4
+
+
+def test_one_that_is_read_through_data_alone():
+    """As averages of weights are: ``average.data.lerp_(w.data, 0.5)``."""
+
+    def make() -> Any:
+        held = SimpleNamespace(average=torch.zeros(2, 2))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            held.average.data.lerp_(x.data, 0.5)
+            return x.sum()
+
+        return step, held
+
+    def changes(number: int, held: Any) -> None:
+        if number == 5:
+            held.average.data = torch.full((2, 2), 7.0)
+
+    played(make, changes=changes)

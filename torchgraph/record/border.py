@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from .._listening import is_listening, not_listening
 from .._torch import VF
@@ -80,8 +81,9 @@ class Border:
                 static = name == "_make_subclass"
                 stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
             data: Any = torch.Tensor.data  # a C property
-            moved = property(data.__get__, self._own(self._data_set, data.__set__))
-            stack.enter_context(_patched(torch.Tensor, "data", moved))
+            get = self._own(self._data_get, data.__get__)
+            held = property(get, self._own(self._data_set, data.__set__))
+            stack.enter_context(_patched(torch.Tensor, "data", held))
             yield
 
     @contextmanager
@@ -196,9 +198,17 @@ class Border:
 
     def _data_set(self, theirs: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """``t.data = x``: what it is given counts even if no op ever sees it."""
-        if self._counts(tensor) and not self._recorder.gave_up:
-            self._recorder.index(tensor)
+        self._meet(tensor)
         theirs(tensor, value)
+
+    def _data_get(self, theirs: Any, tensor: torch.Tensor) -> Any:
+        """``t.data``: what is read through it is read of ``t``, wherever that lies by then."""
+        self._meet(tensor)
+        return theirs(tensor)
+
+    def _meet(self, tensor: torch.Tensor) -> None:
+        if not is_lazy(tensor) and self._counts(tensor) and not self._recorder.gave_up:
+            self._recorder.index(tensor)
 
     def _max_pool1d(self, theirs: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Without gradients it has a kernel that no op calls. This one finds the same elements."""
