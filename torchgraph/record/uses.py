@@ -59,6 +59,8 @@ def stack_uses(ins: Any, stored: Use) -> tuple[StackUse, ...]:
     name = ins.opname
     if name in _ATTRIBUTES:
         return (StackUse(1, Use.NAMED, Step(False, ins.argval)),)
+    if name == "LOAD_SUPER_ATTR":  # from Python 3.12 on
+        return (StackUse(1, Use.NAMED, Step(False, ins.argval), key=2, called=3),)
     if name in _STORED:
         item = name.endswith("SUBSCR")
         step = _ITEM if item else Step(False, ins.argval)
@@ -112,6 +114,10 @@ def looked_at(at: StackUse, read: Callable[[int], Any]) -> Iterator[Looked]:
     Args:
         read: the value of a number, from the top of the stack; `ABSENT` for none.
     """
+    if at.called and at.step is not None and at.step.key is not None:
+        if read(at.called) is super:
+            yield Looked(super(read(at.key), read(at.number)), at.use, (at.step,))
+        return
     if at.called:
         arguments = [read(n) for n in range(at.number, 0, -1)] if at.key else read(at.number)
         if isinstance(arguments, (list, tuple)):
