@@ -150,7 +150,7 @@ class Running(ModuleHolder):
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
         call = call.noted()
-        if (serves := self._stays_eager(call)) is not None and self._last_call is not None:
+        if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
             with self._building(), uncompiled():
                 return run_bare(self.build, call, self._last_call[0].step)

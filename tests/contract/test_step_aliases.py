@@ -167,16 +167,10 @@ def test_each_tensor_of_a_dict_that_is_filled_anew_has_a_name_of_its_own():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     anchors = {name: p.detach().clone() for name, p in model.named_parameters()}
 
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = F.mse_loss(model(x), y)
-        for name, p in model.named_parameters():
-            loss = loss + ((p - anchors[name]) ** 2).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+    @tg.step
+    def graphed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return _anchored(model, optimizer, anchors, x, y)
 
-    graphed = tg.step(step)
     before = counters.replays
     for number, batch in enumerate(batches(16)):
         if number in (5, 10):

@@ -359,7 +359,7 @@ def a_proxy_with_the_class_of_a_dict() -> World:
 class Shared:
     """As accelerate's states: all objects have one dict."""
 
-    _shared = {"beta": 0.5}  # noqa: RUF012
+    _shared = {"beta": 0.5}  # noqa: RUF012 -- shared is the point
 
     def __init__(self) -> None:
         self.__dict__ = self._shared

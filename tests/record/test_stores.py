@@ -17,8 +17,8 @@ def test_of_two_stores_in_one_line_the_one_that_runs_counts():
     patience = SimpleNamespace(best=True, bad=0)
 
     def build(x):
-        if patience.best: patience.bad = 0  # fmt: skip  # noqa: E701
-        else: patience.bad += 1  # fmt: skip  # noqa: E701
+        if patience.best: patience.bad = 0  # fmt: skip  # noqa: E701 -- in a line
+        else: patience.bad += 1  # fmt: skip  # noqa: E701 -- in a line
         return x * 2
 
     graph = Function(build)
