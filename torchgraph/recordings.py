@@ -257,6 +257,7 @@ class Recordings:
         repeated = repeated_in(draft.outcome, outcome)
         self._warn_of_writes(outcome, repeated)
         draft.outcome.out_tree.settle(outcome.out_tree)
+        draft.outcome.host.settle(outcome.host)
         bound = self._bound(lesson, replay)
         if bound is None:
             return

@@ -12,7 +12,14 @@ class Flags:
     """Of ``requires_grad``, which only leaves of autograd can be given."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        self._met = {id(t): (name, t, t.requires_grad) for name, t in named if t.is_leaf}
+        self._met: dict[int, tuple[str, torch.Tensor, bool]] = {}
+        for name, tensor in named:
+            self.meet(name, tensor)
+
+    def meet(self, name: str, tensor: torch.Tensor) -> None:
+        """One more tensor, as it is now."""
+        if tensor.is_leaf:
+            self._met.setdefault(id(tensor), (name, tensor, tensor.requires_grad))
 
     def before(self, others: Flags) -> Flags:
         """Those of ``others``; of tensors that are known here already, as they were met here."""

@@ -43,6 +43,8 @@ class By(enum.Enum):
 
 
 Path = tuple[tuple[By, Any], ...]
+CONTENT: Path = ((By.SLOT, "cell_contents"),)
+"""Of the cell of a variable."""
 
 
 def of_class(cls: type, name: str) -> Any:

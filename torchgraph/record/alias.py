@@ -27,9 +27,16 @@ class AliasSlot:
     """Elements from where the other one begins."""
     same: bool = False
     """It is that very tensor."""
+    number: int = 0
+    """Which of the tensors it is that a step keeps so: it may keep one in several places."""
 
-    def tensor(self, call: Call) -> torch.Tensor:
-        """As it lies there now."""
+    def tensor(self, call: Call, made: dict[int, torch.Tensor]) -> torch.Tensor:
+        """As it lies there now. ``made``: by number, those that were asked for in this call."""
+        if self.number not in made:
+            made[self.number] = self._new(call)
+        return made[self.number]
+
+    def _new(self, call: Call) -> torch.Tensor:
         holder = self.holder
         found: torch.Tensor = call.tensors[holder] if isinstance(holder, int) else holder.read()
         if self.same:

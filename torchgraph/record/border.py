@@ -62,6 +62,7 @@ class Border:
                 (torch.Tensor, "item", self._item),
                 (torch.Tensor, "__bool__", self._truth),
                 (torch.Tensor, "__deepcopy__", self._deep_copy),
+                (torch.Tensor, "requires_grad_", self._turn),
                 *((torch.Tensor, name, self._escape) for name in _ESCAPES),
                 *((torch.Tensor, name, self._shown) for name in _SHOWN),
                 *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
@@ -84,6 +85,9 @@ class Border:
             get = self._own(self._data_get, data.__get__)
             held = property(get, self._own(self._data_set, data.__set__))
             stack.enter_context(_patched(torch.Tensor, "data", held))
+            flag: Any = torch.Tensor.requires_grad
+            turned = property(flag.__get__, self._own(self._turn, flag.__set__))
+            stack.enter_context(_patched(torch.Tensor, "requires_grad", turned))
             yield
 
     @contextmanager
@@ -205,6 +209,12 @@ class Border:
         """``t.data``: what is read through it is read of ``t``, wherever that lies by then."""
         self._meet(tensor)
         return theirs(tensor)
+
+    def _turn(self, theirs: Any, tensor: torch.Tensor, trains: Any = True) -> Any:
+        """``t.requires_grad_()``: of a tensor from outside, a replay does it too."""
+        if tensor.requires_grad is not trains:
+            self._meet(tensor)
+        return theirs(tensor, trains)
 
     def _meet(self, tensor: torch.Tensor) -> None:
         if not is_lazy(tensor) and self._counts(tensor) and not self._recorder.gave_up:

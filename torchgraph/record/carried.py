@@ -15,8 +15,8 @@ from ..discovery import Entries
 from ..guards.looks import Same, is_container
 from ..guards.names import Name, attribute
 from ..program import Role
-from ..structure import Apart, Unfit, key_of
-from .host import Assigned, Fixed, OutputTree
+from ..structure import Unfit
+from .host import Assigned, Fixed, tree_of
 from .kept import (
     Appended,
     Behind,
@@ -358,15 +358,3 @@ def _once(containers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
         some = (id(holder.values), *holder.names) if isinstance(holder, Entries) else id(holder)
         found.setdefault(some, (name, holder))
     return list(found.values())
-
-
-def tree_of(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
-    """``value`` as a replay makes it. Raises Unfit."""
-    if isinstance(value, torch.Tensor):
-        return slot(value)
-    key = key_of(value, [], {})
-    apart = Apart(unique=True)
-    root = apart.root(value, "")
-    if not apart.tree.tensors:
-        return Fixed(value, key)
-    return OutputTree(root, key, tuple(map(slot, apart.tree.tensors)))

@@ -26,11 +26,12 @@ class Use(enum.IntEnum):
     COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
     STORED = -1  # it is replaced
     NAMED = 0  # kept under a name, or called
-    COMPARED = 1  # it is asked which object it is: ``is``
-    ITEMS = 2  # its elements are looked at, one by one
-    WHOLE = 3  # anything
-    OPERAND = 4  # an operator, or its text, may read all of a library's object
-    INSIDE = 5  # its attributes are read, whatever they are
+    KEPT = 1  # put into a place: ``self.last = cfg.steps``
+    COMPARED = 2  # it is asked which object it is: ``is``
+    ITEMS = 3  # its elements are looked at, one by one
+    WHOLE = 4  # anything
+    OPERAND = 5  # an operator, or its text, may read all of a library's object
+    INSIDE = 6  # its attributes are read, whatever they are
 
 
 class Each(enum.Enum):

@@ -117,7 +117,7 @@ class Driven:
     def host(
         self,
         free: list[tuple[Leaf, int]],
-        known: Sequence[Leaf],
+        inputs: Iterable[tuple[Leaf, int]],
         outputs: list[tuple[OutputSpec, Any]],
         tensors: list[torch.Tensor],
         attached: Callable[[Callable[..., Any]], Iterable[Assigned]],
@@ -126,14 +126,15 @@ class Driven:
 
         Args:
             free: tensors from outside; those that the step replaces become arguments.
-            known: all inputs.
+            inputs: all of them, with those from outside.
             attached: what the step has put on arguments, by where a tensor comes from.
         """
         left, users = self._leftovers, len(tensors)
-        own = {id(leaf) for leaf, _ in free}
-        given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
         for tensor in self.carried.assigned_tensors():
             self._recorder.index(tensor)  # one that only changes its place is met here
+        known = [leaf for leaf, _ in inputs]
+        own = {id(leaf) for leaf, _ in free}
+        given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
         free[:] = self.carried.inputs(free, [leaf.value for leaf in given])
         given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
         values = [leaf.value for leaf in known]
@@ -146,12 +147,16 @@ class Driven:
 
         position = {id(leaf.value): number for number, leaf in enumerate(given)}
 
+        aliases: dict[int, AliasSlot] = {}
+
         def source(name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot | AliasSlot:
             argument = position.get(id(tensor))
             if argument is not None:
                 return ArgumentSlot(argument)
             alias = alias_of(tensor, known) if storage_id(tensor) in before else None
-            return slot(name, tensor) if alias is None else alias
+            if alias is None:
+                return slot(name, tensor)
+            return aliases.setdefault(id(tensor), replace(alias, number=len(aliases)))
 
         def owned(tensor: torch.Tensor) -> bool:
             there = id(tensor) not in position and storage_id(tensor) in before
@@ -181,7 +186,7 @@ class Driven:
         ]
         tensors += [tensor.detach() for _, tensor in late]
         read = [leaf for leaf, _ in free if leaf.role is Role.INPUT]
-        inputs = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
+        all_of_them = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
         return Host(
             actions,
             tuple(assigned),
@@ -191,5 +196,5 @@ class Driven:
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),
-            (*self.carried.together, *left.together(inputs)),
+            (*self.carried.together, *left.together(all_of_them)),
         )

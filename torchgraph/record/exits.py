@@ -34,7 +34,7 @@ from ..guards.names import By, Name, follow
 from ..structure import Unfit, key_of, mutable_parts, tensors_in
 from .asked import Asked, asked
 from .carried import Carried
-from .host import Assigned, Fixed, modes
+from .host import Assigned, Fixed, modes, tree_of
 from .kept import Given, Pair, hidden_in
 from .resolve import is_library
 from .touched import Met, Touched
@@ -49,6 +49,7 @@ from .written import (
     another,
     around_tuples,
     holder_at,
+    no_slot,
     place_of,
     places_on,
     repetition,
@@ -265,10 +266,10 @@ class Exits:
                 self.names.append(_the_same(one))
             self.assigned[place.key] = Assigned(place, Fixed(parts, key))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
-            same = one.same_object and not is_container(value)
-            kept = another(value) if is_container(value) else value
-            named = Named(name, same)
-            self.assigned[named.key] = Assigned(named, Fixed(kept, key))
+            named = Named(name, not is_container(value))
+            fixed = Fixed(another(value) if is_container(value) else value, key)
+            made = named.same_object and not one.same_object and value is not ABSENT
+            self.assigned[named.key] = Assigned(named, _made_anew(value, fixed) if made else fixed)
         self._see_to(one, value)
 
     def _see_to(self, one: Touched, value: Any) -> None:
@@ -280,13 +281,21 @@ class Exits:
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
 
 
+def _made_anew(value: Any, fixed: Fixed) -> Any:
+    try:
+        return tree_of(value, no_slot)
+    except Unfit:
+        return fixed
+
+
 def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
     """With containers that the step reads and moves as wholes: each is guarded and written once.
 
     An item of a tuple cannot be written, and one of a list that is another now is of that one.
     """
     wholes = {one.place: one for one in touched if one.name.deep}
-    read = {one.place for one in touched if one.read and one.place in wholes}
+    looked = (one for one in touched if one.read and one.name.aspect is not Aspect.IDENTITY)
+    read = {one.place for one in looked if one.place in wholes}
     kept = []
     moved = {place for place, one in wholes.items() if one.name.moved}
     for one in touched:

@@ -17,7 +17,7 @@ from ..capture.inputs import Call
 from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
-from ..structure import Together
+from ..structure import Apart, Together, hold_in, key_of
 from .alias import AliasSlot
 from .kept import Shares, gradient_of
 from .nested import map_nested
@@ -57,19 +57,41 @@ class OutputTree:
     """Where its tensors come from."""
 
 
-def filled(tree: Any, tensors: Sequence[torch.Tensor], call: Call) -> Any:
-    """``tree`` with these for each `OutputSlot` in it, and arguments of ``call``."""
+def tree_of(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
+    """``value`` as a replay makes it. Raises Unfit."""
+    if isinstance(value, torch.Tensor):
+        return slot(value)
+    key = key_of(value, [], {})
+    apart = Apart(unique=True)
+    root = apart.root(value, "")
+    return OutputTree(root, key, tuple(map(slot, apart.tree.tensors)))
+
+
+def settle(one: Assigned, other: Assigned) -> None:
+    """Two calls assign alike: what is one object in both was there before, and no call makes it."""
+    if isinstance(one.tree, OutputTree) and isinstance(other.tree, OutputTree):
+        hold_in(one.tree.root, other.tree.root)
+
+
+def filled(
+    tree: Any, tensors: Sequence[torch.Tensor], call: Call, aliases: dict[int, torch.Tensor]
+) -> Any:
+    """``tree`` with these for each `OutputSlot` in it, and arguments of ``call``.
+
+    ``aliases``: by number, what `AliasSlot` has made in this call.
+    """
     kind = type(tree)
     if kind is OutputSlot:
         return tensors[tree.position]
     if kind is ArgumentSlot:
         return call.tensors[tree.position]
     if kind is AliasSlot:
-        return tree.tensor(call)
+        return tree.tensor(call, aliases)
     if kind is Fixed:
         return tree.value
     if kind is OutputTree:
-        return Together([filled(slot, tensors, call) for slot in tree.slots]).root(tree.root)
+        found = [filled(slot, tensors, call, aliases) for slot in tree.slots]
+        return Together(found).root(tree.root)
     return map_nested(tree, OutputSlot, lambda slot: tensors[slot.position])
 
 
@@ -254,6 +276,11 @@ class Host:
         more = (*self.assigned, *assigned), (*self.together, *together)
         return replace(self, assigned=more[0], together=more[1])
 
+    def settle(self, other: Host) -> None:
+        """Both do the same: what is one object in both was there before, and no call makes it."""
+        for one, its in zip(self.assigned, other.assigned, strict=True):
+            settle(one, its)
+
     def key(self) -> tuple[Any, ...]:
         """Equal for two steps that do the same."""
         actions = [(one.call, one.args, one.kwargs) for one in self.actions]
@@ -312,10 +339,11 @@ class Host:
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
         """After a run of the program: ``tensors`` are all that it returned."""
+        aliases: dict[int, torch.Tensor] = {}
         for one in self.assigned:
-            one.place.write(filled(one.tree, tensors, call), call)
+            one.place.write(filled(one.tree, tensors, call, aliases), call)
         for action in self.actions:
-            args, kwargs = filled((action.args, action.kwargs), tensors, call)
+            args, kwargs = filled((action.args, action.kwargs), tensors, call, aliases)
             action.call(*args, **kwargs)
 
 

@@ -14,10 +14,9 @@ from ..capture.step import Leaf, Step
 from ..guards.looks import own
 from ..program import Role
 from ..structure import Contents, Unfit
-from .carried import tree_of
 from .driven import Driven
 from .history import has_history
-from .host import Assigned, Fixed, OnArgument, Trained, Training
+from .host import Assigned, Fixed, OnArgument, Trained, Training, tree_of
 from .kept import tensors_of
 from .recorder import Recorder
 
@@ -60,7 +59,7 @@ class Inputs:
             self._attributes.append(dict(own(tensor)))
 
     def changed(self) -> list[Assigned]:
-        """What ``requires_grad_()`` in the step has made of arguments and states."""
+        """What ``requires_grad_()`` in the step has made of arguments, states and others."""
         moved = self._step.flags.moved()
         now = tuple(flag for _, flag in moved)
         states = [Assigned(Training(tuple(t for t, _ in moved)), Fixed(now, now))] if moved else []
@@ -96,6 +95,7 @@ class Inputs:
                 return
         leaf = Leaf(f"free.{len(self.free)}", Role.FREE, [held], (0,), held)
         self.free.append((leaf, index))
+        self._step.flags.meet(leaf.fqn, held)
         self._driven.add(leaf, tensor)
         self._recorder.undo.foreign(held)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
 
 import torch
 
 from .._functorch import is_wrapped
 from .._torch import storage_id
-from ..guards.looks import DEEPEST, Same, count, elements, is_container, look
-from ..guards.names import By, Path
-from ..structure import Unfit, mutable_parts
+from ..guards.looks import DEEPEST, Same, count, elements, is_buffer, is_container, look
+from ..guards.names import CONTENT, By, Path, follow
+from ..structure import Unfit, mutable_parts, parts_of_partial, tensors_in
 from .watch import is_plain
+
+_MARKED = 4096
+"""Items of a container that are looked at one by one."""
 
 
 def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
@@ -36,19 +40,40 @@ def in_path(key: Any) -> Any:
     return key if is_plain(key) else Same(key)
 
 
-def containers_within(value: Any, limit: int = 256) -> dict[tuple[Any, ...], int]:
-    """The identities of an object's containers that may change, by where they are in it."""
-    found: dict[tuple[Any, ...], int] = {}
-    pending: list[tuple[tuple[Any, ...], Any]] = [((), value)]
-    while pending and len(found) < limit:
-        path, held = pending.pop()
-        if not is_container(held) or id(held) in found.values():
-            continue
-        if not isinstance(held, (tuple, frozenset)):
-            found[path] = id(held)
-        if count(held) <= limit:
-            pending += [((*path, key), item) for key, item in keyed(held)]
-    return found
+def is_told_apart(value: Any) -> bool:
+    """True for a tensor or an array, which may equal another one."""
+    return isinstance(value, torch.Tensor) or is_buffer(value)
+
+
+class Lying(NamedTuple):
+    """A container, an array or a tensor in an object."""
+
+    path: tuple[Any, ...]
+    """The keys that lead to it; none to the object itself."""
+    holder: Any
+    """The container that it lies in."""
+    value: Any
+
+
+def lying_in(value: Any, limit: int = 256) -> Iterator[Lying]:
+    """All that may change in an object, as far as keys lead to it."""
+    seen: set[int] = set()
+    pending = [Lying((), None, value)]
+    while pending and len(seen) < limit:
+        one = pending.pop()
+        path, held = one.path, one.value
+        listed = is_container(held)
+        if (listed and not isinstance(held, (tuple, frozenset))) or is_told_apart(held):
+            yield one
+        if listed and id(held) not in seen and count(held) <= limit:
+            seen.add(id(held))
+            pending += [Lying((*path, key), held, item) for key, item in keyed(held)]
+
+
+def containers_within(value: Any) -> dict[tuple[Any, ...], int]:
+    """The identities of containers and arrays that may change, by where they are in an object."""
+    found = lying_in(value)
+    return {one.path: id(one.value) for one in found if not isinstance(one.value, torch.Tensor)}
 
 
 def unmoved_tensors(
@@ -70,6 +95,20 @@ def unmoved_tensors(
         elif is_container(item):
             inner = unmoved_tensors(item, was, text, level + 1)
             yield from ((text, (*path, *rest), tensor) for text, rest, tensor in inner)
+
+
+def moved_in(value: Any, before: Any, level: int = 0) -> Iterator[Any]:
+    """What is in a container, and in those in it, and did not lie there before.
+
+    Args:
+        before: the look at it then.
+    """
+    held = _held_in(before)
+    for key, item in keyed(value) if level < DEEPEST else ():
+        was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
+        if was != look(item):
+            yield item
+            yield from moved_in(item, was, level + 1)
 
 
 def _held_in(found: Any) -> dict[Any, Any]:
@@ -105,12 +144,35 @@ def has_more_than_tensors(container: Any) -> bool:
     return not all(isinstance(item, torch.Tensor) for item in items)
 
 
-def objects_in(value: Any) -> set[int]:
-    """The identities of what is among the arguments of a call and may change."""
+def objects_in(value: Any) -> dict[int, Any]:
+    """By identity, what is in an object, or among the arguments of a call, and may change."""
     try:
-        return {id(held) for _, held, _ in mutable_parts(value)}
+        return {id(held): held for _, held, _ in mutable_parts(value)}
     except Unfit:
-        return set()
+        return {}
+
+
+def tensors_within(value: Any) -> dict[int, torch.Tensor]:
+    """By identity, the tensors in an object."""
+    try:
+        return {id(tensor): tensor for _, tensor in tensors_in(value)}
+    except Unfit:
+        return {}
+
+
+def held_by(value: Any) -> Iterable[Any]:
+    """What a container holds, and what a function is given without an argument."""
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        return [function, *args, *keywords.values()]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, FunctionType):
+        cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if not is_container(value) or count(value) > _MARKED:
+        return []
+    return list(dict.values(value)) if isinstance(value, dict) else elements(value)
 
 
 def containers_in(value: Any) -> Iterator[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,25 +23,21 @@ from ..guards.looks import (
     Never,
     Same,
     alike,
-    count,
-    elements,
     is_buffer,
     is_container,
     items_in,
     look,
     shown,
 )
-from ..guards.names import By, Name, Path, follow
+from ..guards.names import CONTENT, By, Name, Path, follow
 from ..program import Role
-from ..structure import parts_of_partial
 from .chains import Use
-from .inside import containers_within, lay_at
+from .elsewhere import Elsewhere
+from .inside import containers_within, held_by, lay_at
 from .resolve import Source
-from .touched import CONTENT, Cell, Touched, idle, in_cell, settings, unmoved_in
+from .touched import Cell, Touched, idle, in_cell, settings, unmoved_in
 
 _LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_MARKED = 4096
-"""Items of a container that are looked at one by one."""
 
 
 class Meeting(NamedTuple):
@@ -89,6 +85,7 @@ class Ledger:
         self._cells: dict[Any, Cell] = {}
         self._lengths: set[Any] = set()
         """Lists of which the step reads what it has put there, by its number."""
+        self._elsewhere = Elsewhere()
         self._compared: dict[int, Any] = {}
         """By identity, tensors and containers of which the step asks which object they are."""
 
@@ -107,18 +104,27 @@ class Ledger:
             return
         self._outside[id(value)] = value
         self._depths[id(value)] = depth
-        for item in _held_by(value) if depth else ():
+        for item in held_by(value) if depth else ():
             self.mark(item, depth - 1)
 
     @property
     def compared(self) -> frozenset[int]:
-        """The identities of what `compare` was told of."""
+        """The identities of what the step compares by ``is``."""
         return frozenset(self._compared)
 
-    def compare(self, value: Any) -> None:
-        """The step asks whether this is another object."""
-        if is_container(value) or isinstance(value, torch.Tensor):
+    def which(self, value: Any, use: Use) -> None:
+        """What becomes of it may go by which object it is."""
+        if use is Use.COMPARED and (is_container(value) or isinstance(value, torch.Tensor)):
             self._compared[id(value)] = value
+        elif use is Use.KEPT:
+            self._elsewhere.hold(value)
+
+    def keep(self, meeting: Meeting, source: Source) -> None:
+        """A container that lies there is put into another place as well: it has to be that one."""
+        key = (id(source.owner), source.path, True)
+        if source.path and self.is_outside(source.owner) and key not in self._own:
+            self.mark(meeting.value)
+            self._elsewhere.add(meeting.text, meeting.value, source, meeting.where)
 
     def add(self, meeting: Meeting, source: Source) -> Any:
         """Something is read, or about to be written, that lies there; gives its key."""
@@ -198,7 +204,7 @@ class Ledger:
         unchanging = isinstance(value, (tuple, frozenset))
         if is_buffer(value) or (is_container(value) and not unchanging):
             self._containers[key] = value
-        if is_container(value):
+        if is_container(value) or is_buffer(value):
             self._within[key] = containers_within(value)
         if is_container(value) or isinstance(value, torch.Tensor):
             self._alike[key] = alike(value)
@@ -275,7 +281,10 @@ class Ledger:
         return list(self._cells.values())
 
     def finish(
-        self, leaves: Sequence[tuple[Leaf, int]], functions: Sequence[FunctionType]
+        self,
+        leaves: Sequence[tuple[Leaf, int]],
+        functions: Sequence[FunctionType],
+        returned: Any,
     ) -> list[Touched]:
         """What was read and written."""
         inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
@@ -308,8 +317,11 @@ class Ledger:
         self._containers.clear()
         # What was read later under the same name, the step has put there.
         touched = {one.name.key: one for one in reversed(found)}.values()
-        kept = (idle(one, met if one.outer else lasting) for one in touched)
-        return [one for one in kept if one is not None] + list(self._more(touched, met))
+        self._elsewhere.hold_left([one for one in touched if one.outer], returned, self._old)
+        holds = self._elsewhere.holds
+        kept = (idle(one, met if one.outer else lasting, holds) for one in touched)
+        more = (*self._more(touched, met), *self._elsewhere.named(functions, self._was_before))
+        return [one for one in kept if one is not None] + list(more)
 
     def _more(self, touched: Collection[Touched], met: set[int]) -> Iterator[Touched]:
         """Names of what has to be that very object, or as long as it was."""
@@ -318,13 +330,15 @@ class Ledger:
             value = follow(one.name.owner(), one.name.path)
             if one.name.moved and one.container is value and one.place in places:
                 places.remove(one.place)
-                yield from unmoved_in(one, value, met)
+                yield from unmoved_in(one, value, met, self._elsewhere.holds)
             if one.outer and one.length is not None:
                 name = replace(one.name, found=one.length, deep=False, aspect=Aspect.LENGTH)
                 yield one._replace(name=replace(name, moved=False), read=True, container=None)
             if one.outer and not one.name.moved and id(value) in self._compared:
                 name = replace(one.name, found=Same(value), deep=False, aspect=Aspect.IDENTITY)
                 yield one._replace(name=name, container=None)
+            if one.outer and one.read:
+                yield from self._elsewhere.inside(one, self._old)
 
     def _of_owner(self, box: tuple[Any, list[Any]], held: Counter[int]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
@@ -337,7 +351,7 @@ class Ledger:
         value = follow(owner, name.path)
         length = len(name.found[1]) if key in self._lengths else None
         moved = look(value, deep=name.deep) != name.found
-        if moved and self._moves_about(key, value):
+        if (not moved or key in self._reads) and self._moves_about(key, value):
             name = replace(name, found=Never())
         name = replace(name, owner=Same(owner), moved=moved)
         counted = key not in self._stored
@@ -347,28 +361,14 @@ class Ledger:
         outer = key in self._outer and (is_container(owner) or id(owner) not in self._made)
         compared = isinstance(name.found, Same) and id(name.found()) in self._compared
         like = self._alike.get(key)
-        return Touched(name, read, container, outer, counted, like, compared, length, old)
+        within = self._within.get(key, {})
+        return Touched(name, read, container, outer, counted, like, compared, length, old, within)
 
     def _moves_about(self, key: Any, value: Any) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""
         before = self._within.get(key, {})
         now = containers_within(value) if is_container(value) else {}
         return any(found in self._old and before.get(at) != found for at, found in now.items())
-
-
-def _held_by(value: Any) -> Iterable[Any]:
-    """What a container holds, and what a function is given without an argument."""
-    if parts := parts_of_partial(value):
-        function, args, keywords = parts
-        return [function, *args, *keywords.values()]
-    if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, FunctionType):
-        cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
-        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    if not is_container(value) or count(value) > _MARKED:
-        return []
-    return list(dict.values(value)) if isinstance(value, dict) else elements(value)
 
 
 def _look(value: Any, use: Use, *, deep: bool) -> Any:

@@ -14,6 +14,8 @@ from .scan import Scan
 
 _ONE_EVENT = sys.version_info < (3, 12)
 """Python tells of an instruction where the ``EXTENDED_ARG`` before it lies."""
+_OF_OBJECTS = frozenset({Use.KEPT, Use.COMPARED})
+"""What goes by which object it is, whatever is read of it besides."""
 _Chains = list[tuple[Chain, Use]]
 
 
@@ -132,7 +134,7 @@ def _once(chains: _Chains) -> _Chains:
     """Each chain with all that is done with it."""
     uses: dict[tuple[Any, ...], tuple[Chain, Use]] = {}
     for chain, use in chains:
-        key = (use < Use.NAMED, use is Use.COMPARED, chain.mark)
+        key = (use < Use.NAMED, use if use in _OF_OBJECTS else None, chain.mark)
         known = uses.get(key)
         uses[key] = (chain, use if known is None else max(use, known[1]))
     return list(uses.values())

@@ -17,7 +17,7 @@ import torch
 from ..capture.step import Leaf
 from ..guards import ABSENT
 from ..guards.looks import Same, is_container, own
-from ..guards.names import By
+from ..guards.names import CONTENT, By
 from .acted import Acted
 from .behind import (
     is_iterator,
@@ -27,7 +27,7 @@ from .frames import Frames
 from .inside import containers_in, objects_in
 from .ledger import Ledger
 from .resolve import Source, leads_to
-from .touched import CONTENT, Counts, Met, Touches
+from .touched import Counts, Met, Touches
 from .uses import Looked
 from .walk import Walk
 
@@ -56,7 +56,7 @@ class NameWatch:
         acted: Acted | None = None,
     ) -> None:
         self._guarded, self._moving = guarded, moving
-        self._ledger = Ledger(guarded, objects_in(given))
+        self._ledger = Ledger(guarded, set(objects_in(given)))
         self._counts: Counts = Counter()
         self._seen: dict[Any, Same] = {}
         self._once: set[tuple[CodeType, int, bool, int]] = set()
@@ -140,6 +140,8 @@ class NameWatch:
     def used(self, frame: FrameType, found: Touches, looked: Looked) -> None:
         """Look at a value on the stack, or at what lies there in it."""
         value, use, steps = looked
+        if not steps:
+            self._ledger.which(value, use)
         if isinstance(value, torch.Tensor) and not own(value):
             return
         self._walk.stand(frame)
@@ -173,8 +175,8 @@ class NameWatch:
         value = frame.f_locals.get(chain.name, ABSENT)
         if value is ABSENT:
             return
-        if use is Use.COMPARED and not chain.steps:
-            self._ledger.compare(value)
+        if not chain.steps:
+            self._ledger.which(value, use)
         sources: list[Source] = []
         if chain.root is Root.FREE and not self.frames.is_local(frame, chain.name):
             if chain.name == "__class__":
@@ -206,12 +208,13 @@ class NameWatch:
         """The places that the step has changed so far."""
         return self._ledger.moved()
 
-    def finish(self, leaves: Sequence[tuple[Leaf, int]]) -> Met:
+    def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: Any = None) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self._functions()
         self._walk.led.clear()
         self._walk.frame = None
-        return Met(self._ledger.finish(leaves, functions), self._counts, self._ledger.compared)
+        touched = self._ledger.finish(leaves, functions, returned)
+        return Met(touched, self._counts, self._ledger.compared)
 
     def _functions(self) -> list[FunctionType]:
         found = self.frames.functions(everywhere=False)

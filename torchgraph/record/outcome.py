@@ -19,7 +19,7 @@ from ..guards.names import attribute, follow
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
 from .exits import Stray
-from .host import Assigned, Host
+from .host import Assigned, Host, settle
 from .kept import is_plain_tensor
 from .tape import Tape
 from .watch import Change, is_own
@@ -180,11 +180,12 @@ def _place(name: Name) -> Any:
 
 def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
     """What both calls have written alike where nothing reads it, by place."""
-    return {
-        key: assigned
-        for key, (assigned, _) in new.repeated.items()
-        if key in old.repeated and old.repeated[key][0].tree == assigned.tree
-    }
+    found = {}
+    for key, (assigned, _) in new.repeated.items():
+        if key in old.repeated and old.repeated[key][0].tree == assigned.tree:
+            settle(old.repeated[key][0], assigned)
+            found[key] = assigned
+    return found
 
 
 def _root(leaf: Leaf) -> Any:

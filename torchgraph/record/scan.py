@@ -72,7 +72,10 @@ class Scan:
 
     def step(self, ins: Any) -> list[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
-        used = [*self._step(ins), *self._spans]
+        used: list[tuple[Chain, Use]] = []
+        if ins.is_jump_target:  # what lies there is used at the end of another way
+            used += (row for value in self._stack for row in _chains(value, Use.NAMED))
+        used += [*self._step(ins), *self._spans]
         self._spans.clear()
         self._joined = min(self._joined, len(self._stack))
         return used
@@ -102,7 +105,7 @@ class Scan:
             self._name_item(ins)
             if name in _STORED_NAMES:
                 yield Chain(_STORED_NAMES[name], ins.argval), self._stored(self._peek(1))
-            yield from self._used(1, Use.NAMED)
+            yield from self._used(1, Use.KEPT if name in _STORED_NAMES else Use.NAMED)
         else:
             yield from self._other(ins)
 
@@ -266,7 +269,7 @@ class Scan:
         key = Constant(argument) if name.endswith("ATTR") else values.pop()
         held = values.pop()
         for value in values:
-            yield from _chains(value, Use.NAMED)
+            yield from _chains(value, Use.KEPT)
         yield from _chains(key, Use.WHOLE)
         for chain in held.chains if isinstance(held, Result) else [held]:
             if isinstance(chain, Chain):

@@ -341,9 +341,9 @@ class _Taking:
         ]
         host, inputs = self.driven.in_eager, self._inputs
         if self.driven and self.heard and not self._recorder.gave_up:
-            host = self.driven.host(inputs.free, inputs.leaves, outputs, tensors, inputs.attached)
+            host = self.driven.host(inputs.free, inputs, outputs, tensors, inputs.attached)
         leaves = list(inputs)
-        met = self._names.finish(leaves)
+        met = self._names.finish(leaves, returned)
         watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
         exits = Exits.of(met, watch, carried, given, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:

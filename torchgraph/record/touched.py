@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import SourceLine
 from ..guards.looks import Aspect, Same, is_buffer, is_generator, laid_out, look, shown
-from ..guards.names import By, Name, Path, follow
+from ..guards.names import CONTENT, By, Name, Path, follow
 from .chains import Use
 from .inside import lies_in, unmoved_tensors
 
@@ -41,6 +41,8 @@ class Touched(NamedTuple):
     """How much a list held first, where that says what an item is that the step reads."""
     same_object: bool = False
     """What lies there now was there before, here or elsewhere."""
+    within: Mapping[tuple[Any, ...], int] = MappingProxyType({})
+    """As `containers_within` has it, of what lay there first."""
 
     @property
     def place(self) -> tuple[int, Path]:
@@ -77,9 +79,6 @@ class Cell:
         ]
 
 
-CONTENT: Path = ((By.SLOT, "cell_contents"),)
-
-
 def in_cell(value: Any) -> Any:
     """The look at what a variable holds: a container is that one, whatever is in it."""
     if is_generator(value) or is_buffer(value):
@@ -104,20 +103,27 @@ def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
                 yield Name(text, Same(function), path, False, found, shown(value), line)
 
 
-def idle(one: Touched, inputs: set[int]) -> Touched | None:
-    """A tensor that the step has only looked at, as an object, counts for what it is like."""
+def idle(one: Touched, inputs: set[int], kept: Callable[[Any], bool]) -> Touched | None:
+    """A tensor that the step has only looked at, as an object, counts for what it is like.
+
+    ``kept``: true for one that the step has put elsewhere, too.
+    """
     value = follow(one.name.owner(), one.name.path)
     if one.name.moved or not isinstance(value, torch.Tensor) or lies_in(value, inputs):
+        return one
+    if one.outer and kept(value):
         return one
     if not one.outer:
         return None
     return one._replace(name=replace(one.name, found=laid_out(value), aspect=Aspect.LAYOUT))
 
 
-def unmoved_in(one: Touched, value: Any, met: set[int]) -> Iterator[Touched]:
+def unmoved_in(
+    one: Touched, value: Any, met: set[int], kept: Callable[[Any], bool]
+) -> Iterator[Touched]:
     """The tensors in a container that the step computes with, and has left where they lay."""
     for words, path, tensor in unmoved_tensors(value, one.name.found, one.name.shown):
-        if lies_in(tensor, met):
+        if lies_in(tensor, met) or kept(tensor):
             name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
             name = replace(name, found=look(tensor), value=shown(tensor))
             yield one._replace(name=name, read=True, container=None, counted=False)

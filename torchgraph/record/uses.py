@@ -32,11 +32,13 @@ _USES = {
     "MATCH_KEYS": (StackUse(2, Use.WHOLE),),
     "MATCH_MAPPING": _ONE,
     "MATCH_SEQUENCE": _ONE,
+    "STORE_DEREF": (StackUse(1, Use.KEPT),),
+    "STORE_GLOBAL": (StackUse(1, Use.KEPT),),
 }
 _BEGINNINGS = {
     **dict.fromkeys(("FORMAT_", "CONVERT_VALUE"), _TEXT),
     **dict.fromkeys(("UNARY_", "POP_JUMP", "JUMP_IF", "TO_BOOL"), _ONE),
-    **dict.fromkeys(("GET_LEN", "LIST_EXTEND", "SET_UPDATE", "DICT_"), _ONE),
+    **dict.fromkeys(("GET_LEN", "LIST_", "SET_", "DICT_", "MAP_ADD"), _ONE),
     **dict.fromkeys(("COMPARE_OP", "CONTAINS_OP", "BINARY_", "INPLACE_"), _BOTH),
     **dict.fromkeys(("GET_ITER", "UNPACK_", "GET_YIELD_FROM_ITER"), _ITEMS),
 }
@@ -64,13 +66,23 @@ def stack_uses(ins: Any, stored: Use) -> tuple[StackUse, ...]:
     if name in _STORED:
         item = name.endswith("SUBSCR")
         step = _ITEM if item else Step(False, ins.argval)
-        return (StackUse(_STORED[name], stored, step, key=int(item)),)
+        kept = [StackUse(_STORED[name] + 1, Use.KEPT)] if name.startswith("STORE_") else []
+        return (*kept, StackUse(_STORED[name], stored, step, key=int(item)))
     if name.startswith("CALL"):
         return () if "INTRINSIC" in name else _call(ins)
     if name == "BINARY_OP" and ins.argrepr == "[]":
         name = "BINARY_SUBSCR"
+    if name.startswith("BUILD_") and name != "BUILD_STRING":
+        return _built(name, ins.arg or 0)
     begins = (uses for start, uses in _BEGINNINGS.items() if name.startswith(start))
     return _USES.get(name) or next(begins, ())
+
+
+def _built(name: str, count: int) -> tuple[StackUse, ...]:
+    """What is put into a new tuple, list, set or dict."""
+    first = 2 if name == "BUILD_CONST_KEY_MAP" else 1
+    values = 2 * count if name == "BUILD_MAP" else count
+    return tuple(StackUse(n, Use.WHOLE) for n in range(first, first + values))
 
 
 def _call(ins: Any) -> tuple[StackUse, ...]:

@@ -173,8 +173,7 @@ class Walk:
             self.inside(at, value)
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
-        if use is Use.COMPARED:
-            self._ledger.compare(value)
+        self._ledger.which(value, use)
         if id(value) in self.given or id(value) in self.moving or is_ours(value):
             return
         if is_container(value):
@@ -217,7 +216,7 @@ class Walk:
         return [*known, *new, *sources]
 
     def _contents(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
-        if use > Use.NAMED:
+        if use > Use.KEPT:
             self._acted.read(value, str(chain))
         if sources := self._ways(value, sources):
             known = self.led.setdefault(id(value), (value, []))[1]
@@ -225,7 +224,9 @@ class Walk:
             known += [source for source in sources if (id(source[0]), source[1]) not in marks]
         elif not isinstance(value, tuple) and has_more_than_tensors(value):
             sources = [Source(value, ())]
-        for source in sources if use is not Use.NAMED else ():
+        for source in sources if use is Use.KEPT else ():
+            self._ledger.keep(Meeting(str(chain), value, use, self.where), source)
+        for source in sources if use not in (Use.NAMED, Use.KEPT) else ():
             self.add(str(chain), value, source, use, deep=use > Use.ITEMS or use < Use.NAMED)
             if use < Use.NAMED:
                 self.add(str(chain), value, source, use, deep=False)

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from ..capture.inputs import Call
 from ..guards import ABSENT
 from ..guards.looks import Same, is_container, items_in, look, own
 from ..guards.names import By, Name, Path, follow
-from ..structure import Unfit, key_of, map_tensors
-from .host import Assigned, Fixed
+from ..structure import Unfit, map_tensors
+from .host import Assigned, Fixed, Place, tree_of
 from .touched import Touched
 from .watch import is_plain
 
@@ -129,7 +131,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Extended:
-    """The end of a list of plain values."""
+    """The end of a list without tensors."""
 
     container: Any
 
@@ -168,26 +170,30 @@ def repetition(one: Touched, value: Any) -> Assigned | None:
     name, before = one.name, one.name.found
     if one.container is not None and one.container is value:
         more = _appended(before, value)
-        return None if more is None else Assigned(Extended(value), Fixed(more, look(more)))
+        return None if more is None else _anew(Extended(value), more)
     if not name.path:
         return None
     if isinstance(value, enum.Enum) or (one.same_object and type(look(value)) is Same):
         return Assigned(Named(name, True), Fixed(value, look(value)))
     if not is_plain(value):
-        return None if one.counted else _made_anew(name, value)
+        return None if one.counted else _anew(Named(name, True), value)
     if not one.counted:
         return Assigned(Named(name), Fixed(value, look(value)))
     by = _moved_on(before, value)
     return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
 
 
-def _made_anew(name: Name, value: Any) -> Assigned | None:
+def _anew(place: Place, value: Any) -> Assigned | None:
     """Another object at each call, with the same in it."""
     try:
-        key = key_of(value, [], {})
+        return Assigned(place, tree_of(value, no_slot))
     except Unfit:
         return None
-    return Assigned(Named(name), Fixed(another(value), key))
+
+
+def no_slot(tensor: torch.Tensor) -> Any:
+    """For a `tree_of` what holds no tensors. Raises Unfit."""
+    raise Unfit("holds a tensor")
 
 
 def _moved_on(before: Any, now: Any) -> Any:
@@ -206,7 +212,7 @@ def _moved_on(before: Any, now: Any) -> Any:
 def _appended(before: Any, now: Any) -> tuple[Any, ...] | None:
     listed = type(now) in (list, deque) and isinstance(before, tuple) and before[0] is type(now)
     more = _behind(before, now) if listed else None
-    return more if more and all(map(is_plain, more)) else None
+    return more or None
 
 
 def _behind(before: Any, now: Any) -> tuple[Any, ...] | None:

@@ -9,6 +9,7 @@ from .tree import (
     Together as Together,
     check as check,
     fault as fault,
+    hold_in as hold_in,
     leaves_in as leaves_in,
     map_tensors as map_tensors,
     mutable_parts as mutable_parts,

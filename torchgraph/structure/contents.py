@@ -13,7 +13,7 @@ from .arrays import span
 from .ended import with_ends
 from .keys import Unfit, leaf_key
 from .kinds import Part, kind_of
-from .tree import Apart, Given, Made, Node, Together, check, leaves_of, maker, named
+from .tree import Apart, Given, Made, Node, Together, check, hold, leaves_of, maker, named
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -186,9 +186,7 @@ class Returned:
     def settle(self, other: Returned) -> None:
         """Both calls gave the same: an object that is one in both was made by neither."""
         for (_, one), (_, two) in zip(self._nodes(), other._nodes(), strict=True):
-            original = one.original if isinstance(one, Made) else None
-            if original is not None and original is two.original:
-                one.held = two.held = True
+            hold(one, two)
         for came in (self, other):
             came._make = None if came.meets_arguments else maker(came._root)
 

@@ -334,6 +334,19 @@ def leaves_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
+def hold(one: Any, other: Any) -> None:
+    """Two calls gave the same: an object that is one in both was made by neither."""
+    original = one.original if isinstance(one, Made) else None
+    if original is not None and isinstance(other, Made) and original is other.original:
+        one.held = other.held = True
+
+
+def hold_in(one: Any, other: Any) -> None:
+    """The same of two nodes and all in them, of one structure."""
+    for (_, mine), (_, its) in zip(leaves_of(one), leaves_of(other), strict=True):
+        hold(mine, its)
+
+
 def check(value: Any, path: str) -> None:
     """Raise Unfit, with the path first, where no tensor could be found."""
     for place, leaf in leaves_in(value, path):
