@@ -28,10 +28,10 @@ from .inside import in_path
 from .resolve import Source, is_library, is_ours, leads_to
 
 WRITES = {
-    **dict.fromkeys(("append", "extend", "insert", "add", "discard", "appendleft"), Use.COUNTED),
+    **dict.fromkeys(("append", "extend", "add", "discard"), Use.COUNTED),
     "clear": Use.CLEARED,
 }
-"""Methods of containers that look at nothing."""
+"""Methods of containers that look at nothing, and leave at its place what there was."""
 WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 """What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
 PROBED = 4096

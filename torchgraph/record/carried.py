@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from ..guards.looks import Same, is_container
 from ..guards.names import Name, attribute
 from ..program import Role
 from ..structure import Unfit
-from .host import Assigned, Fixed, tree_of
+from .host import Assigned
 from .kept import (
     Appended,
     Behind,
@@ -26,6 +26,7 @@ from .kept import (
     Item,
     Pair,
     Part,
+    Pinned,
     Rebound,
     described,
     first_places,
@@ -42,10 +43,11 @@ from .moved import (
     keys_moved,
     plain_in,
     put_behind,
-    same,
     same_items,
 )
+from .sources import Sources
 from .titles import Titles
+from .trees import Fixed, Trees
 from .watch import Change
 
 _GROWING = (list, deque)
@@ -121,6 +123,11 @@ class Carried:
         before = self._before.get(place.key)
         return before is not None and held_at(place) is not before[1]
 
+    def writes(self, holder: Any, on_the_way: Iterable[tuple[Any, Any]]) -> bool:
+        """True when what lies in ``holder``, or at one of these places, is written by replays."""
+        moved = any(change.place.holder is holder for change in self.changes())
+        return moved or any(self.replaces(held, key) for held, key in on_the_way)
+
     def sees_to(self, owner: Any, name: str) -> bool:
         """True for an attribute that is written by replays, or whose tensor is an argument."""
         place = (id(vars(owner)), name)
@@ -166,7 +173,7 @@ class Carried:
                 if now is before:
                     continue
                 has_tensors = tensors_of(before) or tensors_of(now) or hidden_in(now)
-                if has_tensors and not same(before, now):
+                if has_tensors:
                     self._moved.append(_Change(place, before, now))
         return self._moved
 
@@ -184,12 +191,18 @@ class Carried:
         return [tensor for _, _, now in self.changes() for tensor in tensors_of(now)]
 
     def inputs(
-        self, free: Sequence[tuple[Leaf, int]], given: Sequence[torch.Tensor]
+        self,
+        free: Sequence[tuple[Leaf, int]],
+        given: Sequence[torch.Tensor],
+        pinned: Sequence[torch.Tensor] = (),
     ) -> list[tuple[Leaf, int]]:
         """``free`` with what lay at a place that has something else now as arguments.
 
-        ``given``: the arguments of the call.
+        Args:
+            given: the arguments of the call.
+            pinned: tensors that a name leads to as well, which no call may find replaced.
         """
+        fixed = {where(tensor): tensor for tensor in pinned}
         parts: dict[tuple[Any, ...], Leaf] = {}
         arguments = {where(tensor): position for position, tensor in enumerate(given)}
         for place, before, _ in self.changes():
@@ -198,6 +211,9 @@ class Carried:
                     place.name if isinstance(before, torch.Tensor) else f"{place.name}.{position}"
                 )
                 root, spot = Part(place, position), where(tensor)
+                if spot in fixed and spot not in arguments:
+                    self.together.append(Pair(root, Pinned(fixed[spot])))
+                    continue
                 leaf = parts.setdefault(spot, Leaf(name, Role.INPUT, root, ("value",), tensor))
                 if spot in arguments:
                     self.together.append(Pair(root, arguments[spot]))
@@ -222,14 +238,12 @@ class Carried:
         self._taken = {bound[id(leaf)] for leaf, _ in found if id(leaf) in bound}
         return found
 
-    def assigned(
-        self, slot: Callable[[str, torch.Tensor], Any], owned: Callable[[torch.Tensor], bool]
-    ) -> tuple[list[Assigned], str]:
+    def assigned(self, sources: Sources, trees: Trees) -> tuple[list[Assigned], str]:
         """What the step assigns, and why no program can; empty when one can.
 
         Args:
-            slot: where a tensor comes from.
-            owned: True for a tensor in memory that was there before the step, which has no slot.
+            sources: where tensors come from.
+            trees: to make objects again.
         """
         found = []
         left = {place.key for place, _ in self._entries()}
@@ -242,7 +256,7 @@ class Carried:
             return [], why
         for place, _, now in self.changes():
             for tensor in tensors_of(now):
-                if owned(tensor):
+                if sources.owned(tensor):
                     return [], f"{place.name} is given a tensor that was there before"
             to: Item | Appended = place
             if isinstance(place.holder, _GROWING):
@@ -251,7 +265,7 @@ class Carried:
                     continue
             try:
                 old = id(now) in self._objects
-                tree = Fixed(now, Same(now)) if old else tree_of(now, partial(slot, to.name))
+                tree = Fixed(now, Same(now)) if old else trees.of(now, partial(sources.of, to.name))
                 found.append(Assigned(to, tree))
             except Unfit as unfit:
                 return [], f"{place.name} {unfit.what}"

@@ -22,6 +22,7 @@ class Root(enum.Enum):
 class Use(enum.IntEnum):
     """What becomes of the value that a chain leads to."""
 
+    PLACED = -4  # items of it are replaced or taken away, nobody knows which
     CLEARED = -3  # a container, of all that is in it
     COUNTED = -2  # it is replaced by what it and something else make: ``x += 1``
     STORED = -1  # it is replaced

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from .._torch import storage_id
+from ..aliasing import has_strides
 from ..capture.step import Leaf, Step
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..options import Options
 from ..program import OutputKind, OutputSpec, Role
 from ..structure import Unfit
 from . import refusals
-from .alias import AliasSlot, alias_of
 from .amp import Autocast
 from .carried import Carried
 from .ends import escaped
 from .history import Histories
-from .host import Action, ArgumentSlot, Assigned, Host, OutputSlot, meta_of
+from .host import Action, Assigned, Host, meta_of
 from .kept import tensors_of
 from .leftovers import Leftovers
 from .nested import map_nested
@@ -29,8 +28,24 @@ from .numbers import Numbers
 from .own_steps import OwnSteps
 from .recorder import Recorder
 from .refusals import own_step_refused, scaler_calls
+from .sources import Sources
 from .tape import Ref
 from .trail import Trail
+from .trees import Trees
+
+
+class Given(Protocol):
+    """The inputs of a step, with their values on the tape."""
+
+    free: list[tuple[Leaf, int]]
+    """Those from outside."""
+
+    def __iter__(self) -> Iterator[tuple[Leaf, int]]: ...
+
+    def attached(
+        self, slot: Callable[[str, torch.Tensor], Any], trees: Trees
+    ) -> Iterable[Assigned]:
+        """What the step has put on arguments; ``slot``: where a tensor comes from."""
 
 
 class Driven:
@@ -51,7 +66,7 @@ class Driven:
         self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
         self.carried = Carried(step.containers, step.rebound)
         self._histories = Histories(self.carried.values, recorder.line_of)
-        self._leftovers = Leftovers(recorder.memory)
+        self._leftovers = Leftovers(recorder.memory, self._meet)
         for _, leaf in step.tensors():
             self.add(leaf, leaf.value)
 
@@ -63,6 +78,10 @@ class Driven:
         """One more tensor of the step: a state, an argument, or one from outside."""
         self._leftovers.add(leaf)
         self._histories.met(leaf, met)
+
+    def _meet(self, tensor: torch.Tensor) -> None:
+        if has_strides(tensor) and not self._recorder.gave_up:
+            self._recorder.index(tensor)
 
     def input(self, tensor: torch.Tensor) -> Leaf | None:
         """A leaf for memory that nobody knew, where it is a gradient that was there."""
@@ -116,56 +135,32 @@ class Driven:
 
     def host(
         self,
-        free: list[tuple[Leaf, int]],
-        inputs: Iterable[tuple[Leaf, int]],
+        inputs: Given,
+        pinned: Sequence[torch.Tensor],
         outputs: list[tuple[OutputSpec, Any]],
         tensors: list[torch.Tensor],
-        attached: Callable[[Callable[..., Any]], Iterable[Assigned]],
+        trees: Trees,
     ) -> Host:
         """What comes besides the program; what it returns for that joins outputs and tensors.
 
         Args:
-            free: tensors from outside; those that the step replaces become arguments.
-            inputs: all of them, with those from outside.
-            attached: what the step has put on arguments, by where a tensor comes from.
+            inputs: all of them; of those from outside, what the step replaces becomes an argument.
+            pinned: tensors that have to be those again, wherever they lie besides.
+            trees: to make again what it leaves.
         """
-        left, users = self._leftovers, len(tensors)
+        left, users, free = self._leftovers, len(tensors), inputs.free
         for tensor in self.carried.assigned_tensors():
             self._recorder.index(tensor)  # one that only changes its place is met here
         known = [leaf for leaf, _ in inputs]
         own = {id(leaf) for leaf, _ in free}
         given = [leaf for leaf in known if leaf.role is Role.INPUT and id(leaf) not in own]
-        free[:] = self.carried.inputs(free, [leaf.value for leaf in given])
+        free[:] = self.carried.inputs(free, [leaf.value for leaf in given], pinned)
         given += [leaf for leaf, _ in free if leaf.role is Role.INPUT]
-        values = [leaf.value for leaf in known]
-        before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
-        late: list[tuple[str, torch.Tensor]] = []
-
-        def slot(name: str, tensor: torch.Tensor) -> OutputSlot:
-            late.append((name, tensor))
-            return OutputSlot(users + len(late) - 1)
-
-        position = {id(leaf.value): number for number, leaf in enumerate(given)}
-
-        aliases: dict[int, AliasSlot] = {}
-
-        def source(name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot | AliasSlot:
-            argument = position.get(id(tensor))
-            if argument is not None:
-                return ArgumentSlot(argument)
-            alias = alias_of(tensor, known) if storage_id(tensor) in before else None
-            if alias is None:
-                return slot(name, tensor)
-            return aliases.setdefault(id(tensor), replace(alias, number=len(aliases)))
-
-        def owned(tensor: torch.Tensor) -> bool:
-            there = id(tensor) not in position and storage_id(tensor) in before
-            return there and alias_of(tensor, known) is None
-
-        carried, why = self.carried.assigned(source, owned)
-        why = left.why(before) or why
+        sources = Sources(known, given, users)
+        carried, why = self.carried.assigned(sources, trees)
+        why = left.why(sources.before) or why
         try:
-            carried += attached(source)
+            carried += inputs.attached(sources.of, trees)
         except Unfit as unfit:
             why = f"what it puts on an argument {unfit.what}"
         if why:
@@ -175,18 +170,20 @@ class Driven:
         if why:
             self._recorder.give_up(why, passing=True)
             return self.in_eager
-        assigned = [*carried, *left.left(slot)]
+        assigned = [*carried, *left.left(sources.output)]
         actions = tuple(
-            Action(one.step, *map_nested(given, torch.Tensor, lambda t: slot("scheduler", t)))
+            Action(
+                one.step, *map_nested(given, torch.Tensor, lambda t: sources.output("scheduler", t))
+            )
             for one, *given in self.own.actions
         )
         outputs[users:users] = [
             (OutputSpec(OutputKind.USER, name), Ref(self._recorder.index(tensor)))
-            for name, tensor in late
+            for name, tensor in sources.late
         ]
-        tensors += [tensor.detach() for _, tensor in late]
+        tensors += [tensor.detach() for _, tensor in sources.late]
         read = [leaf for leaf, _ in free if leaf.role is Role.INPUT]
-        all_of_them = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
+        all_inputs = [leaf for leaf in known if id(leaf) not in own] + [leaf for leaf, _ in free]
         return Host(
             actions,
             tuple(assigned),
@@ -196,5 +193,5 @@ class Driven:
             tuple((replace(leaf, value=None), meta_of(leaf.value)) for leaf in read),
             frozenset(self.own.moved),
             tuple(self.own.stepped),
-            (*self.carried.together, *left.together(all_of_them)),
+            (*self.carried.together, *left.together(all_inputs)),
         )

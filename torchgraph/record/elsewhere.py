@@ -6,7 +6,7 @@ A replay leaves it there: that it is the very object of the first place is a gua
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -39,7 +39,7 @@ class Elsewhere:
         if is_container(value) or is_told_apart(value):
             self._held[id(value)] = value
 
-    def hold_left(self, touched: Sequence[Touched], returned: Any, old: set[int]) -> None:
+    def hold_left(self, touched: Sequence[Touched], returned: Any, old: KeysView[int]) -> None:
         """So is all of ``old`` that is in what the step returns or leaves anywhere."""
         self._hold_in(returned, old)
         for one in touched:
@@ -49,19 +49,19 @@ class Elsewhere:
                     self._hold_in(item, old)
         self._hold_twice(touched, old)
 
-    def _hold_in(self, value: Any, old: set[int]) -> None:
+    def _hold_in(self, value: Any, old: KeysView[int]) -> None:
         found = {**objects_in(value), **tensors_within(value)}
         self._held.update((key, found[key]) for key in old & found.keys())
 
-    def _hold_twice(self, touched: Sequence[Touched], old: set[int]) -> None:
+    def _hold_twice(self, touched: Sequence[Touched], old: KeysView[int]) -> None:
         """What lies at two places that the step reads or writes: a replay moves neither."""
         places: dict[int, set[Any]] = defaultdict(set)
         for one in touched:
             owner, path = one.name.owner(), one.name.path
-            first = holder_at(owner, path) if path else (owner, None)
-            for path, holder, value in lying_in(follow(owner, one.name.path)):
-                at, key = (holder, path[-1]) if path else first
-                places[id(value)].add((id(at), key))
+            around, first = holder_at(owner, path) if path else (owner, None)
+            for _, holder, keys, value in lying_in(follow(owner, path)):
+                place = (id(around), first, *keys) if holder is None else (id(holder), *keys)
+                places[id(value)].add(place)
                 if id(value) in old and len(places[id(value)]) > 1:
                     self._held[id(value)] = value
 
@@ -88,8 +88,8 @@ class Elsewhere:
                 if Same(value) == name.found and was_before(one) and was_before(value):
                     yield Touched(replace(name, owner=Same(one)), True, None, True)
 
-    def inside(self, one: Touched, old: set[int]) -> Iterator[Touched]:
-        """The same of what is read under a name, and was there before the step."""
+    def inside(self, one: Touched, old: KeysView[int]) -> Iterator[Touched]:
+        """The same of what is read or written under a name, and was there before the step."""
         kept = old & self._held.keys() & set(one.within.values())
         now = containers_within(follow(one.name.owner(), one.name.path)) if kept else {}
         for keys, found in now.items():
@@ -97,4 +97,4 @@ class Elsewhere:
             if path and found in kept and one.within.get(keys) == found:
                 name = replace(one.name, path=path, found=Same(self._held[found]), deep=False)
                 name = replace(name, aspect=Aspect.IDENTITY, moved=False)
-                yield one._replace(name=name, container=None, counted=False)
+                yield one._replace(name=name, read=True, container=None, counted=False)

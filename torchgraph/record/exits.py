@@ -31,13 +31,14 @@ from ..guards.looks import (
     look,
 )
 from ..guards.names import By, Name, follow
-from ..structure import Unfit, key_of, mutable_parts, tensors_in
+from ..structure import Unfit, mutable_parts, tensors_in
 from .asked import Asked, asked
 from .carried import Carried
-from .host import Assigned, Fixed, modes, tree_of
+from .host import Assigned, modes
 from .kept import Given, Pair, hidden_in
 from .resolve import is_library
 from .touched import Met, Touched
+from .trees import Fixed, Trees
 from .watch import AttributeWatch, Change, is_own
 from .written import (
     Attribute,
@@ -46,7 +47,6 @@ from .written import (
     Named,
     Overwritten,
     Refilled,
-    another,
     around_tuples,
     holder_at,
     no_slot,
@@ -107,6 +107,7 @@ class Exits:
     refused: NoProgram | None = None
     together: list[Pair | Asked] = field(default_factory=list)
     """Names that led to an argument of the call: they have to in the next one."""
+    trees: Trees = field(default_factory=lambda: Trees({}))
     _arguments: Mapping[int, int] = field(default_factory=dict)
     _places: set[tuple[int, Any]] = field(default_factory=set)
 
@@ -117,6 +118,7 @@ class Exits:
         watch: AttributeWatch,
         carried: Carried,
         arguments: Sequence[torch.Tensor],
+        trees: Trees,
         *,
         adopts: bool,
     ) -> Exits:
@@ -125,9 +127,11 @@ class Exits:
         Args:
             carried: what is seen to elsewhere.
             arguments: the tensors of the call.
+            trees: to make again what it leaves.
             adopts: strays are, from the next call on.
         """
-        exits = cls(_arguments={id(tensor): number for number, tensor in enumerate(arguments)})
+        numbers = {id(tensor): number for number, tensor in enumerate(arguments)}
+        exits = cls(trees=trees, _arguments=numbers)
         for count in watch.drop_counters(met.counts):
             place = Moved(count.owner, count.change.name)
             assigned = Assigned(place, Fixed(count.by, count.by))
@@ -217,14 +221,14 @@ class Exits:
         """What both recordings do alike is done again; the rest no program writes."""
         name = one.name
         change = Change(*words_of(name), read=False, where=name.where)
-        repeated = repetition(one, value)
+        repeated = repetition(one, value, self.trees)
         if repeated is not None:
             self.repeated[repeated.place.key] = (repeated, change)
             if isinstance(repeated.place, Counter):
                 kind = replace(name, found=name.found[0], aspect=Aspect.KIND, moved=False)
                 self.names.append(kind)
             self._see_to(one, value)
-        elif not (_is_carried(one, value, carried) or self.sees_to(value, None)):
+        elif not (carried.writes(value, places_on(name)) or self.sees_to(value, None)):
             self.changes.append(change)
 
     def _tensors(self, one: Touched, value: Any, carried: Carried) -> None:
@@ -252,25 +256,33 @@ class Exits:
     def _plain(self, one: Touched, value: Any) -> None:
         name = one.name
         self.names.append(name)
-        try:
-            key = value if value is ABSENT else key_of(value, [], {})
-        except Unfit:
-            key = look(value)
         if one.container is value is not None and is_buffer(value):
+            self.names.append(_the_same(one))
             buffer = Overwritten(value)
             self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
         elif one.container is value is not None:
-            parts = [part for part in mutable_parts(value) if not _was_in(part[1], name.found)]
             place = Refilled(value, name if name.path else None)
-            if len(parts) > 1:  # with others in it, whose names are not known
+            held = [
+                (kind, part)
+                for kind, part, _ in mutable_parts(value)
+                if part is value or (self.trees.has(part) and not _was_in(part, name.found))
+            ]
+            if len(held) > 1:  # with others in it, whose names are not known
                 self.names.append(_the_same(one))
-            self.assigned[place.key] = Assigned(place, Fixed(parts, key))
+            self.assigned[place.key] = Assigned(place, self.trees.contents(held, no_slot))
         elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
-            named = Named(name, not is_container(value))
-            fixed = Fixed(another(value) if is_container(value) else value, key)
-            made = named.same_object and not one.same_object and value is not ABSENT
-            self.assigned[named.key] = Assigned(named, _made_anew(value, fixed) if made else fixed)
+            named = Named(name)
+            self.assigned[named.key] = Assigned(named, self._made(one, value))
         self._see_to(one, value)
+
+    def _made(self, one: Touched, value: Any) -> Any:
+        """As each call makes it."""
+        if value is ABSENT or (one.same_object and not is_container(value)):
+            return Fixed(value, look(value))
+        try:
+            return self.trees.of(value, no_slot)
+        except Unfit:  # of what no two calls leave the like
+            return Fixed(value, look(value))
 
     def _see_to(self, one: Touched, value: Any) -> None:
         if one.container is value is not None and not is_buffer(value):
@@ -279,13 +291,6 @@ class Exits:
         elif one.name.path:
             *_, (holder, key) = places_on(one.name)
             self._places.add((id(holder), None if isinstance(holder, CellType) else key))
-
-
-def _made_anew(value: Any, fixed: Fixed) -> Any:
-    try:
-        return tree_of(value, no_slot)
-    except Unfit:
-        return fixed
 
 
 def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:

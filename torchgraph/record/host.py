@@ -8,7 +8,7 @@ leaves there what eager leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -17,82 +17,8 @@ from ..capture.inputs import Call
 from ..capture.step import Leaf
 from ..ops.expect import ValueMoved
 from ..program import TensorMeta
-from ..structure import Apart, Together, hold_in, key_of
-from .alias import AliasSlot
 from .kept import Shares, gradient_of
-from .nested import map_nested
-
-
-@dataclass(frozen=True)
-class ArgumentSlot:
-    """The place of the n-th tensor among the arguments of a call."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class OutputSlot:
-    """The place of the n-th returned tensor in the structure that `build` returned."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A value that is the same at each call."""
-
-    value: Any = field(compare=False)
-    key: Any
-    """Equal for equal ones."""
-
-
-@dataclass(frozen=True)
-class OutputTree:
-    """An object with returned tensors in it."""
-
-    root: Any = field(compare=False)
-    """As `structure` takes it apart."""
-    key: Any
-    slots: tuple[Any, ...]
-    """Where its tensors come from."""
-
-
-def tree_of(value: Any, slot: Callable[[torch.Tensor], Any]) -> Any:
-    """``value`` as a replay makes it. Raises Unfit."""
-    if isinstance(value, torch.Tensor):
-        return slot(value)
-    key = key_of(value, [], {})
-    apart = Apart(unique=True)
-    root = apart.root(value, "")
-    return OutputTree(root, key, tuple(map(slot, apart.tree.tensors)))
-
-
-def settle(one: Assigned, other: Assigned) -> None:
-    """Two calls assign alike: what is one object in both was there before, and no call makes it."""
-    if isinstance(one.tree, OutputTree) and isinstance(other.tree, OutputTree):
-        hold_in(one.tree.root, other.tree.root)
-
-
-def filled(
-    tree: Any, tensors: Sequence[torch.Tensor], call: Call, aliases: dict[int, torch.Tensor]
-) -> Any:
-    """``tree`` with these for each `OutputSlot` in it, and arguments of ``call``.
-
-    ``aliases``: by number, what `AliasSlot` has made in this call.
-    """
-    kind = type(tree)
-    if kind is OutputSlot:
-        return tensors[tree.position]
-    if kind is ArgumentSlot:
-        return call.tensors[tree.position]
-    if kind is AliasSlot:
-        return tree.tensor(call, aliases)
-    if kind is Fixed:
-        return tree.value
-    if kind is OutputTree:
-        found = [filled(slot, tensors, call, aliases) for slot in tree.slots]
-        return Together(found).root(tree.root)
-    return map_nested(tree, OutputSlot, lambda slot: tensors[slot.position])
+from .trees import Filling, Fixed, settle
 
 
 class Place(Protocol):
@@ -215,7 +141,7 @@ class Assigned:
 
     place: Place
     tree: Any
-    """An `OutputSlot`, `ArgumentSlot` or `AliasSlot`, a `Fixed`, an `OutputTree`; None for None."""
+    """As `Filling.filled` takes it; None for None."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +205,7 @@ class Host:
     def settle(self, other: Host) -> None:
         """Both do the same: what is one object in both was there before, and no call makes it."""
         for one, its in zip(self.assigned, other.assigned, strict=True):
-            settle(one, its)
+            settle(one.tree, its.tree)
 
     def key(self) -> tuple[Any, ...]:
         """Equal for two steps that do the same."""
@@ -339,11 +265,11 @@ class Host:
 
     def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
         """After a run of the program: ``tensors`` are all that it returned."""
-        aliases: dict[int, torch.Tensor] = {}
+        filling = Filling(tensors, call)
         for one in self.assigned:
-            one.place.write(filled(one.tree, tensors, call, aliases), call)
+            one.place.write(filling.filled(one.tree), call)
         for action in self.actions:
-            args, kwargs = filled((action.args, action.kwargs), tensors, call, aliases)
+            args, kwargs = filling.filled((action.args, action.kwargs))
             action.call(*args, **kwargs)
 
 

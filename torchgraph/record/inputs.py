@@ -16,9 +16,10 @@ from ..program import Role
 from ..structure import Contents, Unfit
 from .driven import Driven
 from .history import has_history
-from .host import Assigned, Fixed, OnArgument, Trained, Training, tree_of
+from .host import Assigned, OnArgument, Trained, Training
 from .kept import tensors_of
 from .recorder import Recorder
+from .trees import Fixed, Trees
 
 
 class Inputs:
@@ -70,7 +71,9 @@ class Inputs:
             if now is not before
         ]
 
-    def attached(self, slot: Callable[[str, torch.Tensor], Any]) -> Iterator[Assigned]:
+    def attached(
+        self, slot: Callable[[str, torch.Tensor], Any], trees: Trees
+    ) -> Iterator[Assigned]:
         """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
         for position, (leaf, _) in enumerate(self._arguments):
             before = self._attributes[position]
@@ -79,7 +82,8 @@ class Inputs:
                     if any(map(has_history, tensors_of(now))):
                         raise Unfit("keeps the history of its tensor: detach() it")
                     to = f"{leaf.fqn}.{name}"
-                    yield Assigned(OnArgument(position, name), tree_of(now, partial(slot, to)))
+                    tree = trees.of(now, partial(slot, to))
+                    yield Assigned(OnArgument(position, name), tree)
 
     def meet(self, tensor: torch.Tensor, index: int) -> None:
         """A tensor that nobody knew: an input by reference."""

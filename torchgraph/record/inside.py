@@ -51,23 +51,29 @@ class Lying(NamedTuple):
     path: tuple[Any, ...]
     """The keys that lead to it; none to the object itself."""
     holder: Any
-    """The container that it lies in."""
+    """The container that it lies in, or in a tuple in it; None where that is not in the object."""
+    keys: tuple[Any, ...]
+    """Those that lead to it from there."""
     value: Any
 
 
 def lying_in(value: Any, limit: int = 256) -> Iterator[Lying]:
     """All that may change in an object, as far as keys lead to it."""
     seen: set[int] = set()
-    pending = [Lying((), None, value)]
-    while pending and len(seen) < limit:
-        one = pending.pop()
-        path, held = one.path, one.value
+    pending = [Lying((), None, (), value)]
+    for _ in range(limit * limit):
+        if not pending or len(seen) >= limit:
+            return
+        path, holder, keys, held = one = pending.pop()
         listed = is_container(held)
-        if (listed and not isinstance(held, (tuple, frozenset))) or is_told_apart(held):
+        changes = listed and not isinstance(held, (tuple, frozenset))
+        if changes or is_told_apart(held):
             yield one
         if listed and id(held) not in seen and count(held) <= limit:
-            seen.add(id(held))
-            pending += [Lying((*path, key), held, item) for key, item in keyed(held)]
+            if changes:
+                seen.add(id(held))
+                holder, keys = held, ()
+            pending += [Lying((*path, key), holder, (*keys, key), v) for key, v in keyed(held)]
 
 
 def containers_within(value: Any) -> dict[tuple[Any, ...], int]:

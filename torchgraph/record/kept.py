@@ -185,11 +185,26 @@ class Given(Rebound):
         return follow(self.name.owner(), self.name.path)
 
 
+@dataclass(frozen=True)
+class Pinned:
+    """A tensor that has to be this one, as the container of a leaf."""
+
+    tensor: torch.Tensor
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+        return ("pinned", id(self.tensor))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.tensor
+
+
 class Pair(NamedTuple):
     """Two places that held one tensor, or two; a number stands for an argument of the call."""
 
     one: Part | Rebound
-    other: int | Part | Rebound
+    other: int | Part | Rebound | Pinned
     together: bool = True
 
     @property

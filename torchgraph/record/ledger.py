@@ -35,7 +35,7 @@ from .chains import Use
 from .elsewhere import Elsewhere
 from .inside import containers_within, held_by, lay_at
 from .resolve import Source
-from .touched import Cell, Touched, idle, in_cell, settings, unmoved_in
+from .touched import Cell, Touched, idle, in_cell, look_at, settings, unmoved_in
 
 _LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
@@ -81,7 +81,8 @@ class Ledger:
         self._depths: dict[int, int] = {}
         """How many containers deep what is in that was looked at."""
         self._outer: set[Any] = set()
-        self._old: set[int] = set()
+        self.old: dict[int, Any] = {}
+        """By identity, what was there before the step, once that is over."""
         self._cells: dict[Any, Cell] = {}
         self._lengths: set[Any] = set()
         """Lists of which the step reads what it has put there, by its number."""
@@ -190,7 +191,7 @@ class Ledger:
     def _meet(self, key: Any, meeting: Meeting, source: Source) -> None:
         owner, path = source
         value = meeting.value
-        found, words = _look(value, meeting.use, deep=meeting.deep), shown(value)
+        found, words = look_at(value, meeting.use, deep=meeting.deep), shown(value)
         name = Name(meeting.text, lambda: None, path, meeting.deep, found, words, meeting.where)
         self._names[key] = (owner if _is_held(owner) else Same(owner), name)
         for around, replaced in self._moved_around(owner, path, value):
@@ -267,12 +268,25 @@ class Ledger:
         try:
             yield
             self._made.update(map(id, gc.get_objects(generation=0)))
+            self.old = {i: one for i, one in self._outside.items() if i not in self._made}
         finally:
             if enabled:
                 gc.enable()
 
     def _was_before(self, owner: Any) -> bool:
         return owner is not None and id(owner) not in self._made and id(owner) not in self._given
+
+    def pinned(self) -> list[torch.Tensor]:
+        """The tensors that names lead to, after the step as before: they are guarded."""
+        found = []
+        for owner, name in (self._names[key] for key in self._reads & self._outer):
+            value = name.found() if isinstance(name.found, Same) else None
+            if not isinstance(value, torch.Tensor):
+                continue
+            held = owner() if isinstance(owner, Same) else owner
+            now = held.last() if isinstance(held, Cell) else follow(held, name.path)
+            found += [value] if now is value else []
+        return found
 
     # --- afterwards -------------------------------------------------------------------------------
 
@@ -290,7 +304,6 @@ class Ledger:
         inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
         lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
         met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
-        self._old = set(self._outside) - self._made
         self._outside.clear()
         self._depths.clear()
         found = [Touched(name, True, None, True) for name in settings(functions)]
@@ -316,8 +329,11 @@ class Ledger:
             found += self._of_owner(box, held_here)
         self._containers.clear()
         # What was read later under the same name, the step has put there.
-        touched = {one.name.key: one for one in reversed(found)}.values()
-        self._elsewhere.hold_left([one for one in touched if one.outer], returned, self._old)
+        first: dict[Any, Touched] = {}
+        for one in found:
+            first.setdefault(one.name.key, one)
+        touched = first.values()
+        self._elsewhere.hold_left([one for one in touched if one.outer], returned, self.old.keys())
         holds = self._elsewhere.holds
         kept = (idle(one, met if one.outer else lasting, holds) for one in touched)
         more = (*self._more(touched, met), *self._elsewhere.named(functions, self._was_before))
@@ -334,11 +350,12 @@ class Ledger:
             if one.outer and one.length is not None:
                 name = replace(one.name, found=one.length, deep=False, aspect=Aspect.LENGTH)
                 yield one._replace(name=replace(name, moved=False), read=True, container=None)
-            if one.outer and not one.name.moved and id(value) in self._compared:
+            compared = id(value) in self._compared and one.name.path
+            if one.outer and not one.name.moved and compared:
                 name = replace(one.name, found=Same(value), deep=False, aspect=Aspect.IDENTITY)
                 yield one._replace(name=name, container=None)
-            if one.outer and one.read:
-                yield from self._elsewhere.inside(one, self._old)
+            if one.outer:
+                yield from self._elsewhere.inside(one, self.old.keys())
 
     def _of_owner(self, box: tuple[Any, list[Any]], held: Counter[int]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
@@ -350,13 +367,14 @@ class Ledger:
     def _touch(self, key: Any, name: Name, owner: Any) -> Touched:
         value = follow(owner, name.path)
         length = len(name.found[1]) if key in self._lengths else None
+        container = self._containers.get(key)
         moved = look(value, deep=name.deep) != name.found
+        moved |= container is not None and value is not container  # an equal one
         if (not moved or key in self._reads) and self._moves_about(key, value):
             name = replace(name, found=Never())
         name = replace(name, owner=Same(owner), moved=moved)
         counted = key not in self._stored
-        container = self._containers.get(key)
-        read, old = key in self._reads, id(value) in self._old
+        read, old = key in self._reads, id(value) in self.old
         # A dict counts as new to the collector when a first container is put into it.
         outer = key in self._outer and (is_container(owner) or id(owner) not in self._made)
         compared = isinstance(name.found, Same) and id(name.found()) in self._compared
@@ -368,16 +386,7 @@ class Ledger:
         """True for containers that the step has put where others were: no copy is that one."""
         before = self._within.get(key, {})
         now = containers_within(value) if is_container(value) else {}
-        return any(found in self._old and before.get(at) != found for at, found in now.items())
-
-
-def _look(value: Any, use: Use, *, deep: bool) -> Any:
-    """What gives another value each time is never as it was."""
-    if isinstance(value, Iterator) and Use.ITEMS <= use <= Use.OPERAND:
-        return Never()
-    if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
-        return Never()
-    return look(value, deep=deep)
+        return any(found in self.old and before.get(at) != found for at, found in now.items())
 
 
 def _is_held(owner: Any) -> bool:

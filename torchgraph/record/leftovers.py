@@ -23,17 +23,21 @@ from .resolve import is_library_file
 
 
 class Leftovers:
-    """Of one step. Parameters are all leaves of autograd that the step knows."""
+    """Of one step. Parameters are all leaves of autograd that the step knows.
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    Args:
+        meet: told of a tensor whose gradient is about to be replaced: nobody may know it yet.
+    """
+
+    def __init__(self, memory: Memory, meet: Callable[[torch.Tensor], None]) -> None:
+        self._memory, self._meet = memory, meet
         self._parameters: dict[int, Leaf] = {}
         self._trained: set[int] = set()
         """Parameters that required a gradient as they were met."""
         self._found: dict[int, torch.Tensor | None] = {}
         """By the id of the parameter, the gradient that was there."""
         self._cleared: set[int] = set()
-        """Parameters whose gradient ``zero_grad`` has dropped before anything read it."""
+        """Parameters whose gradient was dropped before anything read it."""
         self._read: dict[int, Leaf] = {}
         self._asked: set[int] = set()
         """Tensors of whose gradient the user's code has asked."""
@@ -62,7 +66,7 @@ class Leftovers:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Notice ``zero_grad``: what it drops unread, no step depends on."""
+        """Notice what is dropped unread, as by ``zero_grad``: no step depends on it."""
         here, grad = threading.get_ident(), GRAD
 
         def asked(tensor: torch.Tensor) -> Any:
@@ -70,6 +74,13 @@ class Leftovers:
             if threading.get_ident() == here and not is_library_file(caller):
                 self._asked.add(id(tensor))
             return grad.__get__(tensor)
+
+        def replaced(tensor: torch.Tensor, value: Any) -> None:
+            if threading.get_ident() == here and tensor.is_leaf:
+                self._meet(tensor)
+                if value is None and self._is_unread(tensor):
+                    self._cleared.add(id(tensor))
+            grad.__set__(tensor, value)
 
         def watching(cls: Any) -> Callable[..., None]:
             original = cls.zero_grad
@@ -85,7 +96,7 @@ class Leftovers:
             return zero_grad
 
         with ExitStack() as stack:
-            gradient = property(asked, grad.__set__, grad.__delete__)
+            gradient = property(asked, replaced, grad.__delete__)
             stack.enter_context(mock.patch.object(torch.Tensor, "grad", gradient))
             for cls in (torch.optim.Optimizer, nn.Module):
                 stack.enter_context(mock.patch.object(cls, "zero_grad", watching(cls)))

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..discovery import Entries
-from .kept import described, tensors_of
 
 MANY = 64
 """A container with more is data: only what is moved in it is looked at."""
@@ -75,13 +74,6 @@ def put_behind(before: dict[Any, Any], now: Any) -> tuple[Any, ...]:
         return ()
     kept = next(n for n in range(1, len(places)) if places[n] < places[n - 1])
     return tuple(now)[kept:]
-
-
-def same(before: Any, now: Any) -> bool:
-    """True for new objects that hold the same."""
-    one, other = tensors_of(before), tensors_of(now)
-    alike = len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    return alike and bool(described(before) == described(now))
 
 
 def same_items(one: Any, other: Any) -> bool:

@@ -28,6 +28,7 @@ from .inside import containers_in, objects_in
 from .ledger import Ledger
 from .resolve import Source, leads_to
 from .touched import Counts, Met, Touches
+from .trees import Trees
 from .uses import Looked
 from .walk import Walk
 
@@ -140,7 +141,7 @@ class NameWatch:
     def used(self, frame: FrameType, found: Touches, looked: Looked) -> None:
         """Look at a value on the stack, or at what lies there in it."""
         value, use, steps = looked
-        if not steps:
+        if use is Use.KEPT:
             self._ledger.which(value, use)
         if isinstance(value, torch.Tensor) and not own(value):
             return
@@ -203,6 +204,14 @@ class NameWatch:
         elif id(value) in self._walk.led:
             sources = [*self._walk.led[id(value)][1], *sources]
         self._walk.walk(chain, use, value, sources)
+
+    def trees(self) -> Trees:
+        """To make again what the step leaves, but for what was there before."""
+        return Trees(self._ledger.old)
+
+    def pinned(self) -> list[torch.Tensor]:
+        """As `Ledger.pinned`."""
+        return self._ledger.pinned()
 
     def moved(self) -> set[Any]:
         """The places that the step has changed so far."""

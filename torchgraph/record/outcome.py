@@ -19,9 +19,10 @@ from ..guards.names import attribute, follow
 from ..program import CallRecord, OutputSpec, Role
 from ..structure import Contents, Returned, Unfit
 from .exits import Stray
-from .host import Assigned, Host, settle
+from .host import Assigned, Host
 from .kept import is_plain_tensor
 from .tape import Tape
+from .trees import settle
 from .watch import Change, is_own
 from .written import holder_at
 
@@ -158,7 +159,7 @@ def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
     found = {}
     for name in new.led:
         known = before.get(name.key)
-        if name.moved or not isinstance(name.found, Same):
+        if name.moved or not name.path or not isinstance(name.found, Same):
             continue
         value = follow(name.owner(), name.path)
         if known is None:
@@ -183,7 +184,7 @@ def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
     found = {}
     for key, (assigned, _) in new.repeated.items():
         if key in old.repeated and old.repeated[key][0].tree == assigned.tree:
-            settle(old.repeated[key][0], assigned)
+            settle(old.repeated[key][0].tree, assigned.tree)
             found[key] = assigned
     return found
 

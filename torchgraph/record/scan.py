@@ -280,11 +280,13 @@ class Scan:
         if held.root is not Root.RETURNED:
             yield held, Use.NAMED
         if _is_plain(key):
+            if name == "DELETE_SUBSCR" and type(key.value) is int:
+                yield held, Use.PLACED
             yield held.then(not name.endswith("ATTR"), key.value), use
         elif isinstance(key, Chain) and held.steps and held.steps[-1] == OWN:
             yield held.then(True, key), use
         else:
-            yield held, Use.COUNTED
+            yield held, Use.PLACED
 
     @staticmethod
     def _stored(value: Any) -> Use:

@@ -104,7 +104,7 @@ class _Taking:
         self._recorder = recorder = Recorder(self._trail, self._meet_tensor)
         self._numbers = numbers = Numbers(step, recorder)
         for _, leaf in step.tensors():
-            self._recorder.undo.foreign(leaf.value)
+            recorder.undo.foreign(leaf.value)
         self._border = Border(self._recorder, self._trail)
         self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
@@ -339,13 +339,13 @@ class _Taking:
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed
         ]
-        host, inputs = self.driven.in_eager, self._inputs
+        host, inputs, trees = self.driven.in_eager, self._inputs, self._names.trees()
         if self.driven and self.heard and not self._recorder.gave_up:
-            host = self.driven.host(inputs.free, inputs, outputs, tensors, inputs.attached)
+            host = self.driven.host(inputs, self._names.pinned(), outputs, tensors, trees)
         leaves = list(inputs)
         met = self._names.finish(leaves, returned)
         watch, carried, given = self._attributes, self.driven.carried, self._call.tensors
-        exits = Exits.of(met, watch, carried, given, adopts=bool(self.driven))
+        exits = Exits.of(met, watch, carried, given, trees, adopts=bool(self.driven))
         if exits.refused is not None and self.heard:
             self._recorder.refuse(exits.refused)
         after = self._step.again(self.driven.own.unknown)

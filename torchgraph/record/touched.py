@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import SourceLine
-from ..guards.looks import Aspect, Same, is_buffer, is_generator, laid_out, look, shown
+from ..guards.looks import Aspect, Never, Same, is_buffer, is_generator, laid_out, look, shown
 from ..guards.names import CONTENT, By, Name, Path, follow
 from .chains import Use
 from .inside import lies_in, unmoved_tensors
@@ -127,3 +127,12 @@ def unmoved_in(
             name = replace(one.name, shown=words, path=(*one.name.path, *path), moved=False)
             name = replace(name, found=look(tensor), value=shown(tensor))
             yield one._replace(name=name, read=True, container=None, counted=False)
+
+
+def look_at(value: Any, use: Use, *, deep: bool) -> Any:
+    """What gives another value each time is never as it was."""
+    if isinstance(value, Iterator) and Use.ITEMS <= use <= Use.OPERAND:
+        return Never()
+    if use < Use.NAMED and is_buffer(value) and type(look(value)) is Same:  # too large for a look
+        return Never()
+    return look(value, deep=deep)

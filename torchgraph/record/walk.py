@@ -6,6 +6,7 @@ Nothing of the user's runs: where only code of his could say what follows, the w
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
@@ -84,6 +85,8 @@ class Walk:
             if id(value) in self.given or (first and isinstance(value, torch.Tensor)):
                 return
             sources = self._pass(at, use, value, sources)
+            if use < Use.NAMED and _is_from_behind(value, chain.steps[number]):
+                self._arrive(at, Use.WHOLE, value, sources)
             step = closed(chain.steps[number], self.frame, self._guarded)
             if step is None:
                 self._each(chain, use, value, sources, number)
@@ -144,7 +147,7 @@ class Walk:
         if not is_container(value) or count(value) > PROBED:
             return
         if use < Use.NAMED and number == len(chain.steps) - 1:
-            self._arrive(chain, Use.COUNTED, value, sources)
+            self._arrive(chain, Use.PLACED, value, sources)
             return
         for key, item in keyed(value):
             below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
@@ -174,6 +177,8 @@ class Walk:
 
     def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
         self._ledger.which(value, use)
+        if use is Use.PLACED and isinstance(value, (list, deque)):
+            self._arrive(chain, Use.WHOLE, value, sources)  # it goes by how many there are
         if id(value) in self.given or id(value) in self.moving or is_ours(value):
             return
         if is_container(value):
@@ -247,6 +252,12 @@ class Walk:
             self.add(f"{chain}.{key}", item, Source(value, ((By.OWN, key),)), Use.WHOLE)
 
     def add(self, text: str, value: Any, source: Source, use: Use, *, deep: bool = True) -> None:
+        use = Use.COUNTED if use is Use.PLACED else use
         key = self._ledger.add(Meeting(text, value, use, self.where, deep), source)
         if use < Use.NAMED:
             self.touched.append((key, use))
+
+
+def _is_from_behind(value: Any, step: Step) -> bool:
+    """True for an item of a list that is counted from its end."""
+    return isinstance(value, (list, deque)) and type(step.key) is int and step.key < 0

@@ -21,6 +21,7 @@ from ..errors import (
     warn,
 )
 from ..guards import ABSENT, same_attribute, stands_in
+from ..guards.looks import is_container
 from ..program import CallRecord
 from .trail import Trail
 
@@ -127,6 +128,7 @@ class AttributeWatch:
             path, owner = self._owners[key]
             before = self._before[key].values.get(name, ABSENT)
             kept = is_own(before) and same_attribute(vars(owner), name, before)
+            kept |= vars(owner).get(name, ABSENT) is before and not is_container(before)
             if kept and not is_plain(before) and name not in _OWN and not _is_mode(owner, name):
                 found.append((path, owner, name, before))
         return found

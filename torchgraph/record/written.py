@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import enum
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,11 +11,12 @@ import torch
 
 from ..capture.inputs import Call
 from ..guards import ABSENT
-from ..guards.looks import Same, is_container, items_in, look, own
+from ..guards.looks import items_in, look, own
 from ..guards.names import By, Name, Path, follow
-from ..structure import Unfit, map_tensors
-from .host import Assigned, Fixed, Place, tree_of
+from ..structure import Unfit
+from .host import Assigned, Place
 from .touched import Touched
+from .trees import Fixed, Trees
 from .watch import is_plain
 
 
@@ -26,8 +25,6 @@ class Named:
     """What lies under a name, as a place."""
 
     name: Name
-    same_object: bool = False
-    """It is that very object; else another one each time, as the step makes it."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -38,7 +35,7 @@ class Named:
         """As `Place.write`."""
         owner = self.name.owner()
         if owner is not None:
-            put(owner, self.name.path, value if self.same_object else another(value))
+            put(owner, self.name.path, value)
 
 
 @dataclass(frozen=True)
@@ -145,24 +142,7 @@ class Extended:
         self.container.extend(value)
 
 
-def another(value: Any) -> Any:
-    """The like of a container with the same objects in it, or of an object."""
-    if value is ABSENT:
-        return value
-    if not is_container(value):
-        return map_tensors(value, lambda tensor: tensor)
-    kept: dict[int, Any] = {}
-    pending = [value]
-    while pending:
-        found = pending.pop()
-        if is_container(found) and id(found) not in kept:
-            pending += [*found, *(found.values() if isinstance(found, dict) else ())]
-        elif not is_container(found):
-            kept[id(found)] = found
-    return copy.deepcopy(value, kept)
-
-
-def repetition(one: Touched, value: Any) -> Assigned | None:
+def repetition(one: Touched, value: Any, trees: Trees) -> Assigned | None:
     """How a replay does again what the step has done to what it never reads; None: not at all.
 
     ``value``: what lies there now.
@@ -170,29 +150,27 @@ def repetition(one: Touched, value: Any) -> Assigned | None:
     name, before = one.name, one.name.found
     if one.container is not None and one.container is value:
         more = _appended(before, value)
-        return None if more is None else _anew(Extended(value), more)
+        return None if more is None else _anew(Extended(value), more, trees)
     if not name.path:
         return None
-    if isinstance(value, enum.Enum) or (one.same_object and type(look(value)) is Same):
-        return Assigned(Named(name, True), Fixed(value, look(value)))
     if not is_plain(value):
-        return None if one.counted else _anew(Named(name, True), value)
+        return None if one.counted else _anew(Named(name), value, trees)
     if not one.counted:
         return Assigned(Named(name), Fixed(value, look(value)))
     by = _moved_on(before, value)
     return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
 
 
-def _anew(place: Place, value: Any) -> Assigned | None:
-    """Another object at each call, with the same in it."""
+def _anew(place: Place, value: Any, trees: Trees) -> Assigned | None:
+    """What the step makes is made anew at each call."""
     try:
-        return Assigned(place, tree_of(value, no_slot))
+        return Assigned(place, trees.of(value, no_slot))
     except Unfit:
         return None
 
 
 def no_slot(tensor: torch.Tensor) -> Any:
-    """For a `tree_of` what holds no tensors. Raises Unfit."""
+    """For `Trees.of` what holds no tensors. Raises Unfit."""
     raise Unfit("holds a tensor")
 
 

@@ -4,14 +4,16 @@ from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Retu
 from .keys import Unfit as Unfit, key_of as key_of
 from .kinds import Itself as Itself
 from .plain import parts_of_partial as parts_of_partial
+from .together import Together as Together, map_tensors as map_tensors
 from .tree import (
     Apart as Apart,
-    Together as Together,
+    Held as Held,
     check as check,
     fault as fault,
     hold_in as hold_in,
+    is_taken_apart as is_taken_apart,
     leaves_in as leaves_in,
-    map_tensors as map_tensors,
     mutable_parts as mutable_parts,
     tensors_in as tensors_in,
+    tree_key as tree_key,
 )

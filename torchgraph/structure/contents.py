@@ -13,7 +13,8 @@ from .arrays import span
 from .ended import with_ends
 from .keys import Unfit, leaf_key
 from .kinds import Part, kind_of
-from .tree import Apart, Given, Made, Node, Together, check, hold, leaves_of, maker, named
+from .together import Together, maker
+from .tree import Apart, Given, Made, Node, check, hold, leaves_of, named
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

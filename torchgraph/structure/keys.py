@@ -59,7 +59,7 @@ def key_of(value: Any, tensors: list[torch.Tensor], seen: _Seen) -> Any:
         seen[id(value)] = (len(seen), value)
         return (
             cls,
-            tuple([(_name(name), key_of(part, tensors, seen)) for name, part in value.items()]),
+            tuple([(key_name(name), key_of(part, tensors, seen)) for name, part in value.items()]),
         )
     if cls is list or cls is tuple:
         seen[id(value)] = (len(seen), value)
@@ -75,7 +75,7 @@ def key_of(value: Any, tensors: list[torch.Tensor], seen: _Seen) -> Any:
     parts = kind.parts(value)
     return (
         cls,
-        tuple([(how, _name(n), key_of(part, tensors, seen)) for (how, n), part in parts]),
+        tuple([(how, key_name(n), key_of(part, tensors, seen)) for (how, n), part in parts]),
     )
 
 
@@ -88,7 +88,7 @@ def _check_class(tensor: torch.Tensor) -> None:
         raise Unfit(what, fix="pass the tensors that it holds.")
 
 
-def _name(name: Any) -> Any:
+def key_name(name: Any) -> Any:
     """A key of a dict, which is no other one that it equals."""
     if type(name) is str:
         return name

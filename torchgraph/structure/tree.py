@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from .keys import Unfit, key_of, leaf_key
+from .keys import Unfit, key_name, key_of, leaf_key
 from .kinds import Kind, Part, kind_of
 
 
@@ -32,6 +31,13 @@ class Given(Node):
 
     number: int
     is_tensor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Node):
+    """An object that stands for itself, whatever is in it."""
+
+    value: Any = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +83,21 @@ class Apart:
     Args:
         known: objects and tensors, by identity, that stand for themselves.
         unique: a tensor at two places is one tensor of the tree.
+        held: identities of objects that stand for themselves if no tensor is in them.
     """
 
-    def __init__(self, known: Mapping[int, Given] | None = None, *, unique: bool = False) -> None:
+    def __init__(
+        self,
+        known: Mapping[int, Node] | None = None,
+        *,
+        unique: bool = False,
+        held: Collection[int] = (),
+    ) -> None:
         self.tree = Tree()
         self.paths: list[str] = []
         """Of each object that is no leaf."""
         self.known = known or {}
-        self._unique = unique
+        self._unique, self._held = unique, held
         self._slots: dict[int, Slot] = {}
         self._made: dict[int, Made] = {}
 
@@ -119,6 +132,7 @@ class Apart:
         made.parts = self.parts_of(value, kind, path)
         if len(tree.tensors) == before and not _has_slots(made, slots):
             made.original = value
+            made.held = id(value) in self._held
         return made
 
     def _slot(self, tensor: torch.Tensor, path: str) -> Slot:
@@ -135,162 +149,6 @@ def _has_slots(made: Made, slots: int) -> bool:
         isinstance(part, (Slot, Given, Again)) or (isinstance(part, Made) and part.original is None)
         for _, part in made.parts
     )
-
-
-class Together:
-    """Puts the objects of one tree together, each once.
-
-    Args:
-        tensors: for its slots.
-        objects, given: for what was there before.
-        originals: objects without a tensor are themselves, not copies.
-    """
-
-    def __init__(
-        self,
-        tensors: Sequence[Any],
-        objects: Sequence[Any] = (),
-        given: Sequence[torch.Tensor] = (),
-        originals: bool = False,
-    ) -> None:
-        self._tensors, self._objects, self._given = tensors, objects, given
-        self._originals = originals
-        self._made: dict[int, Any] = {}
-        self._begun: set[int] = set()
-        """Objects whose parts are being made: in a cycle, one of them asks for the whole."""
-        self._waiting: list[tuple[Made, Any]] = []
-
-    def root(self, node: Any) -> Any:
-        """The object of a node, whole."""
-        made = self._of(node)
-        self._fill()
-        return made
-
-    def parts(self, parts: list[Part]) -> list[Part]:
-        """The parts of an object, whole."""
-        found = [(step, self._of(part)) for step, part in parts]
-        self._fill()
-        return found
-
-    def _of(self, node: Any) -> Any:
-        if not isinstance(node, Node):
-            return node
-        if type(node) is Slot:
-            return self._tensors[node.position]
-        if type(node) is Given:
-            return (self._given if node.is_tensor else self._objects)[node.number]
-        node = node.made if type(node) is Again else node
-        assert isinstance(node, Made)
-        if node.number in self._made:
-            return self._made[node.number]
-        if node.held or (self._originals and node.original is not None):
-            return self._as_it_is(node)
-        if node.kind.mutable:
-            made = node.kind.blank(node.parts)
-            self._waiting.append((node, made))
-        else:
-            made = self._at_once(node)
-        self._made[node.number] = made
-        return made
-
-    def _at_once(self, node: Made) -> Any:
-        """An object that cannot be filled later. Raises _Unmade where a part of it asks for it."""
-        if node.number in self._begun:
-            raise _Unmade
-        self._begun.add(node.number)
-        try:
-            parts = [(step, self._of(part)) for step, part in node.parts]
-            if node.kind.whole:
-                self._fill()
-            return node.kind.make(parts)
-        finally:
-            self._begun.remove(node.number)
-
-    def _as_it_is(self, node: Made) -> Any:
-        """The original object; what is in it may be at other places too."""
-        self._made[node.number] = node.original
-        for _, part in node.parts:
-            if isinstance(part, Made):
-                self._as_it_is(part)
-        return node.original
-
-    def _fill(self) -> None:
-        """Fill what is still empty; last are those that hash their parts.
-
-        What holds an object that has just been begun stays empty until there is one.
-        """
-        late: list[tuple[Made, Any, list[Part]]] = []
-        cyclic: list[tuple[Made, Any]] = []
-        while self._waiting or late:
-            if not self._waiting:
-                node, made, parts = late.pop()
-                node.kind.refill(made, parts)
-                continue
-            node, made = self._waiting.pop(0)
-            try:
-                parts = [(step, self._of(part)) for step, part in node.parts]
-            except _Unmade:
-                cyclic.append((node, made))
-                continue
-            if node.kind.late:
-                late.append((node, made, parts))
-            else:
-                node.kind.refill(made, parts)
-        self._waiting = cyclic
-
-
-class _Unmade(Exception):
-    """An object that is asked for has been begun, and is not there yet."""
-
-
-Maker = Callable[[Sequence[Any]], Any]
-"""Of tensors, the object of a node."""
-
-
-def maker(node: Any) -> Maker | None:
-    """`Together` for a node, faster; None where an object is at two places, or was there before."""
-    if not isinstance(node, Node):
-        return lambda tensors: node
-    if type(node) is Slot:
-        return itemgetter(node.position)
-    if not isinstance(node, Made):
-        return None
-    if node.held:
-        original = node.original
-        return lambda tensors: original
-    makers = [maker(part) for _, part in node.parts]
-    if None in makers:
-        return None
-    return _assembled(node.kind, node.parts, cast("list[Maker]", makers))
-
-
-def _assembled(kind: Kind, parts: list[Part], makers: list[Maker]) -> Maker:
-    names = [step.name for step, _ in parts]
-    if kind.cls is dict:
-        pairs = list(zip(names, makers, strict=True))
-        return lambda tensors: {name: make(tensors) for name, make in pairs}
-    if kind.cls is list:
-        return lambda tensors: [make(tensors) for make in makers]
-    if kind.cls is tuple:
-        return lambda tensors: tuple([make(tensors) for make in makers])
-    steps = [step for step, _ in parts]
-
-    def make_object(tensors: Sequence[Any]) -> Any:
-        made = [(step, make(tensors)) for step, make in zip(steps, makers, strict=True)]
-        if not kind.mutable:
-            return kind.make(made)
-        empty = kind.blank(made)
-        kind.refill(empty, made)
-        return empty
-
-    return make_object
-
-
-def map_tensors(value: Any, replace: Callable[[torch.Tensor], Any], *, unique: bool = False) -> Any:
-    """The same structure, of new objects, with each tensor replaced; one at two places once."""
-    apart = Apart(unique=unique)
-    root = apart.root(value, "")
-    return Together([replace(tensor) for tensor in apart.tree.tensors]).root(root)
 
 
 def tensors_in(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
@@ -332,6 +190,29 @@ def leaves_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves_of(part, f"{path}{step}")
     else:
         yield path, node
+
+
+def is_taken_apart(value: Any) -> bool:
+    """False for a leaf, and for a tensor."""
+    return not isinstance(value, torch.Tensor) and kind_of(type(value)) is not None
+
+
+def tree_key(node: Any) -> Any:
+    """Equal for nodes of which equal objects are made, and the same ones that are held.
+
+    Raises:
+        Unfit: a leaf has no key.
+    """
+    if isinstance(node, Slot):
+        return "tensor", node.position
+    if isinstance(node, Again):
+        return "again", node.number
+    if isinstance(node, Held) or (isinstance(node, Made) and node.held):
+        return "held", id(node.value if isinstance(node, Held) else node.original)
+    if isinstance(node, Made):
+        parts = ((step.how, key_name(step.name), tree_key(part)) for step, part in node.parts)
+        return node.cls, node.number, tuple(parts)
+    return leaf_key(node)
 
 
 def hold(one: Any, other: Any) -> None:
