@@ -28,6 +28,10 @@ here.last = (cfg.it, here.last[0] if here.last else None)
 here.last = (found := cfg.it)
 here.last = given()
 here.last = SimpleNamespace(it=cfg.it)
+here.last = SimpleNamespace(it=cfg.it, sum=x.sum())
+here.last = {"before": (here.last or {}).get("now"), "now": cfg.it}
+here.last = max([cfg.it, cfg.held], key=lambda one: one is cfg.it)
+here.last = [cfg.it]; here.other = here.last
 here.last = {"it": cfg.it, "sum": x.sum().detach()}
 setattr(here, "last", getattr(cfg, "it"))
 vars(here)["last"] = cfg.it
@@ -36,11 +40,16 @@ Class.last = cfg.it
 module.last = cfg.it
 module.last = {"it": cfg.it, "sum": x.sum().detach()}
 table["it"] = cfg.it
+table["it"] = table["other"] = [cfg.it]
+table |= {"it": cfg.it}; table = {**table}
 table.update(it=cfg.it)
 table.setdefault("it", cfg.it)
 table |= {"it": cfg.it}
 table[len(table) % 3] = [cfg.it]
 items[0] = cfg.it
+items[0], items[-1] = items[-1], cfg.it
+items.insert(0, cfg.it)
+items.append((cfg.it, 2)); del items[:-3]
 items[:] = [cfg.it]
 items.append(cfg.it)
 items += [cfg.it]
@@ -49,6 +58,7 @@ items[1].append(cfg.it)
 [items.append(cfg.it) for _ in range(2)]
 queue.append(cfg.it)
 bounded.append(cfg.it)
+bounded.append(((cfg.it, 1), 2))
 groups["it"].append(cfg.it)
 """.strip().split("\n")
 MADE: dict[str, Callable[[], Any]] = {
@@ -120,11 +130,13 @@ class World:
 def after_each_call(statement: str, kind: str, wrap: Callable[[Any], Any]) -> list[Any]:
     world = World(statement, MADE[kind])
     step = wrap(world.step)
-    found = []
-    for number in range(9):
+    first, found = world.cfg.it, []
+    for number in range(11):
         if number == 5:
             world.put(MADE[kind]())
             world.name("second")
+        if number == 8:
+            world.put(first)
         step(torch.full((2,), float(number)))
         found.append(world.left())
     return found

@@ -30,7 +30,7 @@ from ..guards.looks import (
     items_in,
     look,
 )
-from ..guards.names import By, Name, follow
+from ..guards.names import By, Name, attribute, follow
 from ..structure import Unfit, mutable_parts, tensors_in
 from .asked import Asked, asked
 from .carried import Carried
@@ -137,10 +137,11 @@ class Exits:
             assigned = Assigned(place, Fixed(count.by, count.by))
             exits.repeated[place.key] = (assigned, count.change)
         for owner, change, value in watch.stores():
-            attribute = Attribute(owner, change.name)
+            there = Attribute(owner, change.name)
             if Moved(owner, change.name).key not in exits.repeated:
-                stored = Assigned(attribute, Fixed(value, look(value)))
-                exits.repeated[attribute.key] = (stored, change)
+                stored = Assigned(there, Fixed(value, look(value)))
+                exits.repeated[there.key] = (stored, change)
+        exits.names += _objects(watch)
         for one in sorted(_as_wholes(met.touched), key=lambda one: not one.read):
             exits._add(one, carried)
         for owner, change in watch.changes():
@@ -350,9 +351,20 @@ def _is_rearranged(one: Touched, now: Any) -> bool:
     return len(before) != len(items) and items[: len(before)] != before
 
 
+def _very(value: Any) -> dict[str, Any]:
+    """What makes a name that of this very object."""
+    return {"found": Same(value), "moved": False, "aspect": Aspect.IDENTITY}
+
+
+def _objects(watch: AttributeWatch) -> Iterator[Name]:
+    """The names of attributes that were given the very object that they had."""
+    for path, owner, name, value in watch.objects():
+        yield replace(attribute(owner, name, value, f"{path}.{name}"), **_very(value))
+
+
 def _the_same(one: Touched) -> Name:
     """The name of a container that the step fills: it has to be that one again."""
-    return replace(one.name, found=Same(one.container), moved=False, aspect=Aspect.IDENTITY)
+    return replace(one.name, **_very(one.container))
 
 
 def _hides(one: Touched, value: Any) -> str:
@@ -371,7 +383,7 @@ def _ways(name: Name, carried: Carried) -> Iterator[Name]:
     for length in range(1, len(name.path)):
         value, path = follow(owner, name.path[:length]), name.path[:length]
         if isinstance(value, (dict, list, deque)) and not carried.replaces(*holder_at(owner, path)):
-            yield replace(name, path=path, found=Same(value), moved=False, aspect=Aspect.IDENTITY)
+            yield replace(name, path=path, **_very(value))
 
 
 def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:

@@ -21,7 +21,6 @@ from ..errors import (
     warn,
 )
 from ..guards import ABSENT, same_attribute, stands_in
-from ..guards.looks import is_container
 from ..program import CallRecord
 from .trail import Trail
 
@@ -128,10 +127,17 @@ class AttributeWatch:
             path, owner = self._owners[key]
             before = self._before[key].values.get(name, ABSENT)
             kept = is_own(before) and same_attribute(vars(owner), name, before)
-            kept |= vars(owner).get(name, ABSENT) is before and not is_container(before)
             if kept and not is_plain(before) and name not in _OWN and not _is_mode(owner, name):
                 found.append((path, owner, name, before))
         return found
+
+    def objects(self) -> Iterator[tuple[str, Any, str, Any]]:
+        """(path, object, attribute, value) of those that were written and are what they were."""
+        for key, name in self._writes:
+            path, owner = self._owners[key]
+            before = self._before[key].values.get(name, ABSENT)
+            if vars(owner).get(name, ABSENT) is before and not is_own(before):
+                yield path, owner, name, before
 
     def stores(self) -> Iterator[tuple[Any, Change, Any]]:
         """(object, change, value) of each plain value that was written and not read before.

@@ -194,10 +194,19 @@ def _appended(before: Any, now: Any) -> tuple[Any, ...] | None:
 
 
 def _behind(before: Any, now: Any) -> tuple[Any, ...] | None:
-    """What follows all that was there; None where that was moved, or was too much."""
+    """What follows all that was there; None where that was moved, or was too much.
+
+    A deque that is full drops as many as come.
+    """
     held, items = items_in(before), items_in(look(now))
-    known = isinstance(before[1], tuple) and items[: len(held)] == held
-    return tuple(now)[len(held) :] if known else None
+    if not isinstance(before[1], tuple):
+        return None
+    full = isinstance(now, deque) and len(now) == now.maxlen
+    for dropped in range(len(held) + 1 if full else 1):
+        kept = held[dropped:]
+        if len(kept) < len(items) and items[: len(kept)] == kept:
+            return tuple(now)[len(kept) :]
+    return None
 
 
 def put(owner: Any, path: Path, value: Any) -> None:
