@@ -172,8 +172,7 @@ class Carried:
                 before = self._before.get(place.key, (place, None))[1]
                 if now is before:
                     continue
-                has_tensors = tensors_of(before) or tensors_of(now) or hidden_in(now)
-                if has_tensors:
+                if tensors_of(before) or tensors_of(now) or hidden_in(now):
                     self._moved.append(_Change(place, before, now))
         return self._moved
 
@@ -194,7 +193,7 @@ class Carried:
         self,
         free: Sequence[tuple[Leaf, int]],
         given: Sequence[torch.Tensor],
-        pinned: Sequence[torch.Tensor] = (),
+        pinned: Sequence[torch.Tensor],
     ) -> list[tuple[Leaf, int]]:
         """``free`` with what lay at a place that has something else now as arguments.
 

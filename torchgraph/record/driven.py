@@ -34,7 +34,7 @@ from .trail import Trail
 from .trees import Trees
 
 
-class Given(Protocol):
+class _Inputs(Protocol):
     """The inputs of a step, with their values on the tape."""
 
     free: list[tuple[Leaf, int]]
@@ -135,7 +135,7 @@ class Driven:
 
     def host(
         self,
-        inputs: Given,
+        inputs: _Inputs,
         pinned: Sequence[torch.Tensor],
         outputs: list[tuple[OutputSpec, Any]],
         tensors: list[torch.Tensor],

@@ -217,7 +217,7 @@ class NameWatch:
         """The places that the step has changed so far."""
         return self._ledger.moved()
 
-    def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: Any = None) -> Met:
+    def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: Any) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self._functions()
         self._walk.led.clear()

@@ -33,11 +33,11 @@ class Given(Node):
     is_tensor: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Held(Node):
     """An object that stands for itself, whatever is in it."""
 
-    value: Any = field(compare=False)
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
