@@ -30,10 +30,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from torchgraph._surroundings import ambient
 from torchgraph._torch import below_autograd
-from torchgraph.capture.inputs import Call
+from torchgraph._torch.surroundings import ambient
 from torchgraph.guards import Guards
+from torchgraph.live.inputs import Call
 from torchgraph.replay.replay import Replay
 
 from . import record

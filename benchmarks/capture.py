@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchgraph.each import expanded
+from torchgraph.ir.each import expanded
 from torchgraph.replay.replay import Replay
 
 from . import record

@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchgraph.lower.allocations import METHOD, taken
+from torchgraph.lower.memory.allocations import METHOD, taken
 
 from . import record
 from .feature_cases import EAGER, FEATURES, GRAPH, QUICK, Size, Step, make, replays

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torchgraph.ops import norm
+from torchgraph.passes.fusions.norm import op as norm
 
 INDUCTOR = "inductor"
 """The contender that is compiled before it is timed."""

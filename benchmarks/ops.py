@@ -23,8 +23,8 @@ from rich.table import Table
 from torch import Tensor, nn, optim
 
 import torchgraph as tg
-from torchgraph import _extension, ops
-from torchgraph.ops.update import writing
+from torchgraph import _extension
+from torchgraph.passes.fusions.model_update.op import writing
 
 from . import record
 from .timing import Clock, alternate
@@ -124,12 +124,6 @@ def against_optimizer(
     return make_calls
 
 
-def norms(count: int, size: int, device: torch.device) -> tuple[Call, Call]:
-    """The norm of all gradients: torch's, and ours, which counts what is not finite besides."""
-    (_, grads), (_, own) = (lists(count, size, device, 0) for _ in range(2))
-    return lambda: nn.utils.get_total_norm(grads), lambda: ops.grad_stats(own)
-
-
 _COMMON = {"lr": LR, "eps": 1e-8, "weight_decay": DECAY}
 _FUSED = {"lr": LR, "weight_decay": DECAY, "fused": True}
 _FOREACH = {"lr": LR, "weight_decay": DECAY, "foreach": True}
@@ -198,7 +192,6 @@ ROWS = (
         ),
         1.0,
     ),
-    Row("norm of the gradients", norms, 1.0),
 )
 
 

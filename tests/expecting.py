@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import fx
 
-from torchgraph import ops, running, values
-from torchgraph.program import Program
-from torchgraph.rewriter import Rewriter
+from torchgraph import ops
+from torchgraph.calls import running
+from torchgraph.ir import values
+from torchgraph.ir.program import Program
+from torchgraph.ir.rewriter import Rewriter
 
 
 def add_expect(program: Program, node: fx.Node, expected: torch.Tensor) -> fx.Node:

@@ -15,11 +15,9 @@ from torch import fx
 
 from torchgraph import _torch
 from torchgraph.counters import counters
-from torchgraph.debug import text
 from torchgraph.errors import SourceLine
-from torchgraph.options import PassOptions
-from torchgraph.passes import Pass, run
-from torchgraph.program import (
+from torchgraph.ir import text
+from torchgraph.ir.program import (
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -30,6 +28,8 @@ from torchgraph.program import (
     Signature,
     TensorMeta,
 )
+from torchgraph.options.options import PassOptions
+from torchgraph.passes import Pass, run
 
 GOLDEN = Path(__file__).parent / "golden"
 STRICT = PassOptions(verify="strict")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tests import support
-from torchgraph.aliasing import alias_sources, escaping, memory_classes
+from torchgraph.ir.aliasing import alias_sources, escaping, memory_classes
 
 aten = torch.ops.aten
 

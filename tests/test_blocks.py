@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from torchgraph import errors
-from torchgraph.blocks import (
+from torchgraph.blocks.block import (
     BlockTree,
     DebugOptions,
     GraphBlock,

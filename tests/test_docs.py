@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from torchgraph.ir.program import Program
+from torchgraph.ir.rewriter import Rewriter
 from torchgraph.passes import Pass
-from torchgraph.program import Program
-from torchgraph.rewriter import Rewriter
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

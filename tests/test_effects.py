@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.support import by_name
-from torchgraph import effects
-from torchgraph.effects import Effects
+from torchgraph.ir import effects
+from torchgraph.ir.effects import Effects
 
 aten = torch.ops.aten
 

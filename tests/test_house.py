@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import re
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,94 +23,41 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
 )
 
-# Room -> layer. Imports point to the same or a lower one.
-LAYERS = {
-    "_cuda": 0,
-    "_extension": 0,
-    "_functorch": 0,
-    "_inductor": 0,
-    "_listening": 0,
-    "_scripts": 0,
-    "_surroundings": 0,
-    "_symbolic": 0,
-    "_torch": 0,
-    "amp": 0,
-    "collection": 0,
-    "config": 0,
-    "counters": 0,
-    "errors": 0,
-    "fallback": 0,
-    "lines": 0,
-    "nodes": 0,
-    "options": 0,
-    "ops": 0,
-    "verbs": 0,
-    "aliasing": 1,
-    "each": 1,
-    "effects": 1,
-    "guards": 1,
-    "program": 1,
-    "structure": 1,
-    "values": 1,
-    "blocks": 2,
-    "debug.text": 2,
-    "inspect.bits": 3,
-    "holder": 2,
-    "proxy": 2,
-    "debug": 3,
-    "rewriter": 3,
-    "rows": 3,
-    "verify": 3,
-    "capture.arguments": 3,
-    "capture.flags": 3,
-    "capture.inputs": 3,
-    "capture.micro_batch": 3,
-    "capture.optimizers": 3,
-    "capture.scaler": 3,
-    "capture.step": 3,
-    "optim": 4,
-    "passes": 4,
-    "record": 4,
-    "capture": 5,
-    "lower": 5,
-    "artifact": 6,
-    "buckets": 6,
-    "cache": 6,
-    "confirm": 6,
-    "in_eager": 6,
-    "lessons": 6,
-    "recordings": 6,
-    "running": 7,
-    "replay": 6,
-    "schedule": 6,
-    "state": 6,
-    "graph": 7,
-    "inspect": 7,
-    "nn": 7,
-    "discovery": 3,
-    "step_function": 8,
-    "train": 7,
-    "__init__": 8,
-    "__main__": 8,
-    "cli": 8,
-    "testing": 8,
-}
+# A room is a folder of torchgraph/, or a file at its top. Imports point to the same floor or to a
+# lower one, and never in a circle.
+FLOORS = (
+    {"_extension", "_torch", "collection", "counters", "environment", "errors", "lines"},
+    {"artifact", "library", "options"},
+    {"amp", "config", "ir"},
+    {"debug", "optim", "structure"},
+    {"blocks", "guards", "passes"},
+    {"live"},
+    {"lower", "record"},
+    {"capture"},
+    {"replay"},
+    {"buckets", "calls"},
+    {"inspect"},
+    {"__init__", "__main__", "cli", "graph", "nn", "ops", "step_function", "testing"},
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
 def module_of(path: Path) -> str:
-    """``capture.step`` for torchgraph/capture/step.py, ``capture`` for its __init__."""
+    """``live.step`` for torchgraph/live/step.py, ``live`` for its __init__."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
 MODULES = {module_of(path): path for path in FILES}
+FOLDERS = sorted({path.parent for path in FILES} - {PACKAGE})
 
 
-def layer(module: str) -> int:
-    while module not in LAYERS:
-        module = module.rpartition(".")[0]
-        assert module, "a new room: give it a layer"
-    return LAYERS[module]
+def name_of(folder: Path) -> str:
+    return module_of(folder / "__init__.py")
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def tree(path: Path) -> ast.Module:
@@ -140,34 +89,90 @@ def imports(path: Path) -> Iterator[str]:
 GRAPH = {module: set(imports(path)) for module, path in MODULES.items()}
 
 
+def test_each_room_has_one_floor():
+    assert {room_of(module) for module in MODULES} == set(FLOOR)
+    assert sum(map(len, FLOORS)) == len(FLOOR)
+    assert len(FLOORS) <= 12
+
+
 def test_imports_point_down():
     wrong = {
-        f"{module} (layer {layer(module)}) imports {used} (layer {layer(used)})"
+        f"{module} (floor {FLOOR[room_of(module)]}) imports {used} (floor {FLOOR[room_of(used)]})"
         for module, all_used in GRAPH.items()
         for used in all_used
-        if layer(used) > layer(module)
+        if FLOOR[room_of(used)] > FLOOR[room_of(module)]
     }
     assert wrong == set()
 
 
-def test_there_are_no_cycles():
+def circle(graph: Mapping[str, Iterable[str]]) -> str:
+    """Nodes that lead back to where they start; empty when there are none."""
     done: set[str] = set()
 
-    def walk(module: str, path: tuple[str, ...]) -> None:
-        assert module not in path, f"a cycle: {' -> '.join((*path, module))}"
-        if module not in done:
-            for used in GRAPH[module] - {module}:
-                walk(used, (*path, module))
-            done.add(module)
+    def walk(node: str, path: tuple[str, ...]) -> str:
+        if node in path:
+            return " -> ".join((*path[path.index(node) :], node))
+        if node in done:
+            return ""
+        found = filter(None, (walk(used, (*path, node)) for used in set(graph[node]) - {node}))
+        return next(found, "") or done.add(node) or ""
 
-    for module in GRAPH:
-        walk(module, ())
+    return next(filter(None, (walk(node, ()) for node in graph)), "")
+
+
+def test_no_module_imports_itself_by_a_detour():
+    assert circle(GRAPH) == ""
+
+
+def child(module: str, folder: str) -> str:
+    """The file or folder below ``folder`` that a module is in; empty for none."""
+    if not module.startswith(f"{folder}." if folder else ""):
+        return ""
+    return module.removeprefix(f"{folder}." if folder else "").partition(".")[0]
+
+
+@pytest.mark.parametrize("folder", ["", *map(name_of, FOLDERS)])
+def test_no_room_imports_itself_by_a_detour(folder):
+    rooms: dict[str, set[str]] = {}
+    for module, used in GRAPH.items():
+        if inside := child(module, folder):
+            rooms.setdefault(inside, set()).update(filter(None, (child(u, folder) for u in used)))
+    assert circle({room: used & set(rooms) for room, used in rooms.items()}) == ""
+
+
+def test_the_house_is_small():
+    files = {path.name: len(list(path.glob("*.py"))) for path in FOLDERS}
+    assert {name: count for name, count in files.items() if count > 14} == {}
+    assert len(list(PACKAGE.glob("*.py"))) <= 15
+    assert statistics.median(lines_of(path) for path in FILES) <= 130
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=name_of)
+def test_a_room_says_what_it_is(path):
+    """The docstring of its ``__init__`` and the row of docs/architecture.md say the same."""
+    doc = ast.get_docstring(tree(path / "__init__.py")) or ""
+    cells = [f"`{path.relative_to(PACKAGE)}/`", doc.partition("\n")[0]]
+    if path.parent != PACKAGE / "passes" / "fusions":  # they touch what all fusions touch
+        cells += [
+            found[1] for word in ("Touches", "Never") for found in [stated(word, doc)] if found
+        ]
+        assert len(cells) == 4, "say what it may touch, and what it never does"
+    assert f"| {' | '.join(cells)} |" in ARCHITECTURE
+
+
+def stated(word: str, doc: str) -> str:
+    found = re.search(rf"^{word}: (.*)\.$", doc, re.MULTILINE)
+    assert found, "say what it may touch, and what it never does"
+    return found[1]
 
 
 def test_passes_know_neither_capture_nor_lowering():
     for module, used in GRAPH.items():
-        if module.split(".")[0] == "passes":
-            rooms = {name.split(".")[0] for name in used}
+        if room_of(module) == "passes":
+            rooms = set(map(room_of, used))
             assert not rooms & {"capture", "lower", "replay", "graph"}, module
 
 
@@ -186,13 +191,13 @@ def test_no_import_inside_a_function(path):
 TABLES = {"tests/parity/huggingface_models.py"}  # an entry per architecture, and nothing else
 
 
+def lines_of(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
 def test_no_file_is_over_400_lines():
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in SOURCES
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400
-    }
-    assert set(long) - TABLES == set()
+    long = {str(path.relative_to(ROOT)) for path in SOURCES if lines_of(path) > 400}
+    assert long - TABLES == set()
 
 
 def dotted(node: ast.AST) -> str:
@@ -221,29 +226,17 @@ def torch_names(path: Path) -> Iterator[str]:
             yield dotted(node)
 
 
-PRIVATE = {
-    "_cuda",
-    "_functorch",
-    "_inductor",
-    "_listening",
-    "_scripts",
-    "_surroundings",
-    "_symbolic",
-    "_torch",
-}
-
-
 @pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_private_names_of_torch_live_in_one_file(path):
+def test_private_names_of_torch_live_in_one_room(path):
     found = sorted(filter(is_private, torch_names(path)))
-    assert found == [] or path.stem in PRIVATE
+    assert found == [] or room_of(module_of(path)) == "_torch"
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_the_environment_is_read_in_one_file(path):
     names = {dotted(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
     found = names & {"os.environ", "os.getenv", "os.putenv"}
-    assert not found or path.name == "config.py"
+    assert not found or path.name == "environment.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)

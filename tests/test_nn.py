@@ -1,7 +1,7 @@
 import torch
 
 import torchgraph as tg
-from torchgraph import blocks, proxy
+from torchgraph.blocks import block as blocks, proxy
 from torchgraph.graph import Graph
 
 

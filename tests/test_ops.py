@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchgraph import effects, ops
-from torchgraph.ops import library
+from torchgraph import ops
+from torchgraph.ir import effects
+from torchgraph.library import definition as library
 
 LIKE = {
     "contiguous": torch.zeros(4, 5),

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests import support
-from torchgraph.debug import text
-from torchgraph.program import (
+from torchgraph.ir import text
+from torchgraph.ir.program import (
     OutputKind,
     PassRecord,
     Phase,

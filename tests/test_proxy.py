@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchgraph.blocks import BlockTree, GraphBlock, GraphModule
-from torchgraph.proxy import Proxy, ProxyContainer, ProxyModule, proxy_of, unwrap
+from torchgraph.blocks.block import BlockTree, GraphBlock, GraphModule
+from torchgraph.blocks.proxy import Proxy, ProxyContainer, ProxyModule, proxy_of, unwrap
 
 
 class Net(nn.Module):

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests import support
-from torchgraph.debug import text
-from torchgraph.program import Phase, Program, Refusal, provenance
-from torchgraph.rewriter import EditLimitReached, Rewriter
-from torchgraph.verify import Stage, verify
+from torchgraph.ir import text
+from torchgraph.ir.program import Phase, Program, Refusal, provenance
+from torchgraph.ir.rewriter import EditLimitReached, Rewriter
+from torchgraph.ir.verify import Stage, verify
 
 aten = torch.ops.aten
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from torchgraph.errors import ConfirmWarning, ParityError, VerifyError
+from torchgraph.ir.program import Program
+from torchgraph.ir.rewriter import Rewriter
 from torchgraph.passes import Pass
-from torchgraph.program import Program
-from torchgraph.rewriter import Rewriter
 from torchgraph.testing import Setup, assert_parity, check_pass, counters
 
 from .support import build, find

@@ -11,8 +11,8 @@ import torch
 from tests import support
 from torchgraph import _torch
 from torchgraph.errors import VerifyError
-from torchgraph.program import OutputKind, OutputSpec, Program
-from torchgraph.verify import Promises, Stage, verify, verify_promises
+from torchgraph.ir.program import OutputKind, OutputSpec, Program
+from torchgraph.ir.verify import Promises, Stage, verify, verify_promises
 
 aten = torch.ops.aten
 

@@ -12,9 +12,8 @@ from . import (
 from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph
-from .ops import depend
-from .step_function import step
-from .train import train_step
+from .library import depend
+from .step_function import step, train_step
 
 __all__ = [
     "Graph",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import ops
+from . import library
 from ._torch import init_scaler
 from .errors import InvalidOption, NotSupported
 
@@ -29,7 +29,7 @@ def white(x: torch.Tensor) -> torch.Tensor:
     Args:
         x: a tensor of any shape; float32, for the mark to mean something.
     """
-    marked: torch.Tensor = ops.amp_white(x)
+    marked: torch.Tensor = library.amp_white(x)
     return marked
 
 
@@ -45,7 +45,7 @@ def black(x: torch.Tensor) -> torch.Tensor:
     Args:
         x: a tensor of any shape and dtype.
     """
-    marked: torch.Tensor = ops.amp_black(x)
+    marked: torch.Tensor = library.amp_black(x)
     return marked
 
 

@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import shutil
@@ -73,7 +74,7 @@ def doctor(console: Console) -> int:
 
 def findings() -> Iterator[Finding]:
     """Everything that the doctor looks at, in the order of the lines."""
-    yield Finding("torchgraph", f"{__version__} in {os.path.dirname(_torch.__file__)}")
+    yield Finding("torchgraph", f"{__version__} in {os.path.dirname(_extension.__file__)}")
     yield Finding("python", f"{platform.python_version()} on {platform.system()}")
     yield _torch_version(torch.__version__)
     threads = torch.get_num_threads()
@@ -152,7 +153,9 @@ def _private_names() -> Finding:
 def private_names() -> set[str]:
     """The dotted private torch names that torchgraph imports or reads, from its source."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(Path(_torch.__file__).read_text(encoding="utf-8"))):
+    sources = Path(_torch.__file__).parent.glob("*.py")
+    trees = (ast.parse(source.read_text(encoding="utf-8")) for source in sources)
+    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch."):
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Attribute):

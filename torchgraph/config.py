@@ -1,67 +1,21 @@
-"""GraphConfig: OneFlow's option verbs over a frozen Options. The only reader of the environment.
-
-Environment: ``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value
-after each pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each
-pass; ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (default ``auto``);
-``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``).
-"""
+"""GraphConfig: OneFlow's option verbs over a frozen Options."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
+from .environment import chosen
 from .errors import InvalidOption, NotAvailableYet, NotSupported
-from .options import Options, PassOptions
-from .verbs.cuda_graph import CudaGraphVerbs
-from .verbs.fusion import FusionVerbs
-from .verbs.memory import MemoryVerbs
-from .verbs.running import BACKENDS, RunningVerbs
-from .verbs.training import TrainingVerbs
-
-_CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict"), "TORCHGRAPH_BACKEND": BACKENDS}
-
-
-def _environment(name: str, default: str) -> str:
-    value = os.environ.get(name, default)
-    choices = _CHOICES.get(name)
-    if choices and value not in choices:
-        raise InvalidOption(f"{name}={value!r} is not one of {', '.join(choices)}.")
-    return value
-
-
-def cache_directory() -> Path:
-    """Where compiled code is kept: in TORCHGRAPH_CACHE_DIR, else in the user's cache directory."""
-    given = os.environ.get("TORCHGRAPH_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(given) if given else Path(home, "torchgraph")
-
-
-@contextmanager
-def environment_kept() -> Iterator[None]:
-    """What Inductor hands to its own libraries by a variable, no step may find there later."""
-    before = set(os.environ)
-    try:
-        yield
-    finally:
-        for name in set(os.environ) - before:
-            if name.startswith("_TORCHINDUCTOR_"):
-                del os.environ[name]
-
-
-def inductor_environment() -> dict[str, str]:
-    """The variables that Inductor reads its settings from, besides those that only say where."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if (name.startswith(("TORCHINDUCTOR_", "TORCH_COMPILE_")) and not name.endswith("_DIR"))
-        or name == "CXX"
-    }
+from .options.cuda_graph import CudaGraphVerbs
+from .options.fusion import FusionVerbs
+from .options.memory import MemoryVerbs
+from .options.options import Options, PassOptions
+from .options.running import RunningVerbs
+from .options.training import TrainingVerbs
 
 
 class PassSelection:
@@ -119,10 +73,10 @@ class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, Memo
     def __init__(self) -> None:
         self.options = Options(
             passes=PassOptions(
-                dump=_environment("TORCHGRAPH_DUMP", ""),
-                verify=_environment("TORCHGRAPH_VERIFY", "fast"),
+                dump=chosen("TORCHGRAPH_DUMP", ""),
+                verify=chosen("TORCHGRAPH_VERIFY", "fast"),
             ),
-            backend=_environment("TORCHGRAPH_BACKEND", "auto"),
+            backend=chosen("TORCHGRAPH_BACKEND", "auto"),
         )
         self.passes = PassSelection(self)
 

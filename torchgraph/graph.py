@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from rich.tree import Tree
 from torch.optim import Optimizer
 
-from . import amp, state
-from ._listening import is_listening
+from . import amp
 from ._torch import is_tracing
+from ._torch.listening import is_listening
 from .amp import Scaler
-from .capture.inputs import Call
+from .calls.running import Running, building
 from .config import with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text
@@ -32,12 +32,13 @@ from .errors import (
 from .inspect import peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
+from .library.expect import ValueMoved
 from .lines import user_frames
-from .ops.expect import ValueMoved
+from .live import state
+from .live.inputs import Call
 from .optim.rules import added_at
 from .optim.sparse import check_sparse
 from .replay.replay import Replay
-from .running import Running, building
 
 
 class Graph(Running):

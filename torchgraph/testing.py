@@ -15,9 +15,9 @@ from .config import GraphConfig
 from .counters import Counters as Counters, counters as counters
 from .errors import ParityError
 from .graph import Graph
-from .options import PassOptions
+from .ir.program import Program
+from .options.options import PassOptions
 from .passes import Pass, run
-from .program import Program
 
 __all__ = ["Counters", "Setup", "assert_parity", "check_pass", "counters"]
 

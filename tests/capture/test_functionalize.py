@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-import torchgraph.capture.functionalize as way
-from torchgraph.debug import text
-from torchgraph.each import expanded
+import torchgraph.capture.functional.functionalize as way
+from torchgraph.ir import text
+from torchgraph.ir.each import expanded
 from torchgraph.testing import Setup, assert_parity
 
 

@@ -11,12 +11,12 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.parity.test_optimizers import ELEMENTWISE
-from torchgraph.debug import text
-from torchgraph.each import Each, expanded, is_each
-from torchgraph.lower.executable import lower
-from torchgraph.program import Phase, Program
+from torchgraph.ir import text
+from torchgraph.ir.each import Each, expanded, is_each
+from torchgraph.ir.program import Phase, Program
+from torchgraph.ir.verify import Stage, verify
+from torchgraph.lower.write.executable import lower
 from torchgraph.testing import Setup, assert_parity
-from torchgraph.verify import Stage, verify
 
 Make = Callable[[Iterable[torch.Tensor]], optim.Optimizer]
 

@@ -12,10 +12,10 @@ from torch import nn, optim
 import torchgraph as tg
 from tests.capture.test_per_kind import Make, batches, deep, program, rows, setup, trained
 from tests.parity.test_optimizers import ELEMENTWISE
-from torchgraph.debug import text
-from torchgraph.each import expanded
+from torchgraph.ir import text
+from torchgraph.ir.each import expanded
+from torchgraph.ir.verify import Stage, verify
 from torchgraph.testing import assert_parity
-from torchgraph.verify import Stage, verify
 
 
 class Branches(nn.Module):

@@ -7,7 +7,7 @@ import functools
 import torch
 from hypothesis import given, strategies as st
 
-from torchgraph.capture.strided import parts
+from torchgraph.capture.functional.strided import parts
 
 SHAPE = (4, 3, 5)
 SOURCES = (

@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from torchgraph import confirm
+from torchgraph.calls import confirm
 from torchgraph.errors import ConfirmWarning
 
 RATE = 0.02

@@ -16,10 +16,10 @@ from torch import nn, optim
 import torchgraph as tg
 from tests import support
 from tests.contract.models import Eval, Function, Train, data, made, same
-from torchgraph import recordings
-from torchgraph.capture.inputs import Inputs
+from torchgraph.calls import recordings
 from torchgraph.errors import EagerWarning
-from torchgraph.record.batch import Batch, Place
+from torchgraph.live.inputs import Inputs
+from torchgraph.record.compare.batch import Batch, Place
 from torchgraph.testing import counters
 
 

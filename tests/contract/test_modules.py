@@ -22,9 +22,7 @@ from tests.contract.models import (
 )
 from tests.support import settle
 from torchgraph._torch import pytree
-from torchgraph.errors import (
-    UnregisteredModuleWarning,
-)
+from torchgraph.errors import UnregisteredModuleWarning
 from torchgraph.testing import counters
 
 

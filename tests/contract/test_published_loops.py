@@ -19,7 +19,7 @@ from torch.nn import functional
 from tests.contract.loops import Batch, Loop, Make, assert_as_eager, in_eager, mlp
 from tests.parity.test_compiled import InThisProcess
 from torchgraph.errors import EagerWarning
-from torchgraph.lower import job
+from torchgraph.lower.inductor import job
 from torchgraph.replay import switch
 
 _STEPS = 30

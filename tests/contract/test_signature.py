@@ -12,7 +12,7 @@ import torchgraph as tg
 from tests.contract.models import Eval, Function, data
 from tests.contract.test_inputs import tensors
 from tests.support import settle
-from torchgraph import _cuda
+from torchgraph._torch import cuda as _cuda
 from torchgraph.errors import CacheThrashWarning, EagerWarning
 from torchgraph.testing import counters
 

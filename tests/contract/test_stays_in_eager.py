@@ -12,8 +12,8 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import same, snapshot
-from torchgraph.capture.step import Step
 from torchgraph.errors import CacheThrashWarning, EagerWarning, UnsupportedOutput
+from torchgraph.live.step import Step
 from torchgraph.testing import counters
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 from tests.contract import learners
 from tests.contract.loops import Loop, assert_as_eager, mlp
 from tests.contract.test_published_loops import assert_mostly_compiled, in_this_process
-from torchgraph.lower import job
+from torchgraph.lower.inductor import job
 
 
 def test_gan():

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.contract.models import Eval, Function, Train, adam, data, eager, same, snapshot, twins
-from torchgraph._scripts import optimizes, set_optimize
+from torchgraph._torch.scripts import optimizes, set_optimize
 from torchgraph.errors import EagerWarning
 from torchgraph.testing import counters
 
@@ -362,7 +362,7 @@ def test_what_cannot_be_put_back_hides_no_error(monkeypatch):
     def put_back(undo):
         raise AttributeError("of torchgraph's")
 
-    monkeypatch.setattr("torchgraph.record.undo.Undo.put_back", put_back)
+    monkeypatch.setattr("torchgraph.record.ops.undo.Undo.put_back", put_back)
     graph = Function(function, model=model)
     with pytest.raises(KeyError, match=re.escape("of the user's")) as found:
         graph(*data())

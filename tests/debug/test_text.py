@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from tests import support
-from torchgraph.debug import text
-from torchgraph.program import Program, made_by, provenance
+from torchgraph.ir import text
+from torchgraph.ir.program import Program, made_by, provenance
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from tests.support import assert_golden
 from torchgraph.debug.operators import io_names
 from torchgraph.debug.rich_tree import rich_tree
 from torchgraph.debug.tree import TreeSource, block_text, module_text, text, trace_lines
-from torchgraph.program import CallRecord, OutputKind, Provenance, Role, TensorMeta
+from torchgraph.ir.program import CallRecord, OutputKind, Provenance, Role, TensorMeta
 
 X = TensorMeta.of(empty(2, 3))
 

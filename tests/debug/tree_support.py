@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from torchgraph.debug.tree import TreeSource
 from torchgraph.errors import SourceLine
-from torchgraph.program import (
+from torchgraph.ir.program import (
     CallRecord,
     InputSpec,
     OutputKind,

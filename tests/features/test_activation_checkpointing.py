@@ -12,9 +12,9 @@ from tests.features.test_accumulation import assert_same, batches, eager, twins
 from tests.parity.models import ConvNet, Mlp
 from tests.support import settle
 from torchgraph.errors import InvalidOption, MemoryBudgetWarning
-from torchgraph.lower.allocations import taken
+from torchgraph.ir.program import RECOMPUTED
+from torchgraph.lower.memory.allocations import taken
 from torchgraph.nn.graph import GraphModule
-from torchgraph.program import RECOMPUTED
 
 VOCABULARY, LENGTH = 64, 32
 

@@ -9,7 +9,7 @@ import torch
 from tests.features.covering import GRID
 from tests.features.test_covering import Side, Train, data, eager, same
 from torchgraph.errors import MemoryBudgetWarning
-from torchgraph.verbs.memory import STRAIGHTEN_MODES
+from torchgraph.options.memory import STRAIGHTEN_MODES
 
 STEPS = 6
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp, batches
 from tests.support import settle
-from torchgraph.program import Phase
+from torchgraph.ir.program import Phase
 from torchgraph.testing import counters
 
 HALVES = [torch.bfloat16, torch.float16]

@@ -16,7 +16,7 @@ from tests.features.scaling import (
     weighted_loss,
 )
 from tests.parity.models import ConvNet, Mlp
-from torchgraph.passes import model_update
+from torchgraph.passes.fusions.model_update import rule as model_update
 from torchgraph.testing import counters
 
 

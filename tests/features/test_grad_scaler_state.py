@@ -10,10 +10,10 @@ import torchgraph as tg
 from tests.features.scaling import Train, assert_same, batches, sides
 from tests.parity.models import Mlp
 from tests.support import settle
-from torchgraph.capture.step import Step
 from torchgraph.errors import CaptureError, InvalidOption, NotSupported, StateDictMismatch
 from torchgraph.inspect import check
 from torchgraph.inspect.eager import Journal
+from torchgraph.live.step import Step
 
 OPTIMIZERS = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),

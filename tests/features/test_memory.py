@@ -15,8 +15,8 @@ from examples.models import GPT
 from tests.support import settle
 from torchgraph.config import GraphConfig
 from torchgraph.errors import InvalidOption
+from torchgraph.options.memory import STRAIGHTEN_MODES
 from torchgraph.testing import Setup, assert_parity
-from torchgraph.verbs.memory import STRAIGHTEN_MODES
 
 from .scaling import scaler
 

@@ -11,14 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import torchgraph as tg
-from tests.rows.graphs import Padded, close
+from tests.buckets.graphs import Padded, close
 from tests.support import settle
-from torchgraph.errors import (
-    InvalidOption,
-    NotSupported,
-    PaddingWarning,
-    UnsupportedInput,
-)
+from torchgraph.errors import InvalidOption, NotSupported, PaddingWarning, UnsupportedInput
 from torchgraph.testing import counters
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tests.rows.graphs import Padded
+from tests.buckets.graphs import Padded
 from torchgraph.errors import CacheThrashWarning
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchgraph.capture.step import Step
 from torchgraph.guards import ABSENT, Guards, Modules, Read
+from torchgraph.live.step import Step
 
 
 class Block(nn.Module):

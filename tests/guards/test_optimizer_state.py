@@ -13,7 +13,8 @@ from torch import nn, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchgraph as tg
-from torchgraph import _extension, confirm
+from torchgraph import _extension
+from torchgraph.calls import confirm
 from torchgraph.errors import ConfirmWarning, EagerWarning, SharedMemory
 
 

@@ -16,10 +16,10 @@ from torch import fx, nn
 import torchgraph as tg
 from tests.support import confirm
 from torchgraph.errors import ConfirmWarning, GradPresent
-from torchgraph.inspect import bits
+from torchgraph.ir import bits
+from torchgraph.ir.program import Phase, Program
+from torchgraph.ir.rewriter import Rewriter
 from torchgraph.passes import Pass
-from torchgraph.program import Phase, Program
-from torchgraph.rewriter import Rewriter
 from torchgraph.testing import counters
 
 from .models import Evaluate, Net, Train, batch, trainer

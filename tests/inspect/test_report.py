@@ -11,7 +11,7 @@ from torchgraph import _extension
 from torchgraph.errors import NotCompiled
 from torchgraph.inspect.baked import Kind
 from torchgraph.inspect.report import Report
-from torchgraph.program import Phase
+from torchgraph.ir.program import Phase
 
 from .models import Evaluate, Net, batch, trainer
 

@@ -7,8 +7,8 @@ import torch
 from torch import fx
 
 from torchgraph._torch import OpOverload
-from torchgraph.aliasing import alias_sources
-from torchgraph.lower.layouts import takes_any_layout
+from torchgraph.ir.aliasing import alias_sources
+from torchgraph.lower.inplace.layouts import takes_any_layout
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests import support
-from torchgraph.lower.calls import Calls
+from torchgraph.lower.write.calls import Calls
 
 aten = torch.ops.aten
 

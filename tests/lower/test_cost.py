@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 import torchgraph as tg
 from benchmarks.switch_cases import SWITCH_CASES
 from benchmarks.work import Work
+from torchgraph.ir.program import Program
 from torchgraph.lower import cost as model
 from torchgraph.lower.cost import Cost, cost
-from torchgraph.program import Program
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchgraph.config import cache_directory
+from torchgraph.environment import cache_directory
 from torchgraph.errors import BackendWarning
 from torchgraph.lower import DiskCache
 

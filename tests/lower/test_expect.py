@@ -12,13 +12,14 @@ from tests import support
 from tests.expecting import add_expect_shape
 from tests.lower.test_memory import forced
 from torchgraph import ops
-from torchgraph.lower import executable, scan
-from torchgraph.lower.cut import cut
-from torchgraph.lower.order import orders
-from torchgraph.ops import ValueMoved
-from torchgraph.options import Options
-from torchgraph.program import Phase, Program, provenance
-from torchgraph.verbs.memory import STRAIGHTEN_MODES
+from torchgraph.ir.program import Phase, Program, provenance
+from torchgraph.library import ValueMoved
+from torchgraph.lower.halves.scan import scan
+from torchgraph.lower.memory.order import orders
+from torchgraph.lower.regions.cut import cut
+from torchgraph.lower.write import executable
+from torchgraph.options.memory import STRAIGHTEN_MODES
+from torchgraph.options.options import Options
 
 aten = torch.ops.aten
 TRUE = torch.tensor(True)

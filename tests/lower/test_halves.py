@@ -10,11 +10,12 @@ import torchgraph as tg
 from tests.parity.models import Mlp, batches
 from tests.parity.test_optimizers import ELEMENTWISE
 from tests.support import confirm
-from torchgraph.each import expanded
-from torchgraph.lower import halve, scan
-from torchgraph.lower.numbers import is_number
-from torchgraph.program import OutputKind, TensorMeta
-from torchgraph.values import evaluate, leaves, mode_of, neutral, with_values
+from torchgraph.ir.each import expanded
+from torchgraph.ir.program import OutputKind, TensorMeta
+from torchgraph.ir.values import evaluate, leaves, mode_of, neutral, with_values
+from torchgraph.lower import halve
+from torchgraph.lower.halves.scan import scan
+from torchgraph.lower.numbers.numbers import is_number
 
 CUDA = torch.device("cuda", 0)
 _ZEROS_LIKE = torch.ops.aten.zeros_like.default

@@ -16,7 +16,8 @@ import torchgraph as tg
 from tests.lower.test_cut import Unbiased
 from tests.parity.models import Mlp, batches, setup
 from torchgraph.errors import BackendWarning, InvalidOption
-from torchgraph.lower import Compilation, job
+from torchgraph.lower import Compilation
+from torchgraph.lower.inductor import job
 from torchgraph.replay import switch
 from torchgraph.replay.replay import Replay
 from torchgraph.testing import Setup, assert_parity, counters

@@ -7,8 +7,8 @@ import torch
 from torch import nn, optim
 
 from torchgraph.errors import BackendWarning
-from torchgraph.lower import job
-from torchgraph.lower.layouts import Layouts
+from torchgraph.lower.inductor import job
+from torchgraph.lower.inplace.layouts import Layouts
 from torchgraph.testing import Setup, assert_parity
 
 pytestmark = pytest.mark.skipif(

@@ -8,13 +8,13 @@ from torch import nn
 
 import torchgraph as tg
 from tests.support import build, settle
-from torchgraph import _inductor
+from torchgraph._torch import inductor as _inductor
 from torchgraph.errors import BackendWarning
-from torchgraph.lower import job, reading
-from torchgraph.lower.failure import Failure
-from torchgraph.lower.job import Job
-from torchgraph.lower.region import Region, RegionGraph
-from torchgraph.program import TensorMeta
+from torchgraph.ir.program import TensorMeta
+from torchgraph.lower.inductor import job, reading
+from torchgraph.lower.inductor.failure import Failure
+from torchgraph.lower.inductor.job import Job
+from torchgraph.lower.regions.region import Region, RegionGraph
 
 needs_compiler = pytest.mark.skipif(
     job.cpp_compiler() is None, reason="Inductor needs a C++ compiler, and there is none here"

@@ -16,17 +16,17 @@ from torch import fx
 from tests import support
 from tests.lower.test_reinplace import assert_same
 from tests.passes.test_random_programs import Line, contents
-from torchgraph.lower import arena, planning, slots
-from torchgraph.lower.executable import lower
+from torchgraph.ir.program import Phase, Program, Provenance
+from torchgraph.lower.inplace.reinplace import reinplace
 from torchgraph.lower.lifetimes import Lifetimes, Value, peak
-from torchgraph.lower.order import orders
-from torchgraph.lower.planning import plan
-from torchgraph.lower.reinplace import reinplace
-from torchgraph.lower.workspace import workspaces
-from torchgraph.options import Options
+from torchgraph.lower.memory import arena, planning, slots
+from torchgraph.lower.memory.order import orders
+from torchgraph.lower.memory.planning import plan
+from torchgraph.lower.memory.workspace import workspaces
+from torchgraph.lower.write.executable import lower
+from torchgraph.options.memory import STRAIGHTEN_MODES
+from torchgraph.options.options import Options
 from torchgraph.passes import pipeline, run
-from torchgraph.program import Phase, Program, Provenance
-from torchgraph.verbs.memory import STRAIGHTEN_MODES
 
 aten = torch.ops.aten
 ALL = Options(straighten="MemoryFirst", compress_memory=True, best_memory_allocation=True)

@@ -6,7 +6,7 @@ import torch
 
 from tests.lower.test_scan import CUDA, program
 from torchgraph import ops
-from torchgraph.lower import scan
+from torchgraph.lower.halves.scan import scan
 from torchgraph.lower.pauses import with_pauses
 
 aten = torch.ops.aten

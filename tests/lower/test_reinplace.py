@@ -12,12 +12,12 @@ from hypothesis import given, settings, strategies as st
 
 from tests import support
 from tests.passes.test_random_programs import Line, contents, interpret, lines, results
-from torchgraph.lower.executable import Executable, lower
-from torchgraph.lower.forms import in_place_form
-from torchgraph.lower.reinplace import reinplace
-from torchgraph.options import Options
+from torchgraph.ir.program import OutputKind, Program
+from torchgraph.lower.inplace.forms import in_place_form
+from torchgraph.lower.inplace.reinplace import reinplace
+from torchgraph.lower.write.executable import Executable, lower
+from torchgraph.options.options import Options
 from torchgraph.passes import pipeline, run
-from torchgraph.program import OutputKind, Program
 
 aten = torch.ops.aten
 DEFAULT_OPTIONS = Options()

@@ -10,8 +10,7 @@ import torch
 
 from torchgraph import _torch
 from torchgraph.errors import SourceLine
-from torchgraph.lower import list_forms, scan
-from torchgraph.program import (
+from torchgraph.ir.program import (
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -22,6 +21,8 @@ from torchgraph.program import (
     Signature,
     TensorMeta,
 )
+from torchgraph.lower.halves.scan import scan
+from torchgraph.lower.numbers import list_forms
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 aten = torch.ops.aten

@@ -12,8 +12,9 @@ import torchgraph as tg
 from tests.lower.test_inductor import cache, empty, shared, trained
 from tests.parity.models import Mlp, batches
 from torchgraph.errors import BackendWarning
-from torchgraph.lower import Compilation, compilation, job
+from torchgraph.lower import Compilation
 from torchgraph.lower.cost import Cost
+from torchgraph.lower.inductor import compilation, job
 from torchgraph.replay import switch
 from torchgraph.testing import counters
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from torchgraph.ops import update
-from torchgraph.ops.update_reference import compute
 from torchgraph.optim import LAMB, Lion
+from torchgraph.passes.fusions.model_update import op as update
+from torchgraph.passes.fusions.model_update.reference import compute
 
 Tensor = torch.Tensor
 NUMBERS = {

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests import support
 from tests.ops.cases import DTYPES, laid_out
 from torchgraph import ops
-from torchgraph.ops.scale import reference
+from torchgraph.passes.fusions.cast_scale.op import reference
 
 LAYOUTS = ("contiguous", "transposed", "gaps", "offset", "expanded")
 WIDE = (torch.float32, torch.float64)

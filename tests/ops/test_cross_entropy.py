@@ -15,7 +15,7 @@ import torchgraph as tg
 from tests import support
 from torchgraph import ops
 from torchgraph.ops import cross_entropy
-from torchgraph.ops.cross_entropy import (
+from torchgraph.passes.fusions.cross_entropy.op import (
     _gradient_reference,
     _reference,
     backward,

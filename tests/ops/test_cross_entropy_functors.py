@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchgraph.ops.cross_entropy import backward, forward
+from torchgraph.passes.fusions.cross_entropy.op import backward, forward
 
 COMPILER = shutil.which("c++") or shutil.which("g++")
 pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
-from torchgraph import _torch, effects, ops
-from torchgraph.ops import ValueMoved
-from torchgraph.ops.expect import same as same_on_the_host
+from torchgraph import _torch, library as ops
+from torchgraph.ir import effects
+from torchgraph.library import ValueMoved
+from torchgraph.library.expect import same as same_on_the_host
 
 NAN, INF = math.nan, math.inf
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2]

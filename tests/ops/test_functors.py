@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchgraph import _extension
-from torchgraph.ops import bce
+from torchgraph.passes.fusions.bce_mean import op as bce
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("c++") or shutil.which("g++")

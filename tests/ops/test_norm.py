@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 from torch.nn import functional as F
 
 from tests import support
-from torchgraph.ops import norm
-from torchgraph.ops.cross_entropy import wide
+from torchgraph.passes.fusions.cross_entropy.op import wide
+from torchgraph.passes.fusions.norm import op as norm
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # Of a result of the size of one: the sums' rounding, and that of the result's dtype.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +11,10 @@ from torch.nn import functional as F
 
 from tests.ops.cases import DTYPES, RULES, Case, laid_out, make
 from torchgraph import ops
-from torchgraph.ops import bce, library, update
-from torchgraph.ops.cross_entropy import backward, forward
+from torchgraph.library import definition as library
+from torchgraph.passes.fusions.bce_mean import op as bce
+from torchgraph.passes.fusions.cross_entropy.op import backward, forward
+from torchgraph.passes.fusions.model_update import op as update
 
 pytestmark = [
     pytest.mark.cuda,
@@ -58,7 +59,7 @@ def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
     "op",
     [
         *(update.writing(rule, device=device) for rule in RULES for device in (False, True)),
-        *(forward, backward, bce.forward, bce.backward, ops.cast_scale, ops.grad_stats),
+        *(forward, backward, bce.forward, bce.backward, ops.cast_scale),
     ],
     ids=str,
 )
@@ -139,22 +140,6 @@ def test_binary_cross_entropy(dtype, layout):
         torch.testing.assert_close(loss.cpu().double(), wanted.detach(), rtol=bound, atol=bound)
         gradient = bce.backward(torch.ones_like(loss), x, y)
         torch.testing.assert_close(gradient.cpu().double(), exact.grad, **CLOSE[dtype])
-
-
-@pytest.mark.parametrize("p", [2.0, 1.0, math.inf, 3.0])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_grad_stats(dtype, p):
-    grads = [
-        laid_out(torch.randn(shape, dtype=torch.float64).to(dtype), layout)
-        for shape in ((5,), (37, 40), (1 << 18,), ())
-        for layout in LAYOUTS
-    ]
-    for number in (0.0, math.inf):
-        grads[0][0] = number
-        wanted, bad = ops.grad_stats(grads, p, torch.tensor(8.0))
-        norm, found = ops.grad_stats(list(map(moved, grads)), p, torch.tensor(8.0, device=CUDA))
-        torch.testing.assert_close(norm.cpu(), wanted, rtol=1e-5, atol=0)
-        assert found.item() == bad.item()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

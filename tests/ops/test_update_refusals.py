@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.ops.cases import RULES, Case, equal, make
-from torchgraph.ops import update
-from torchgraph.ops.overlap import overlap
+from torchgraph.passes.fusions.model_update import op as update
+from torchgraph.passes.fusions.model_update.overlap import overlap
 
 Break = Callable[[Case], None]
 

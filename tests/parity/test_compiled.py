@@ -17,7 +17,7 @@ import torch
 
 from tests.lower.conftest import Interpretation
 from torchgraph.errors import ParityError
-from torchgraph.lower import job
+from torchgraph.lower.inductor import job
 from torchgraph.replay import switch
 from torchgraph.testing import Setup, assert_parity
 

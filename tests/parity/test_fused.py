@@ -10,7 +10,7 @@ from tests import support
 from tests.parity.models import ConvNet, Mlp, batches, cross_entropy, setup
 from tests.parity.test_optimizers import CAPTURES, ELEMENTWISE, LATE
 from tests.parity.test_param_groups import both, grouped
-from torchgraph.capture import functionalize
+from torchgraph.capture.functional import functionalize
 from torchgraph.errors import UnsupportedOptimizer
 from torchgraph.testing import Setup, assert_parity, counters
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tests import support
+from torchgraph.ir.program import RECOMPUTED, Phase, Program, provenance
 from torchgraph.passes import ActivationCheckpointing
-from torchgraph.passes.segments import Value, cheapest, crosses
-from torchgraph.program import RECOMPUTED, Phase, Program, provenance
+from torchgraph.passes.checkpointing.segments import Value, cheapest, crosses
 
 aten = torch.ops.aten
 X, W = torch.randn(4, 6), torch.randn(6, 6)

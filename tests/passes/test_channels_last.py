@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import torchgraph as tg
 from tests import support
+from torchgraph.ir.program import Program
 from torchgraph.passes import ChannelsLast
-from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten

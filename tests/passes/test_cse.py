@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from tests import support
+from torchgraph.ir.program import Phase, Program, provenance
 from torchgraph.passes import CommonSubexpressions
-from torchgraph.program import Phase, Program, provenance
 
 aten = torch.ops.aten
 X = torch.randn(3, 3)

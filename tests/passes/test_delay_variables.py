@@ -10,8 +10,8 @@ from torch.func import functional_call
 
 import torchgraph as tg
 from tests import support
+from torchgraph.ir.program import Program, Role, Signature, TensorMeta
 from torchgraph.passes import DelayVariables
-from torchgraph.program import Program, Role, Signature, TensorMeta
 
 aten = torch.ops.aten
 X, WEIGHT, OTHER = torch.randn(2, 3), torch.randn(3, 3), torch.randn(3, 3)

@@ -12,8 +12,10 @@ from tests import support
 from tests.expecting import add_expect_shape
 from torchgraph import ops, passes
 from torchgraph.errors import VerifyError
-from torchgraph.ops import ValueMoved
-from torchgraph.options import Options
+from torchgraph.ir.program import Phase, Program, provenance
+from torchgraph.ir.rewriter import Rewriter
+from torchgraph.library import ValueMoved
+from torchgraph.options.options import Options
 from torchgraph.passes import (
     ActivationCheckpointing,
     ChannelsLast,
@@ -26,8 +28,6 @@ from torchgraph.passes import (
     pipeline,
     run,
 )
-from torchgraph.program import Phase, Program, provenance
-from torchgraph.rewriter import Rewriter
 
 aten = torch.ops.aten
 TRUE = torch.tensor(True)

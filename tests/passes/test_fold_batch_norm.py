@@ -9,8 +9,8 @@ from torch import nn
 
 import torchgraph as tg
 from tests import support
+from torchgraph.ir.program import Program
 from torchgraph.passes import FoldBatchNorm, run
-from torchgraph.program import Program
 
 aten = torch.ops.aten
 ALWAYS = FoldBatchNorm(least_saving=-(2**20))

@@ -10,8 +10,8 @@ from torch.optim import SGD
 
 from tests import support
 from tests.parity.models import Matrices, batches, setup
+from torchgraph.ir.program import Program, Refusal
 from torchgraph.passes import FuseAddToOutput
-from torchgraph.program import Program, Refusal
 from torchgraph.testing import assert_parity
 
 aten = torch.ops.aten

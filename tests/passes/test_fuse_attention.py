@@ -10,8 +10,8 @@ from torch import nn
 
 import torchgraph as tg
 from tests import support
+from torchgraph.ir.program import Program, Refusal
 from torchgraph.passes import Canonicalize, CommonSubexpressions, DeadCode, FuseAttention, run
-from torchgraph.program import Program, Refusal
 
 aten = torch.ops.aten
 FUSE = FuseAttention()

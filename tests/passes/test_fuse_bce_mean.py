@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from tests import support
-from torchgraph.ops import library
+from torchgraph.ir.program import Program
+from torchgraph.library import definition as library
 from torchgraph.passes import FuseBCEMean
-from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten

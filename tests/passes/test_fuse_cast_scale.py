@@ -11,8 +11,8 @@ from torch.optim import SGD
 
 from tests import support
 from torchgraph import ops
+from torchgraph.ir.program import Program, Refusal
 from torchgraph.passes import FuseCastScale
-from torchgraph.program import Program, Refusal
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten

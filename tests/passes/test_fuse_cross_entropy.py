@@ -11,10 +11,10 @@ from torch.nn import functional as F
 import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
-from torchgraph.lower.reinplace import reinplace
-from torchgraph.ops import library
+from torchgraph.ir.program import Program
+from torchgraph.library import definition as library
+from torchgraph.lower.inplace.reinplace import reinplace
 from torchgraph.passes import FuseCrossEntropy
-from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
-from torchgraph.ops import library
+from torchgraph.ir.program import Program
+from torchgraph.library import definition as library
 from torchgraph.passes import FuseLayerNorm, FuseRmsNorm, Pass
-from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten

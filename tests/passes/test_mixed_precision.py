@@ -14,12 +14,12 @@ import torchgraph as tg
 from tests import support
 from torchgraph import ops
 from torchgraph._torch import OpOverload
-from torchgraph.each import expanded
+from torchgraph.ir.each import expanded
+from torchgraph.ir.program import OutputKind, Phase, Program, provenance
+from torchgraph.ir.verify import Promises, verify_promises
 from torchgraph.passes import MixedPrecision
-from torchgraph.passes.mixed_precision import Colours
-from torchgraph.passes.precision_lists import BLACK, CLEAR, GRAY, KEPT, ONEFLOW, WHITE
-from torchgraph.program import OutputKind, Phase, Program, provenance
-from torchgraph.verify import Promises, verify_promises
+from torchgraph.passes.precision.lists import BLACK, CLEAR, GRAY, KEPT, ONEFLOW, WHITE
+from torchgraph.passes.precision.rule import Colours
 
 aten = torch.ops.aten
 HALF = torch.bfloat16

@@ -11,9 +11,9 @@ import torchgraph as tg
 from tests.parity.models import ConvNet, Mlp, TallMatrices, batches, setup
 from tests.parity.test_fused import calls, flagged, programs
 from torchgraph import _extension
-from torchgraph.options import PassOptions
+from torchgraph.ir.program import provenance
+from torchgraph.options.options import PassOptions
 from torchgraph.passes import FuseModelUpdate, run
-from torchgraph.program import provenance
 from torchgraph.testing import assert_parity, counters
 
 RULED = {

@@ -10,9 +10,9 @@ from torch import nn
 import torchgraph as tg
 from tests import support
 from torchgraph import ops
-from torchgraph.options import Options
+from torchgraph.ir.program import Program
+from torchgraph.options.options import Options
 from torchgraph.passes import CommonSubexpressions, DeadCode, PruneDepend, pipeline, run
-from torchgraph.program import Program
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten

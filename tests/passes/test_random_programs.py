@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from tests import support
-from torchgraph.debug import text
-from torchgraph.options import Options
+from torchgraph.ir import text
+from torchgraph.options.options import Options
 from torchgraph.passes import pipeline, run
 
 aten = torch.ops.aten

@@ -11,9 +11,11 @@ import torch
 
 from tests import support
 from torchgraph.config import GraphConfig
-from torchgraph.debug import text
 from torchgraph.errors import InvalidOption, PassFailed, VerifyError
-from torchgraph.options import Options, PassOptions
+from torchgraph.ir import text
+from torchgraph.ir.program import PassRecord, Program
+from torchgraph.ir.rewriter import Rewriter
+from torchgraph.options.options import Options, PassOptions
 from torchgraph.passes import (
     Canonicalize,
     CommonSubexpressions,
@@ -25,8 +27,6 @@ from torchgraph.passes import (
     run,
 )
 from torchgraph.passes.runner import select
-from torchgraph.program import PassRecord, Program
-from torchgraph.rewriter import Rewriter
 
 aten = torch.ops.aten
 X = torch.randn(2, 3)

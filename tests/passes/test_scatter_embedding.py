@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from tests import support
-from torchgraph.lower import job
+from torchgraph.lower.inductor import job
 from torchgraph.passes import ScatterEmbedding
 from torchgraph.testing import Setup, assert_parity
 

@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import LinearLR
 
 import torchgraph as tg
 from tests import support
-from torchgraph.options import Options
+from torchgraph.ir.program import Program
+from torchgraph.options.options import Options
 from torchgraph.passes import SparseEmbedding, pipeline
-from torchgraph.program import Program
 
 aten = torch.ops.aten
 ANY = SparseEmbedding(least_ratio=0)

@@ -14,7 +14,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Function
-from torchgraph.record.stack import first_variable, stack_of
+from torchgraph.record.reads.stack import first_variable, stack_of
 
 KNOWN = pytest.mark.skipif(
     first_variable() is None, reason="where this Python keeps the stack is not known"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.replay.recording import Recording
-from torchgraph.replay import graphs
+from torchgraph.replay.cuda import graphs
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 
 from torchgraph._torch import TorchDispatchMode
 from torchgraph.lower.pauses import Parts
-from torchgraph.replay.device import Captured, Function, GraphDevice, Results, advance
+from torchgraph.replay.cuda.device import Captured, Function, GraphDevice, Results, advance
 from torchgraph.replay.outputs import fill
 
 aten = torch.ops.aten

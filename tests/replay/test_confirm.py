@@ -35,8 +35,8 @@ from tests.replay.confirming import (
 )
 from tests.support import confirm as settle_in_eager, settle
 from torchgraph.errors import BackendWarning, InvalidOption, StepFailed
-from torchgraph.lower import job
-from torchgraph.replay import confirm, switch
+from torchgraph.lower.inductor import job
+from torchgraph.replay import audit as confirm, switch
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -15,12 +15,12 @@ from tests.expecting import add_expect, edited
 from tests.lower.conftest import interpreted
 from tests.lower.test_inductor import cache, shared
 from torchgraph import ops
-from torchgraph.debug import text
 from torchgraph.errors import StepFailed
-from torchgraph.lower import job
-from torchgraph.ops import ValueMoved
-from torchgraph.program import SKIPPED_BY, OutputKind, Program
-from torchgraph.rewriter import Rewriter
+from torchgraph.ir import text
+from torchgraph.ir.program import SKIPPED_BY, OutputKind, Program
+from torchgraph.ir.rewriter import Rewriter
+from torchgraph.library import ValueMoved
+from torchgraph.lower.inductor import job
 from torchgraph.testing import counters
 
 __all__ = ["cache", "edited", "interpreted", "shared"]

@@ -11,7 +11,7 @@ import torchgraph as tg
 from tests.parity.models import SHAPES, Mlp
 from tests.support import confirm
 from torchgraph.errors import BackendWarning, CudaGraphRefused
-from torchgraph.replay.device import Cuda
+from torchgraph.replay.cuda.device import Cuda
 from torchgraph.testing import counters
 
 pytestmark = [

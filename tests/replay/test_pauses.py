@@ -12,7 +12,7 @@ from torch import nn, optim
 import torchgraph as tg
 from tests.lower.conftest import interpreted
 from tests.replay.recording import Recording
-from torchgraph.ops import ValueMoved
+from torchgraph.library import ValueMoved
 from torchgraph.testing import counters
 
 __all__ = ["interpreted"]

@@ -1,1 +1,5 @@
-"""What a step and a call consist of, and from what a recorded call left to a Program."""
+"""The functional program of a recorded step.
+
+Touches: tapes, fake tensors.
+Never: the user's code, which has run.
+"""

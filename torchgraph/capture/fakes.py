@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .._torch import FakeTensor, FakeTensorMode, set_conj, set_neg
-from ..record.tape import Layout
+from ..record.tape.tape import Layout
 
 
 class Fakes:

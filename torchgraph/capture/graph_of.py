@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import effects, nodes, ops
+from .. import library
 from .._torch import OpOverload, fake_mode, graph_module
-from ..aliasing import alias_sources
-from ..each import Each
 from ..errors import NoProgram
-from ..program import RECORDED, OutputSpec, Provenance, Role
-from ..record.number import stand_in
-from ..record.tape import Entry, Expectation, Layout, Ref, Tape, refs
+from ..ir import effects, nodes
+from ..ir.aliasing import alias_sources
+from ..ir.each import Each
+from ..ir.program import RECORDED, OutputSpec, Provenance, Role
+from ..live.step import Leaf
+from ..record.tape.number import stand_in
+from ..record.tape.tape import Entry, Expectation, Layout, Ref, Tape, refs
 from .fakes import Fakes
-from .step import Leaf
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
@@ -188,16 +189,16 @@ class _Writer:
                 return
             self._expect_number(node, found)
         elif isinstance(found.value, torch.Size):
-            self._call(ops.expect_shape, (node, list(found.value)), found)
+            self._call(library.expect_shape, (node, list(found.value)), found)
         else:
-            self._call(ops.expect, (node, self._held(found.value)), found)
+            self._call(library.expect, (node, self._held(found.value)), found)
 
     def _expect_number(self, node: fx.Node, found: Expectation) -> None:
         value = node.args[0] if node.target is _ITEM else None
         fake = value.meta["val"] if isinstance(value, fx.Node) else None
         if isinstance(fake, torch.Tensor):
             wanted = torch.full(tuple(fake.shape), found.value, dtype=fake.dtype)
-            self._call(ops.expect, (value, self._held(wanted)), found)
+            self._call(library.expect, (value, self._held(wanted)), found)
             return
         wanted = torch.tensor(found.value)
         if wanted.dtype is torch.get_default_dtype():
@@ -208,7 +209,7 @@ class _Writer:
         made.meta["provenance"] = found.provenance
         with self._mode:
             made.meta["val"] = torch.empty((), dtype=wanted.dtype)
-        self._call(ops.expect, (made, self._held(wanted)), found)
+        self._call(library.expect, (made, self._held(wanted)), found)
 
     def _held(self, value: torch.Tensor) -> fx.Node:
         name = f"_expected{self._expected}"

@@ -14,17 +14,17 @@ from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Aliases, Guards, Modules, Names, ValueGuard
 from ..guards.sharing import relations
-from ..options import Options
-from ..program import CallRecord, OutputKind, Phase, Program, Role, provenance
-from ..record.host import Host
-from ..record.outcome import Outcome
+from ..ir.program import CallRecord, OutputKind, Phase, Program, Role, provenance
+from ..live.inputs import hollow
+from ..live.step import Leaf
+from ..options.options import Options
+from ..record.compare.outcome import Outcome
+from ..record.host.host import Host
 from ..structure import Returned
-from .functionalize import functionalize
+from .functional.functionalize import functionalize
 from .graph_of import graph_of
-from .inputs import hollow
-from .per_kind import per_kind as with_kinds
+from .rows.per_kind import per_kind as with_kinds
 from .skip import keep_skipped
-from .step import Leaf
 
 
 @dataclass

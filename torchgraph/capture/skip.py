@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import ops
+from .. import library
 from ..errors import NotSupported
-from ..program import OutputKind, Program, optimizer_of
-from ..rewriter import Rewriter
+from ..ir.program import OutputKind, Program, optimizer_of
+from ..ir.rewriter import Rewriter
 
 
 def keep_skipped(program: Program, written: Mapping[str, Collection[int]]) -> None:
@@ -99,7 +99,7 @@ def _keep(
     old, new = [old[i] for i in changed], [new[i] for i in changed]
     last = max([*old, *new, found, program.placeholders[-1]], key=order.__getitem__)
     at = last.next
-    kept = edit.call(ops.keep, (old, new, found), before=at, like=new[0])
+    kept = edit.call(library.keep, (old, new, found), before=at, like=new[0])
     edit.outputs(
         {
             places[i]: edit.call(operator.getitem, (kept, j), before=at, like=new[j])

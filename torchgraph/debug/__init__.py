@@ -1,1 +1,5 @@
-"""What a program looks like to people: text, tree, differences."""
+"""What a Graph looks like to people: trees, operators, stages of a compilation.
+
+Touches: programs and modules, to read them.
+Never: a change of what it shows.
+"""

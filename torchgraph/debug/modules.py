@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ..program import TensorMeta
+from ..ir.program import TensorMeta
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
-from ..each import Each, columns_of, is_each, is_item
-from ..program import (
+from ..ir.each import Each, columns_of, is_each, is_item
+from ..ir.program import (
     InputSpec,
     OutputKind,
     Phase,
@@ -22,7 +22,7 @@ from ..program import (
     TensorMeta,
     provenance,
 )
-from ..values import kind
+from ..ir.values import kind
 
 Leaf = tuple[str, TensorMeta | str]
 """A value by its path: a tensor, or the type name of anything else."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from ..program import CallRecord, Phase, TensorMeta
+from ..ir.program import CallRecord, Phase, TensorMeta
 from .modules import ModuleEntry, ModuleForest, TensorEntry
 from .operators import Leaf, phase_counts
 from .tree import TreeSource

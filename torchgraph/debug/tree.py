@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from ..program import CallRecord, Program
+from ..ir.program import CallRecord, Program
 from .modules import ModuleEntry, ModuleForest, TensorEntry
 from .operators import Leaf, OperatorLines, io_names
 

@@ -1,4 +1,8 @@
-"""What a bound program relies on, checked at each call, in Python or by one compiled function."""
+"""What a bound program relies on, checked at each call, in Python or by one compiled function.
+
+Touches: the user's objects, to compare them.
+Never: a write, a refusal: it answers.
+"""
 
 from .aliases import Alias as Alias, Aliases as Aliases
 from .checks import (

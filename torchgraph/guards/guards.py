@@ -15,17 +15,9 @@ import torch
 
 from .. import _extension
 from ..errors import GradPresent
-from ..program import Role, TensorMeta
+from ..ir.program import Role, TensorMeta
 from .aliases import Alias, Aliases
-from .checks import (
-    Attributes,
-    Hooks,
-    Instances,
-    Members,
-    Read,
-    same_attribute,
-    same_value,
-)
+from .checks import Attributes, Hooks, Instances, Members, Read, same_attribute, same_value
 from .classes import Classes
 from .layout import layout
 from .names import Name, Names

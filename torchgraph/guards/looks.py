@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..aliasing import is_leaf
+from ..ir.aliasing import is_leaf
 from ..structure.plain import parts_of_partial
 from .checks import ABSENT
 

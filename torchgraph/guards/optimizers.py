@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .._torch import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
-from ..program import TensorMeta
+from ..ir.program import TensorMeta
 from .checks import Members
 
 

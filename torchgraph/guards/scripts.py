@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .._scripts import can_fuse, names_of, ops_of, optimizes
+from .._torch.scripts import can_fuse, names_of, ops_of, optimizes
 from .checks import same_value
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor)

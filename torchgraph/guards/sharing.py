@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..aliasing import Place, has_strides, is_opaque, span
+from ..ir.aliasing import Place, has_strides, is_opaque, span
 from .tensors import has_place
 
 Relation = tuple[tuple[str, int], ...]

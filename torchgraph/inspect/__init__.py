@@ -1,1 +1,5 @@
-"""Looking into a Graph: what it did, and whether it is right."""
+"""What a Graph did, and whether it is right: report and check.
+
+Touches: copies of the user's state.
+Never: a change that outlives the look.
+"""

@@ -14,11 +14,11 @@ from torch import fx
 from torch.optim import Optimizer
 
 from .._torch import OpOverload
-from ..capture.inputs import Call, leaves
-from ..debug.text import value_type
-from ..each import calls
 from ..errors import SourceLine
-from ..program import Phase, Program, TensorMeta, provenance
+from ..ir.each import calls
+from ..ir.program import Phase, Program, TensorMeta, provenance
+from ..ir.text import value_type
+from ..live.inputs import Call, leaves
 from .ops import base_name
 
 # Numbers of other schema types say how to compute, not with what: sizes, dims, flags.

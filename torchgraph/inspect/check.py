@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from ..capture.inputs import Call
-from ..capture.step import Step
-from ..each import expanded
 from ..errors import NotSupported, SourceLine
-from ..options import Options
-from ..program import (
+from ..ir import bits
+from ..ir.each import expanded
+from ..ir.program import (
     SKIPPED_BY,
     OutputKind,
     OutputSpec,
@@ -24,10 +22,12 @@ from ..program import (
     optimizer_of,
     provenance,
 )
+from ..live.inputs import Call
+from ..live.step import Step
+from ..options.options import Options
 from ..record.amp import Autocast
-from ..replay.graphs import op_by_op
+from ..replay.cuda.graphs import op_by_op
 from ..replay.replay import Replay
-from . import bits
 from .eager import GENERATOR, Eager, Journal, Place, copied, results
 from .ops import base_name
 

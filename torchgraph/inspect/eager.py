@@ -11,17 +11,17 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import TorchDispatchMode, engine_watch
-from ..capture.inputs import Call, paths
-from ..capture.optimizers import step as step_all
-from ..capture.scaler import Scaling
-from ..capture.step import Leaf, Step
-from ..options import Options
-from ..program import Role
-from ..record.own_steps import classes_with
+from ..ir import bits
+from ..ir.program import Role
+from ..live.inputs import Call, paths
+from ..live.optimizers import step as step_all
+from ..live.scaler import Scaling
+from ..live.snapshot import Snapshot
+from ..live.step import Leaf, Step
+from ..options.options import Options
+from ..record.update.own_steps import classes_with
 from ..structure import Contents, Returned
-from . import bits
 from .ops import base_name
-from .snapshot import Snapshot
 
 GENERATOR = "torch's random generator"
 Key = tuple[str, int, torch.Size, torch.dtype]

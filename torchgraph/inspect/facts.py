@@ -10,14 +10,13 @@ from typing import Any
 
 from torch import fx
 
-from .. import effects
-from ..debug import text
-from ..each import calls
+from ..calls.fallback import EagerCalls
 from ..errors import SourceLine
-from ..fallback import EagerCalls
 from ..guards import ValueGuard
-from ..program import Phase, Program, Role, provenance
-from ..replay.graphs import cuda_graphs
+from ..ir import effects, text
+from ..ir.each import calls
+from ..ir.program import Phase, Program, Role, provenance
+from ..replay.cuda.graphs import cuda_graphs
 from ..replay.replay import Replay
 from . import baked
 from .baked import Baked

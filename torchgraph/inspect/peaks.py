@@ -16,14 +16,14 @@ import torch
 from torch.profiler import record_function
 
 from .._torch import below_autograd
-from ..capture.inputs import Call
-from ..capture.step import Step
+from ..ir.program import Role
+from ..live.inputs import Call
+from ..live.step import Step
 from ..lower import Executable, Lowered, Plan
-from ..lower.allocations import METHOD, recorded, taken
-from ..lower.planning import MemoryPlan, planned_peak
-from ..lower.workspace import workspaces
-from ..options import Options
-from ..program import Role
+from ..lower.memory.allocations import METHOD, recorded, taken
+from ..lower.memory.planning import MemoryPlan, planned_peak
+from ..lower.memory.workspace import workspaces
+from ..options.options import Options
 from ..record.amp import Autocast
 from ..replay.replay import Replay
 from .eager import Eager, copied

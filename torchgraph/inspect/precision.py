@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
-from ..program import Phase, Program, provenance
-from ..values import leaves
+from ..ir.program import Phase, Program, provenance
+from ..ir.values import leaves
 from .ops import base_name
 
 _HALF = frozenset({torch.float16, torch.bfloat16})

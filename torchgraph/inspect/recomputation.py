@@ -13,9 +13,9 @@ from rich.console import RenderableType
 from torch import fx
 
 from .._torch import OpOverload
-from ..lower.allocations import real
-from ..program import RECOMPUTED, Program, Saving
-from ..values import leaves
+from ..ir.program import RECOMPUTED, Program, Saving
+from ..ir.values import leaves
+from ..lower.memory.allocations import real
 from .tables import add_row, empty_table, section, size
 
 _RUNS = 3

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from rich.console import Console, Group, RenderableType
 
-from ..cache import ProgramCache
-from ..capture.inputs import Call
-from ..fallback import Fallback
-from ..options import Options
-from ..program import PassRecord, Refusal, Role
-from ..replay.confirm import Confirmation
+from ..calls.fallback import Fallback
+from ..ir.program import PassRecord, Refusal, Role
+from ..live.inputs import Call
+from ..options.options import Options
+from ..replay.audit import Confirmation
+from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
 from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked

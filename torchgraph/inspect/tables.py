@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import SourceLine
-from ..lower.planning import MemoryPlan
-from ..program import PassRecord, Refusal
-from ..replay.confirm import Confirmation
+from ..ir.program import PassRecord, Refusal
+from ..lower.memory.planning import MemoryPlan
+from ..replay.audit import Confirmation
 from .baked import Baked, Kind
 from .facts import Branch, Calls, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks

@@ -1,23 +1,27 @@
-"""Program → Executable: Python over ATen ops, or over regions that Inductor compiles."""
+"""Program → Executable: Python over ATen ops, or over regions that Inductor compiles.
+
+Touches: copies of a functional program.
+Never: a live tensor, the program that it was given.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 
-from ..options import Options
-from ..program import Program
-from . import executable
-from .compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
-from .cut import cut
-from .disk_cache import DiskCache as DiskCache
-from .executable import Executable, LowerPart as LowerPart
-from .halves import Halves as Halves, halve as halve
+from ..ir.program import Program
+from ..options.options import Options
+from .halves.halves import Halves as Halves, halve as halve
+from .halves.scan import scan as scan
+from .inductor.compilation import Compilation as Compilation, CompilationFailed as CompilationFailed
+from .inductor.disk_cache import DiskCache as DiskCache
 from .lowered import Lowered as Lowered
 from .plan import Plan, packed as packed
-from .region import Crossing as Crossing, Region
-from .scan import scan as scan
+from .regions.cut import cut
+from .regions.region import Crossing as Crossing, Region
 from .split import split as split
+from .write import executable
+from .write.executable import Executable, LowerPart as LowerPart
 
 __all__ = [
     "Around",

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import effects, ops
+from .. import library
 from .._torch import HigherOrderOperator, OpOverload
-from ..aliasing import alias_sources
-from ..each import is_each, rows_of
-from ..passes.update_rules import RULES
-from ..program import Phase, Program, provenance
+from ..ir import effects
+from ..ir.aliasing import alias_sources
+from ..ir.each import is_each, rows_of
+from ..ir.program import Phase, Program, provenance
+from ..passes.fusions.model_update.optimizers import RULES
 
 aten = torch.ops.aten
 
@@ -70,7 +71,7 @@ LEAST = 16
 """No switch is before so many calls."""
 
 _CONVOLUTIONS = frozenset({aten.convolution, aten.convolution_backward})
-_MARKS = frozenset({ops.gradient, ops.accumulated, ops.before_update})
+_MARKS = frozenset({library.gradient, library.accumulated, library.before_update})
 """They are gone when the program is lowered."""
 
 

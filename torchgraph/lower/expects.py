@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from .. import effects, ops
+from .. import library
 from .._torch import OpOverload
-from ..program import Phase, Program, provenance
-from ..values import leaves
+from ..ir import effects
+from ..ir.program import Phase, Program, provenance
+from ..ir.values import leaves
 
 
 def expects_of(program: Program) -> list[fx.Node]:
@@ -32,7 +33,7 @@ def guards(program: Program) -> dict[fx.Node, list[fx.Node]]:
     for node in program.nodes:
         if effects.of(node).expects:
             latest = [node]
-            if node.target is ops.expect_shape:
+            if node.target is library.expect_shape:
                 sized.setdefault(node.all_input_nodes[0], []).append(node)
         elif node.op == "call_function":
             waits = [one for source in node.all_input_nodes for one in sized.get(source, ())]

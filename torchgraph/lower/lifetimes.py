@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload, storage_id
-from ..aliasing import storages
-from ..program import Program
-from ..values import leaves
+from ..ir.aliasing import storages
+from ..ir.program import Program
+from ..ir.values import leaves
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import fx
 
 from ..errors import SourceLine
-from ..program import OutputSpec, Program, Signature
+from ..ir.program import OutputSpec, Program, Signature
 
 
 class Lowered(Protocol):

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import effects, ops
-from ..debug import text
-from ..ops import ValueMoved
-from ..program import Program
-from ..rewriter import Rewriter
+from .. import library
+from ..ir import effects, text
+from ..ir.program import Program
+from ..ir.rewriter import Rewriter
+from ..library import ValueMoved
 from .expects import guards
 
 Parts = Callable[[Sequence[Any]], Generator[torch.Tensor, None, tuple[Any, ...]]]
@@ -28,7 +28,7 @@ Parts = Callable[[Sequence[Any]], Generator[torch.Tensor, None, tuple[Any, ...]]
 
 def may_pause(node: fx.Node, device: torch.device) -> bool:
     """True for a predicate whose value ``device`` can compare by itself."""
-    if node.target is not ops.expect:
+    if node.target is not library.expect:
         return False
     return bool(node.all_input_nodes[0].meta["val"].device.type == device.type)
 
@@ -44,20 +44,20 @@ def with_pauses(program: Program) -> Program:
     flags: list[fx.Node] = []
     for node in list(program.nodes):
         found = effects.of(node)
-        if node.target is ops.expect:
-            flags.append(edit.call(ops.differs, node.args, before=node, like=node))
+        if node.target is library.expect:
+            flags.append(edit.call(library.differs, node.args, before=node, like=node))
             edit.erase(node)
         elif flags and (
             node in waiting or found.communicates or found.opaque or node.op == "output"
         ):
-            edit.call(ops.expect_none, (flags,), before=node, like=flags[-1])
+            edit.call(library.expect_none, (flags,), before=node, like=flags[-1])
             flags = []
     return program
 
 
 def is_pause(node: fx.Node) -> bool:
     """True where a lowered program waits for the host."""
-    return node.target is ops.expect_none
+    return node.target is library.expect_none
 
 
 @dataclass(frozen=True)

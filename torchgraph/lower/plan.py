@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..capture.micro_batch import chunk
 from ..errors import SourceLine
-from ..program import OutputKind, OutputSpec, Program, Signature
+from ..ir.program import OutputKind, OutputSpec, Program, Signature
+from ..live.micro_batch import chunk
 from .lowered import Lowered
 from .split import split
 

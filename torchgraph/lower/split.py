@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from .. import ops
+from .. import library
 from .._torch import OpOverload, graph_module, storage_id
 from ..errors import NotSupported
-from ..program import (
+from ..ir.program import (
     IN_PLACE,
     InputSpec,
     OutputKind,
@@ -28,7 +28,7 @@ from ..program import (
     TensorMeta,
     provenance,
 )
-from ..values import evaluate, mode_of, neutral, with_values
+from ..ir.values import evaluate, mode_of, neutral, with_values
 from .expects import expects_of
 
 aten = torch.ops.aten
@@ -114,7 +114,7 @@ class _Parts:
     def __init__(self, program: Program) -> None:
         self._program = program
         calls = [node for node in program.nodes if node.op == "call_function"]
-        marks = [node for node in calls if node.target is ops.accumulated]
+        marks = [node for node in calls if node.target is library.accumulated]
         self._late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
         self._late -= set(marks)
         self._marks = set(marks)

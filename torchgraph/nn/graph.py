@@ -1,7 +1,7 @@
 """OneFlow's ``nn.graph``: the Graph, and what its attributes are and turn into."""
 
-from ..blocks import GraphModule, GraphTensor
+from ..blocks.block import GraphModule, GraphTensor
+from ..blocks.proxy import Proxy, ProxyModule
 from ..graph import Graph
-from ..proxy import Proxy, ProxyModule
 
 __all__ = ["Graph", "GraphModule", "GraphTensor", "Proxy", "ProxyModule"]

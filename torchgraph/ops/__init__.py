@@ -1,44 +1,34 @@
-"""Ops of our own, as ``torch.ops.torchgraph.*``: schemas, fake kernels, references in ATen.
+"""The ops of torchgraph that people call: those of ``torch.ops.torchgraph`` by their names.
 
-The compiled library puts faster kernels under the same schemas; without it everything works.
+Schemas, fake kernels and references in ATen are in `library` and beside each fusion; the compiled
+library puts faster kernels under the same schemas, and without it everything works.
+
+Touches: names.
+Never: a meaning of its own.
 """
 
-from __future__ import annotations
-
-from . import bce as bce, library as library, norm as norm, update as update
-from .cross_entropy import cross_entropy
-from .draws import bernoulli, grouped_mm, normal, rnn_layer_without_grad
-from .expect import ValueMoved, differs, expect, expect_none, expect_shape
-from .grad_stats import clip_coefficient, grad_stats
-from .marks import accumulated, amp_black, amp_white, before_update, gradient
-from .order import after, depend
-from .scale import cast_scale
-from .scaler import find_inf, keep, unscale, update_scale, update_scale_
-
-__all__ = [
-    "ValueMoved",
-    "accumulated",
-    "after",
-    "amp_black",
-    "amp_white",
-    "before_update",
-    "bernoulli",
-    "cast_scale",
-    "clip_coefficient",
-    "cross_entropy",
-    "depend",
-    "differs",
-    "expect",
-    "expect_none",
-    "expect_shape",
-    "find_inf",
-    "grad_stats",
-    "gradient",
-    "grouped_mm",
-    "keep",
-    "normal",
-    "rnn_layer_without_grad",
-    "unscale",
-    "update_scale",
-    "update_scale_",
-]
+from ..library import (
+    ValueMoved as ValueMoved,
+    accumulated as accumulated,
+    after as after,
+    amp_black as amp_black,
+    amp_white as amp_white,
+    before_update as before_update,
+    bernoulli as bernoulli,
+    depend as depend,
+    differs as differs,
+    expect as expect,
+    expect_none as expect_none,
+    expect_shape as expect_shape,
+    find_inf as find_inf,
+    gradient as gradient,
+    grouped_mm as grouped_mm,
+    keep as keep,
+    normal as normal,
+    rnn_layer_without_grad as rnn_layer_without_grad,
+    unscale as unscale,
+    update_scale as update_scale,
+    update_scale_ as update_scale_,
+)
+from ..passes.fusions.cast_scale.op import cast_scale as cast_scale
+from ..passes.fusions.cross_entropy.op import cross_entropy as cross_entropy

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from .. import effects
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as
+from ..ir import effects
 
 _ADAM = (
     "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, "

@@ -1,32 +1,36 @@
-"""The passes, and the order in which they run by default."""
+"""The passes, and the order in which they run by default.
+
+Touches: programs through a Rewriter.
+Never: capture, lowering, the environment, a live tensor.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..options import Options
-from .activation_checkpointing import ActivationCheckpointing as ActivationCheckpointing
+from ..options.options import Options
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
+from .checkpointing.rule import ActivationCheckpointing as ActivationCheckpointing
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .delay_variables import DelayVariables as DelayVariables
 from .fold import FoldConstants as FoldConstants
-from .fold_batch_norm import FoldBatchNorm as FoldBatchNorm
-from .fuse_add_to_output import FuseAddToOutput as FuseAddToOutput
-from .fuse_attention import FuseAttention as FuseAttention
-from .fuse_bce_mean import FuseBCEMean as FuseBCEMean
-from .fuse_cast_scale import FuseCastScale as FuseCastScale
-from .fuse_cross_entropy import FuseCrossEntropy as FuseCrossEntropy
-from .fuse_layer_norm import FuseLayerNorm as FuseLayerNorm
-from .fuse_rms_norm import FuseRmsNorm as FuseRmsNorm
-from .mixed_precision import MixedPrecision as MixedPrecision
-from .model_update import FuseModelUpdate as FuseModelUpdate
+from .fusions.add_to_output.rule import FuseAddToOutput as FuseAddToOutput
+from .fusions.attention.rule import FuseAttention as FuseAttention
+from .fusions.batch_norm.rule import FoldBatchNorm as FoldBatchNorm
+from .fusions.bce_mean.rule import FuseBCEMean as FuseBCEMean
+from .fusions.cast_scale.rule import FuseCastScale as FuseCastScale
+from .fusions.cross_entropy.rule import FuseCrossEntropy as FuseCrossEntropy
+from .fusions.embedding.scatter import ScatterEmbedding as ScatterEmbedding
+from .fusions.embedding.sparse import SparseEmbedding as SparseEmbedding
+from .fusions.model_update.rule import FuseModelUpdate as FuseModelUpdate
+from .fusions.norm.layer_norm import FuseLayerNorm as FuseLayerNorm
+from .fusions.norm.rms_norm import FuseRmsNorm as FuseRmsNorm
+from .precision.rule import MixedPrecision as MixedPrecision
 from .prune_depend import PruneDepend as PruneDepend
 from .runner import run as run
-from .scatter_embedding import ScatterEmbedding as ScatterEmbedding
-from .sparse_embedding import SparseEmbedding as SparseEmbedding
 
 __all__ = [
     "ActivationCheckpointing",

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..program import Program
-from ..rewriter import Rewriter
+from ..ir.program import Program
+from ..ir.rewriter import Rewriter
 
 
 @dataclass(frozen=True)

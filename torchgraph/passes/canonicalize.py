@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from .. import ops
-from ..aliasing import escaping
-from ..program import Program
-from ..rewriter import Rewriter
-from ..values import is_contiguous, same_layout
+from .. import library
+from ..ir.aliasing import escaping
+from ..ir.program import Program
+from ..ir.rewriter import Rewriter
+from ..ir.values import is_contiguous, same_layout
 from .base import Pass
 
 aten = torch.ops.aten
@@ -163,7 +163,7 @@ def _drop_gradient_marks(program: Program, outputs: _Outputs, edit: Rewriter) ->
     """``gradient(x, name)``, one per parameter: many have one reader, the update."""
     others: dict[fx.Node, fx.Node] = {}
     for node in program.nodes:
-        if node.target is not ops.gradient or node in outputs.reached:
+        if node.target is not library.gradient or node in outputs.reached:
             continue
         source: Any = node.args[0]
         source = others.get(source, source)
@@ -233,7 +233,7 @@ _RULES: dict[Any, tuple[_Rule, ...]] = {
     **dict.fromkeys(_RESHAPES, (_identity_view, _view_of_view)),
     **dict.fromkeys(_PERMUTATIONS, (_identity_view, _permutation_of_permutation)),
     **dict.fromkeys((aten.clone.default, aten._to_copy.default), (_identity_copy,)),
-    **dict.fromkeys((ops.amp_white, ops.amp_black), (_precision_mark,)),
+    **dict.fromkeys((library.amp_white, library.amp_black), (_precision_mark,)),
     aten.copy.default: (_layout_copy,),
     **dict.fromkeys(_NEUTRAL, (_neutral_operand,)),
 }

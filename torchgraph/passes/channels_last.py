@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from .. import effects
 from .._torch import OpOverload
-from ..program import Phase, Program, provenance
-from ..rewriter import Rewriter
-from ..values import is_contiguous, same_layout
+from ..ir import effects
+from ..ir.program import Phase, Program, provenance
+from ..ir.rewriter import Rewriter
+from ..ir.values import is_contiguous, same_layout
 from .base import Pass
 
 aten = torch.ops.aten

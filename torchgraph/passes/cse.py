@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from .. import effects
-from ..aliasing import alias_sources, escaping, holds_memory
-from ..program import IN_PLACE, Program, provenance
-from ..rewriter import Rewriter
+from ..ir import effects
+from ..ir.aliasing import alias_sources, escaping, holds_memory
+from ..ir.program import IN_PLACE, Program, provenance
+from ..ir.rewriter import Rewriter
 from .base import Pass
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import effects
-from ..program import Program
-from ..rewriter import Rewriter
+from ..ir import effects
+from ..ir.program import Program
+from ..ir.rewriter import Rewriter
 from .base import Pass
 
 

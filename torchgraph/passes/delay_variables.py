@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import fx
 
-from .. import effects
-from ..aliasing import alias_sources
-from ..program import OutputKind, Program, Role
-from ..rewriter import Rewriter
+from ..ir import effects
+from ..ir.aliasing import alias_sources
+from ..ir.program import OutputKind, Program, Role
+from ..ir.rewriter import Rewriter
 from .base import Pass
 
 _STATES = frozenset({Role.PARAMETER, Role.BUFFER, Role.FREE})

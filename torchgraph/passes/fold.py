@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
-from .. import effects, ops, values
+from .. import library
 from .._torch import FakeTensor, OpOverload
-from ..aliasing import escaping
-from ..program import Program
-from ..rewriter import Rewriter
-from ..verify import PREDICATES
+from ..ir import effects, values
+from ..ir.aliasing import escaping
+from ..ir.program import Program
+from ..ir.rewriter import Rewriter
+from ..ir.verify import PREDICATES
 from .base import Pass
 
 
@@ -117,7 +118,7 @@ def _holds(node: fx.Node, program: Program, constant: dict[fx.Node, None]) -> bo
     try:
         with values.neutral():
             _compute(node, program, {})
-    except ops.ValueMoved:
+    except library.ValueMoved:
         return False
     return True
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import fx
 
-from .. import ops
-from ..aliasing import escaping
-from ..program import Program
-from ..rewriter import Rewriter
-from ..values import same_layout
+from .. import library
+from ..ir.aliasing import escaping
+from ..ir.program import Program
+from ..ir.rewriter import Rewriter
+from ..ir.values import same_layout
 from .base import Pass
 
 
@@ -36,7 +36,7 @@ class PruneDepend(Pass):
         """An output of the user keeps memory of its own: there a copy takes the place."""
         outward = escaping(program)
         for node in list(program.nodes):
-            if node.target is not ops.after:
+            if node.target is not library.after:
                 continue
             source = node.args[0]
             assert isinstance(source, fx.Node)

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Iterable
 
 from .._torch import graph_module
-from ..debug import text
-from ..each import expanded
 from ..errors import InvalidOption, PassFailed
-from ..options import PassOptions
-from ..program import PassRecord, Program, provenance
-from ..rewriter import EditLimitReached, Rewriter
-from ..verify import Promises, Stage, verify, verify_promises
+from ..ir import text
+from ..ir.each import expanded
+from ..ir.program import PassRecord, Program, provenance
+from ..ir.rewriter import EditLimitReached, Rewriter
+from ..ir.verify import Promises, Stage, verify, verify_promises
+from ..options.options import PassOptions
 from .base import Pass
 from .channels_last import ChannelsLast
-from .model_update import FuseModelUpdate
-from .scatter_embedding import ScatterEmbedding
+from .fusions.embedding.scatter import ScatterEmbedding
+from .fusions.model_update.rule import FuseModelUpdate
 
 _OF_COMPILED = frozenset({ChannelsLast.name, FuseModelUpdate.name, ScatterEmbedding.name})
 """Passes that compiled programs go through and others mostly do not; one option is for both."""

@@ -1,1 +1,5 @@
-"""record: writing down a step that really runs, and judging whether it is the same each time."""
+"""What a real step did: it runs as eager runs it, and is written down and compared.
+
+Touches: everything of the user's, as eager would; what is taken back is as before.
+Never: fake tensors in the user's code, a program.
+"""

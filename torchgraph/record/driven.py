@@ -9,29 +9,29 @@ from typing import Any, Protocol
 
 import torch
 
-from ..aliasing import has_strides
-from ..capture.step import Leaf, Step
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
-from ..options import Options
-from ..program import OutputKind, OutputSpec, Role
+from ..ir.aliasing import has_strides
+from ..ir.program import OutputKind, OutputSpec, Role
+from ..live.step import Leaf, Step
+from ..options.options import Options
 from ..structure import Unfit
-from . import refusals
+from ..structure.nested import map_nested
 from .amp import Autocast
-from .carried import Carried
 from .ends import escaped
 from .history import Histories
-from .host import Action, Assigned, Host, meta_of
-from .kept import tensors_of
-from .leftovers import Leftovers
-from .nested import map_nested
-from .numbers import Numbers
-from .own_steps import OwnSteps
-from .recorder import Recorder
-from .refusals import own_step_refused, scaler_calls
-from .sources import Sources
-from .tape import Ref
-from .trail import Trail
-from .trees import Trees
+from .host.carried import Carried
+from .host.host import Action, Assigned, Host, meta_of
+from .host.kept import tensors_of
+from .host.leftovers import Leftovers
+from .host.sources import Sources
+from .host.trees import Trees
+from .ops import refusals
+from .ops.recorder import Recorder
+from .ops.refusals import own_step_refused, scaler_calls
+from .tape.tape import Ref
+from .tape.trail import Trail
+from .update.numbers import Numbers
+from .update.own_steps import OwnSteps
 
 
 class _Inputs(Protocol):

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from .._functorch import is_wrapped
-from .._listening import not_listening
-from ..capture.step import Leaf, Step
-from ..program import Role
-from .memory import Memory
-from .recorder import Recorder
-from .tape import Layout
+from .._torch.functorch import is_wrapped
+from .._torch.listening import not_listening
+from ..ir.program import Role
+from ..live.step import Leaf, Step
+from .ops.memory import Memory
+from .ops.recorder import Recorder
+from .tape.tape import Layout
 
 
 def escaped(step: Step, left: Iterable[tuple[str, Any]]) -> str:

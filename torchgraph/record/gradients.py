@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from .._torch import pytree, storage_id
-from ..aliasing import has_strides
-from ..capture.scaler import Scaling
-from ..capture.step import Step
 from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
-from ..options import Options
-from ..program import Phase, Role
-from .kept import gradient_of
-from .trail import Trail
+from ..ir.aliasing import has_strides
+from ..ir.program import Phase, Role
+from ..live.scaler import Scaling
+from ..live.step import Step
+from ..options.options import Options
+from .host.kept import gradient_of
+from .tape.trail import Trail
 
 
 @contextmanager

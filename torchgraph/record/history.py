@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from .._torch import is_freed, is_view_of_leaf
-from ..aliasing import is_leaf
-from ..capture.step import Leaf
 from ..errors import SourceLine
-from ..program import Role
-from .kept import tensors_of
+from ..ir.aliasing import is_leaf
+from ..ir.program import Role
+from ..live.step import Leaf
+from .host.kept import tensors_of
 
 
 def has_history(tensor: torch.Tensor) -> bool:

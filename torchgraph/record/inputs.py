@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from .._listening import not_listening
-from ..capture.inputs import Call, paths
-from ..capture.step import Leaf, Step
+from .._torch.listening import not_listening
 from ..guards.looks import own
-from ..program import Role
+from ..ir.program import Role
+from ..live.inputs import Call, paths
+from ..live.step import Leaf, Step
 from ..structure import Contents, Unfit
 from .driven import Driven
 from .history import has_history
-from .host import Assigned, OnArgument, Trained, Training
-from .kept import tensors_of
-from .recorder import Recorder
-from .trees import Fixed, Trees
+from .host.host import Assigned, OnArgument, Trained, Training
+from .host.kept import tensors_of
+from .host.trees import Fixed, Trees
+from .ops.recorder import Recorder
 
 
 class Inputs:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from .._torch import storage_id
-from .recorder import Recorder
+from .ops.recorder import Recorder
 
 
 def apart(

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._scripts import hearing_scripts
-from ..capture.step import Step, torchscript
+from .._torch.scripts import hearing_scripts
 from ..guards import Scripts
+from ..live.step import Step, torchscript
 
 
 @contextmanager

@@ -10,40 +10,40 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._surroundings import ANOMALY
-from ..capture.inputs import Call
-from ..capture.micro_batch import micro_batch, pack
-from ..capture.scaler import Scaling
-from ..capture.step import Step
-from ..discovery import bound_to
+from .._torch.surroundings import ANOMALY
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
-from ..options import Options
-from ..program import OutputKind, OutputSpec
+from ..ir.program import OutputKind, OutputSpec
+from ..live.discovery import bound_to
+from ..live.inputs import Call
+from ..live.micro_batch import micro_batch, pack
+from ..live.scaler import Scaling
+from ..live.step import Step
+from ..options.options import Options
 from ..structure import Contents
 from .amp import Autocast
-from .border import Border
-from .closure import Evaluations, refused_early
+from .compare.outcome import Outcome, loss_of, what_came
 from .driven import Driven
 from .ends import ends, made, relaid
-from .exits import Exits
-from .generators import without_python_draws
 from .gradients import Gradients, kept
 from .history import with_history
+from .host.exits import Exits
+from .host.kept import gradient_of
 from .inputs import Inputs
-from .kept import gradient_of
-from .names import NameWatch
-from .numbers import Numbers
-from .outcome import Outcome, loss_of, what_came
-from .recorder import Recorder
-from .refusals import no_cond, readable_errors
+from .ops.border import Border
+from .ops.generators import without_python_draws
+from .ops.recorder import Recorder
+from .ops.refusals import no_cond, readable_errors
+from .ops.undo import taken_back
+from .reads.names import NameWatch
 from .results import apart
 from .scripts import scripts_followed
-from .tape import Ref
-from .trail import Trail
-from .undo import taken_back
-from .update import Update, runs_users_code
-from .watch import AttributeWatch, CallWatch, warn_unregistered
+from .tape.tape import Ref
+from .tape.trail import Trail
+from .tape.watch import AttributeWatch, CallWatch, warn_unregistered
+from .update.closure import Evaluations, refused_early
+from .update.numbers import Numbers
+from .update.update import Update, runs_users_code
 
 
 def take(

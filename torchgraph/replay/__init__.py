@@ -1,1 +1,5 @@
-"""Executable → Replay: run the same program again and again over the user's live tensors."""
+"""One step by an executable over live tensors, its check, and the switch to Inductor's code.
+
+Touches: the live state, by the program alone.
+Never: a recording, the user's build.
+"""

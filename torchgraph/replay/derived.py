@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..program import Program, Role
+from ..ir.program import Program, Role
 
 
 class Derived:

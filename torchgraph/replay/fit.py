@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..capture.program_of import Captured
-from ..capture.step import Leaf
-from ..program import InputSpec, Role, TensorMeta
+from ..ir.program import InputSpec, Role, TensorMeta
+from ..live.step import Leaf
 
 
 def fits(spec: InputSpec, leaf: Leaf, found: Leaf, captured: Captured) -> bool:

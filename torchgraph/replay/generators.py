@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from .. import effects
-from ..program import Program
-from ..values import leaves
+from ..ir import effects
+from ..ir.program import Program
+from ..ir.values import leaves
 
 
 def gpus_drawn_on(program: Program) -> set[torch.device]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..program import OutputKind, Program
+from ..ir.program import OutputKind, Program
 from ..structure import Returned
 
 

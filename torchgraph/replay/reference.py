@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..capture.micro_batch import chunk
+from ..ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
+from ..live.micro_batch import chunk
 from ..lower import Crossing, Region, packed, split
-from ..program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from .rounding import Look, Shaker, dense
 
 Given = Mapping[str, torch.Tensor]

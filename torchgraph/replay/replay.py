@@ -11,30 +11,24 @@ from typing import Any
 import torch
 
 from .._torch import below_autograd
-from ..aliasing import restrided_inputs, storages_overlap
-from ..capture.inputs import Call, described
 from ..capture.program_of import Captured
-from ..capture.step import Leaf, Step
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
 from ..guards import Found
+from ..ir.aliasing import restrided_inputs, storages_overlap
+from ..ir.program import OutputKind, OutputSpec, Program, Role, optimizer_of
+from ..library import ValueMoved
+from ..live.inputs import Call, described
+from ..live.places import assign
+from ..live.step import Leaf, Step
 from ..lower import Lowered
-from ..ops import ValueMoved
-from ..options import Options
-from ..program import (
-    OutputKind,
-    OutputSpec,
-    Program,
-    Role,
-    optimizer_of,
-)
-from ..record.places import assign
+from ..options.options import Options
 from . import cudnn
-from .confirm import Audit, NotConfirmed
+from .audit import Audit, NotConfirmed
+from .cuda.graphs import CudaGraphs, Graphing, op_by_op
 from .derived import Derived
 from .fit import fits
 from .generators import Generators, gpus_drawn_on
-from .graphs import CudaGraphs, Graphing, op_by_op
 from .interrupts import InterruptsWait
 from .outputs import Ring, fake_outputs
 

@@ -16,21 +16,14 @@ import torch
 from .. import _extension
 from ..collection import paused
 from ..debug.stages import Stages
-from ..each import expanded
 from ..errors import BackendWarning, warn
-from ..lower import (
-    Compilation,
-    CompilationFailed,
-    DiskCache,
-    Lowered,
-    lower,
-    lower_to_regions,
-)
+from ..ir.each import expanded
+from ..ir.program import Program
+from ..lower import Compilation, CompilationFailed, DiskCache, Lowered, lower, lower_to_regions
 from ..lower.cost import Cost, cost
-from ..options import Options
+from ..options.options import Options
 from ..passes import inductor_pipeline, run
-from ..program import Program
-from .confirm import Audit
+from .audit import Audit
 from .replay import Replay
 
 _SHORT = 0.1

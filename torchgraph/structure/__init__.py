@@ -1,4 +1,8 @@
-"""Structure: how any object is taken apart, compared, and put together with other tensors."""
+"""How any object is taken apart, compared, and put together with other tensors.
+
+Touches: objects as they are, without their code.
+Never: a call of the user's functions, a program.
+"""
 
 from .contents import NOTHING as NOTHING, Contents as Contents, Returned as Returned
 from .keys import Unfit as Unfit, key_of as key_of

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .._torch import FakeTensor
-from ..aliasing import is_opaque
+from ..ir.aliasing import is_opaque
 from .arrays import ArrayContent
 from .kinds import OPAQUE, Same, kind_of
 

@@ -1,0 +1,393 @@
+"""Every private torch name in use, in one place, each feature-detected for torch 2.11 to 2.15.
+
+Touches: torch past its public interface.
+Never: anything of torchgraph but errors and the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch._guards import GuardSource, Source
+from torch._ops import HigherOrderOperator as HigherOrderOperator, OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor, FakeTensorMode as FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    get_proxy_slot,
+    make_fx as make_fx,
+    track_tensor_tree,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv as ShapeEnv
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils import _pytree
+from torch.utils._python_dispatch import (
+    TorchDispatchMode as TorchDispatchMode,
+    _disable_current_modes,
+)
+
+disable_modes = _disable_current_modes
+disable_proxies = disable_proxy_modes_tracing
+pytree = _pytree
+below_version_counters = torch._C._after_ADInplaceOrView_keyset
+dispatch_modes = torch._C._len_torch_dispatch_stack
+function_modes = torch._C._len_torch_function_stack
+global_hooks = [v for name, v in vars(torch.nn.modules.module).items() if name.endswith("_hooks")]
+any_autocast = torch._C._is_any_autocast_enabled
+has_kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
+VF: Any = torch._VF
+
+FUSED_KERNELS: dict[str, Callable[..., None]] = {
+    name: getattr(torch, name)
+    for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+}
+"""What torch.optim calls for ``fused=True``, as torch itself has it."""
+
+amp = types.SimpleNamespace(
+    unscale_=torch._amp_foreach_non_finite_check_and_unscale_,
+    update_scale_=torch._amp_update_scale_,
+)
+"""What torch.amp.GradScaler calls."""
+
+foreach = types.SimpleNamespace(
+    **{
+        name: getattr(torch, f"_foreach_{name}")
+        for name in (
+            *("add", "add_", "addcdiv_", "addcmul_", "div_", "lerp", "lerp_", "mul", "mul_"),
+            *("neg", "norm", "sign_", "sqrt"),
+        )
+    }
+)
+"""What torch.optim calls for ``foreach=True``: one op over a list of tensors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _HostValue(Source):
+    """Names a symbol that stands for a Python number of the optimizer."""
+
+    index: int
+
+    @property
+    def _name_template(self) -> str:
+        return f"host_{self.index}"
+
+    @property
+    def guard_source(self) -> GuardSource:  # a method in torch 2.11
+        return GuardSource.CONSTANT
+
+
+def fake_mode() -> FakeTensorMode:
+    """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
+    return _FakeMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
+
+
+class _FakeMode(FakeTensorMode):
+    """With the strides that views have for real: torch's fakes stride dims of size 1 otherwise.
+
+    Kernels look at those: whether an image of batch 1 is channels-last, say.
+    """
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As torch does."""
+        made = super().dispatch(func, types, args, kwargs or {})
+        if func in _VIEWS and isinstance(made, FakeTensor) and _is_plain(args[0], made):
+            known, source = tuple(made.shape), args[0]
+            with torch._C._DisableTorchDispatch():
+                blank = torch.empty_strided(source.shape, source.stride(), device="meta")
+                wanted = blank.view(known).stride()
+            if wanted != made.stride():
+                strided = (made, known, wanted, made.storage_offset())
+                return super().dispatch(torch.ops.aten.as_strided.default, types, strided, {})
+        return made
+
+
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
+
+
+def _is_plain(source: torch.Tensor, view: torch.Tensor) -> bool:
+    """True for known sizes, with one of 1 among those of the view."""
+    numbers = (*source.shape, *source.stride(), *view.shape, *view.stride())
+    return 1 in view.shape and all(type(number) is int for number in numbers)
+
+
+def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
+    """A fake tensor laid out like ``like``, in memory of its own. Call it with no mode active.
+
+    What ``empty_strided`` under the mode makes, in a twentieth of the time.
+    """
+    meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+    return FakeTensor(mode, meta, like.device)
+
+
+def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:
+    """A SymFloat or SymInt of known value: its arithmetic is recorded, branches take its value."""
+    env: Any = mode.shape_env
+    source = _HostValue(index)
+    symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    if isinstance(value, int):
+        return env.create_symintnode(symbol, hint=value, source=source)
+    return env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def active_tracer() -> Any:
+    """The tracer of the innermost make_fx; None outside of one."""
+    mode = get_proxy_mode()
+    return None if mode is None else mode.tracer
+
+
+def is_tracing() -> bool:
+    """True inside of a make_fx. Looks for its tracer only where there are modes at all."""
+    return (dispatch_modes() or function_modes()) > 0 and active_tracer() is not None
+
+
+def node_of(value: Any, tracer: Any) -> fx.Node | None:
+    """The node that currently holds a traced tensor or symbolic number."""
+    slot = get_proxy_slot(value, tracer, None)
+    if slot is not None and not isinstance(slot, fx.Proxy):  # a proxy answers to any attribute
+        slot = slot.proxy if hasattr(slot, "proxy") else slot.force()
+    return slot.node if isinstance(slot, fx.Proxy) else None
+
+
+def trace_ops(function: Callable[..., Any], *args: Any, **options: Any) -> fx.GraphModule:
+    """make_fx, without its notes about torch functions, and with code generated on first use."""
+    if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
+        options["_disable_torch_fn_metadata_mode"] = True
+    with _use_lazy_graph_module(True):
+        return make_fx(function, **options)(*args)
+
+
+def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """A module for ``graph`` whose code is generated when it is first called."""
+    return _LazyGraphModule(root, graph)
+
+
+def known_values(value: Any) -> Any:
+    """``value`` with each symbolic number of known value replaced by that value."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value.node.hint if value.node.has_hint() else value
+    if isinstance(value, (list, tuple)):
+        return type(value)([known_values(item) for item in value])
+    if isinstance(value, dict):
+        return {key: known_values(item) for key, item in value.items()}
+    return value
+
+
+def has_numbers(value: Any) -> bool:
+    """True when a symbolic number is among the (nested) arguments."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_numbers, value))
+    if isinstance(value, dict):
+        return any(map(has_numbers, value.values()))
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
+
+
+def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
+    """Let ``value`` stand for ``proxy`` in the running trace."""
+    track_tensor_tree(value, proxy, constant=None, tracer=tracer)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Equal for two tensors exactly when they share memory. Works on fake tensors."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+@contextlib.contextmanager
+def engine_watch(
+    enter: Callable[[tuple[Any, ...]], None],
+    leave: Callable[[], None],
+    around: Callable[..., contextlib.AbstractContextManager[None]],
+    scaled: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Iterator[None]:
+    """Runs of the autograd engine in ``around(accumulates=)``, ``enter(roots)`` and ``leave()``.
+
+    ``scaled`` replaces the initial gradients of outermost runs that accumulate into ``.grad``.
+    """
+    original, here = torch.autograd.graph._engine_run_backward, threading.get_ident()
+
+    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal scaled
+        if threading.get_ident() != here:
+            return original(t_outputs, *args, **kwargs)
+        first, scaled = scaled, None  # a reentrant checkpoint goes on from scaled gradients
+        enter(tuple(t_outputs))
+        try:
+            if first is not None and kwargs.get("accumulate_grad"):
+                args = (tuple(g if g is None else first(g) for g in args[0]), *args[1:])
+            with around(accumulates=bool(kwargs.get("accumulate_grad"))):
+                return original(t_outputs, *args, **kwargs)
+        finally:
+            scaled = first
+            leave()
+
+    with contextlib.ExitStack() as stack:
+        for module in (torch.autograd, torch.autograd.graph):
+            if hasattr(module, "_engine_run_backward"):
+                stack.enter_context(mock.patch.object(module, "_engine_run_backward", run))
+        yield
+
+
+@contextlib.contextmanager
+def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterator[None]:
+    """Let torch.optim call ``replacements`` for the names of `FUSED_KERNELS`."""
+    with mock.patch.dict(vars(torch), replacements):
+        yield
+
+
+def init_scaler(scaler: torch.amp.GradScaler, device: torch.device) -> None:
+    """Let a GradScaler make its scale and its growth tracker, as its first ``scale()`` does."""
+    scaler._lazy_init_scale_growth_tracker(device)
+
+
+def sequence_number() -> int:
+    """The number of the autograd node made last in this thread."""
+    return torch._C._autograd._get_sequence_nr() - 1
+
+
+def current_autograd_node() -> Any:
+    """The autograd node whose backward runs in this thread; None outside of the engine."""
+    return torch._C._current_autograd_node()
+
+
+def set_conj(tensor: torch.Tensor) -> None:
+    """Let ``tensor`` stand for the conjugate of what its memory holds."""
+    torch._C._set_conj(tensor, True)
+
+
+def set_neg(tensor: torch.Tensor) -> None:
+    """Let ``tensor`` stand for the negative of what its memory holds."""
+    torch._C._set_neg(tensor, True)
+
+
+def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
+    """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers
+
+
+OPTIMIZER_ATTRIBUTES = frozenset(
+    {
+        "_optimizer_step_pre_hooks",
+        "_optimizer_step_post_hooks",
+        "_optimizer_state_dict_pre_hooks",
+        "_optimizer_state_dict_post_hooks",
+        "_optimizer_load_state_dict_pre_hooks",
+        "_optimizer_load_state_dict_post_hooks",
+        "_zero_grad_profile_name",
+        "_warned_capturable_if_run_uncaptured",
+        "_opt_called",
+        "_step_count",
+        "grad_scale",
+        "found_inf",
+    }
+)
+"""What torch itself keeps in an optimizer, and no step goes by."""
+
+
+def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
+    """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
+    return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
+    """The users' hooks among them."""
+    places = step_hook_dicts(optimizer)
+    return tuple(tuple(filter(_is_users, place.values())) for place in places)
+
+
+def _is_users(hook: Any) -> bool:
+    return not getattr(hook, "__module__", "").startswith("torchgraph.")
+
+
+def fast_op(op: OpOverload) -> Callable[..., Any]:
+    """The op's C++ entry, one Python frame below ``op.__call__``."""
+    return getattr(op, "_op", op)
+
+
+def op_functions(name: str) -> list[Callable[..., Any]]:
+    """Bindings that may reach the ATen op ``name``: functions, or the method of an in-place op."""
+    holders = (
+        [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    )
+    return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
+
+
+def below_autograd() -> contextlib.AbstractContextManager[None]:
+    """Run ops below autograd's dispatch keys; version counters still move."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+_HOOKS_OF_TENSORS = (
+    torch.Tensor._backward_hooks.__get__,  # type: ignore[union-attr]  # C properties
+    torch.Tensor._post_accumulate_grad_hooks.__get__,  # type: ignore[attr-defined,misc]
+)
+
+
+def tensor_hooks(tensors: Sequence[torch.Tensor]) -> list[dict[int, Any] | None]:
+    """The dicts of gradient hooks of each tensor; None where there never was one."""
+    return [hooks for read in _HOOKS_OF_TENSORS for hooks in map(read, tensors)]
+
+
+def tensor_guards(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None:
+    """A C++ function that takes these tensors and says whether all are as they are now.
+
+    It compares type, dtype, device, shape, strides and requires_grad. None where torch has none.
+    """
+    guards = getattr(getattr(torch._C._dynamo, "guards", None), "TensorGuards", None)
+    if guards is None:
+        return None
+    check: Callable[..., bool] = guards(
+        *tensors,
+        dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+        dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
+    ).check
+    return check
+
+
+def addresses(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Where the C++ part of each tensor lies."""
+    return [tensor._cdata for tensor in tensors]
+
+
+is_view = torch.Tensor._is_view
+"""True for a view that autograd knows of."""
+
+
+def is_view_of_leaf(tensor: torch.Tensor) -> bool:
+    """True for a part of a parameter, say."""
+    return tensor._base is not None and tensor._base.is_leaf
+
+
+def composite(op: OpOverload, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
+    """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
+    return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
+
+
+@functools.cache
+def _saved_by(kind: type) -> list[str]:
+    """What a kind of autograd node saves, by name: ``saved_self``."""
+    return [name.removeprefix("_raw_") for name in dir(kind) if name.startswith("_raw_saved_")]
+
+
+def is_freed(node: torch.autograd.graph.Node) -> bool:
+    """True where going backward through the node raises: what it saved is freed, or written to."""
+    for name in _saved_by(type(node)):
+        try:
+            saved = getattr(node, f"_raw_{name}")
+            packed = saved if isinstance(saved, (list, tuple)) else (saved,)
+            if all(getattr(one, "unpack_hook", None) is None for one in packed):  # else it is run
+                getattr(node, name if name == "saved_tensors" else f"_{name}")
+        except RuntimeError:
+            return True
+    return False

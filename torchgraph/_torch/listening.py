@@ -1,0 +1,132 @@
+"""Hears every op below autograd, without a mode: nothing that eager asks can tell the difference.
+
+An active `TorchDispatchMode` changes what autograd computes (its formulas ask whether any mode is
+active), and a `TorchFunctionMode` drops fast paths of torch.nn. A kernel for all ops on a dispatch
+key that no backend uses does neither: it lies below autograd and autocast, above the devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from . import OpOverload, composite
+
+Listener = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+"""Called instead of each op, with what it is called with; returns what it returns."""
+
+WHOLE = (torch.ops.aten.one_hot.default,)
+"""Ops that are calls of others, heard before: on the CPU they read values to check them alone."""
+_KEY = torch._C._dispatch_key_parse("Fake")
+_KEYS = torch._C.DispatchKeySet(_KEY)
+_running = threading.local()
+
+
+@functools.cache
+def _kernels() -> list[torch.library.Library]:
+    """What hears, for as long as the process lives."""
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(lambda op, *args, **kwargs: _running.listener(op, args, kwargs), "Fake")
+    own = torch.library.Library("aten", "IMPL")
+    for op in WHOLE:
+        own.impl(op, functools.partial(_whole, op), "AutogradCPU")
+    if not _hears_subclasses():
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.startswith("aten::"):
+                own.impl(name, functools.partial(_named, name), "Fake")
+    return [library, own]
+
+
+def _whole(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """A composite op: heard as one where somebody listens, else what it is without us."""
+    if is_listening():
+        return _running.listener(op, args, kwargs)
+    return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
+
+
+def _named(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _running.listener(_overload(name), args, kwargs)
+
+
+@functools.cache
+def _overload(name: str) -> OpOverload:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    found: OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
+
+
+class _Other(torch.Tensor):
+    """A tensor with a dispatch of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+def _hears_subclasses() -> bool:
+    """False where torch lets no Python hear an op on such a tensor but by the name of the op."""
+    probe = torch.Tensor._make_wrapper_subclass(_Other, (0,))
+    with _heard_by(lambda op, args, kwargs: torch.empty(0)):
+        try:
+            torch.neg(probe)
+        except RuntimeError:  # an assertion of torch 2.11's
+            return False
+    return True
+
+
+@contextmanager
+def _heard_by(listener: Listener) -> Iterator[None]:
+    outer = getattr(_running, "listener", None)
+    _running.listener = listener
+    try:
+        with torch._C._IncludeDispatchKeyGuard(_KEY):
+            yield
+    finally:
+        _running.listener = outer
+
+
+def listening(listener: Listener) -> AbstractContextManager[None]:
+    """Call ``listener`` instead of every op that this thread, or its backward pass, dispatches."""
+    _kernels()
+    return _heard_by(listener)
+
+
+@contextmanager
+def listening_through(wrap: Callable[[Listener], Listener]) -> Iterator[None]:
+    """In the block, what listens is called through ``wrap`` of it."""
+    outer: Listener = _running.listener
+    _running.listener = wrap(outer)
+    try:
+        yield
+    finally:
+        _running.listener = outer
+
+
+def not_listening() -> AbstractContextManager[None]:
+    """In the block, ops run as if nobody listened."""
+    return torch._C._ExcludeDispatchKeyGuard(_KEYS)
+
+
+def is_listening() -> bool:
+    """True where an op of this thread would be heard."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(
+        _KEY
+    ) and not torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY)
+
+
+@functools.cache
+def decomposes(op: OpOverload, device: str) -> bool:
+    """True for an op that is nothing but calls of others.
+
+    It is met whole in inference mode, and where the kernel of another op calls it.
+    """
+    key = torch._C.DispatchKey
+    whole = "CUDA" if device == "cuda" else "CPU"
+    return op.has_kernel_for_dispatch_key(
+        key.CompositeImplicitAutograd
+    ) and not op.has_kernel_for_dispatch_key(getattr(key, whole))

@@ -1,0 +1,155 @@
+"""What surrounds a call: torch's own switches, modes and hooks, and its compiler."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.backends import mha, opt_einsum
+from torch.nn.utils import parametrize
+from torch.utils._device import DeviceContext
+
+from . import any_autocast, cuda as _cuda, dispatch_modes, function_modes, global_hooks
+
+_saved_tensors_hooks = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: None
+)
+_mkldnn = torch._C._get_mkldnn_enabled
+_attention = [
+    getattr(torch._C, name)
+    for name in (
+        "_get_flash_sdp_enabled",
+        "_get_mem_efficient_sdp_enabled",
+        "_get_math_sdp_enabled",
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_get_overrideable_sdp_enabled",
+    )
+    if hasattr(torch._C, name)
+]
+"""The switches by which scaled_dot_product_attention chooses its kernel."""
+_einsum: dict[str, Any] = vars(getattr(opt_einsum, "m", opt_einsum))
+
+
+ANOMALY = "torch.autograd's anomaly detection is on"
+"""Why a step runs in eager."""
+
+
+def ambient() -> tuple[Any, ...]:
+    """Torch's own switches that change what a recording writes down, and why none may be made.
+
+    Modes, autocast, defaults, hooks, choices of kernels. Where a GPU is in use, also those that
+    choose its kernels.
+    """
+    hooks = _saved_tensors_hooks(False)
+    switches: tuple[Any, ...] = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        function_modes() and torch.get_default_device(),
+        any(global_hooks) and tuple(key for hooks in global_hooks for key in hooks),
+        hooks and tuple(map(_recipe, hooks)),
+        unfollowed(),
+        _mkldnn(),
+        *[enabled() for enabled in _attention],
+        mha._is_fastpath_enabled,
+        _einsum.get("enabled"),
+        _einsum.get("strategy"),
+    )
+    if torch.cuda.is_initialized():
+        switches += _cuda.switches()
+    if not any_autocast():
+        return switches
+    cpu, cuda = map(torch.is_autocast_enabled, ("cpu", "cuda"))
+    return (
+        *switches,
+        cpu and torch.get_autocast_dtype("cpu"),
+        cuda and torch.get_autocast_dtype("cuda"),
+    )
+
+
+def unfollowed() -> str:
+    """What surrounds the call that no program can follow, and so runs in eager; empty: nothing."""
+    if dispatch_modes() or function_modes():
+        found = _mode()
+        if found:
+            return f"the mode {found} is active around the call, and no program tells it of its ops"
+    if torch.is_anomaly_enabled():
+        return ANOMALY
+    if parametrize._cache_enabled:
+        return "torch.nn.utils.parametrize.cached() keeps what earlier calls have computed"
+    return ""
+
+
+def _mode() -> str:
+    """The innermost mode but for `torch.device`, which chooses a default alone."""
+    if dispatch_modes():
+        return type(torch._C._get_dispatch_stack_at(dispatch_modes() - 1)).__name__
+    for level in reversed(range(function_modes())):
+        mode = torch._C._get_function_stack_at(level)
+        if not isinstance(mode, DeviceContext):
+            return type(mode).__name__
+    return ""
+
+
+class _Same:
+    """Equal where it is the same object."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+
+def _recipe(hook: Any) -> Any:
+    """Equal for functions of the same code over the same values, made anew at each call."""
+    if not isinstance(hook, types.FunctionType):
+        return hook if isinstance(hook, types.MethodType) else _Same(hook)
+    cells = [cell.cell_contents for cell in hook.__closure__ or ()]
+    return (hook.__code__, *map(_value, (*cells, *(hook.__defaults__ or ()))))
+
+
+def _value(value: Any) -> Any:
+    plain = value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device))
+    if plain:
+        return (type(value), repr(value))
+    return _recipe(value) if isinstance(value, types.FunctionType) else _Same(value)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """In the block, what this thread calls of `torch.compile` runs as it was before."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is None:
+        return nullcontext()  # nothing has ever been compiled
+    if not hasattr(frames, "_callback_from_stance"):
+        stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+        return stance  # for all threads
+    here = threading.get_ident()
+
+    def unless_here(name: str, value: Any) -> Any:
+        original = getattr(frames, name)
+
+        @functools.wraps(original)
+        def call(*args: Any) -> Any:
+            return value if threading.get_ident() == here else original(*args)
+
+        return call
+
+    patches = {"_callback_from_stance": unless_here("_callback_from_stance", None)}
+    if hasattr(frames, _COUNT):  # that fullgraph=True compiles nothing is no error then
+        patches[_COUNT] = unless_here(_COUNT, 0)
+    patched: AbstractContextManager[Any] = mock.patch.multiple(frames, **patches)
+    return patched
+
+
+_COUNT = "set_fullgraph_compiled_frame_count"

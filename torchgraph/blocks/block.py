@@ -1,0 +1,309 @@
+"""The blocks of a Graph: per module and per tensor, the name and the settings that the Graph keeps.
+
+A block exists when someone asks for it, and is found by its path in the live module tree, so that
+what happens to the modules after they were given to the Graph is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from ..errors import InvalidOption, NotAvailableYet, NotSupported
+
+
+@dataclass(frozen=True)
+class DebugOptions:
+    """What ``debug(...)`` asks for: how much is printed, where, with how many stack frames."""
+
+    v_level: int = -1
+    """-1: errors only. 0: stages. 1: modules and tensors. 2 and 3: each node as it is recorded."""
+    ranks: tuple[int, ...] = (0,)
+    """-1 stands for every rank."""
+    max_py_stack_depth: int = 2
+    only_user_py_stack: bool = True
+    op_repr_with_py_stack: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        v_level: int = -1,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+        mode: bool | None = None,
+    ) -> DebugOptions:
+        """Check the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off.
+
+        Raises:
+            InvalidOption: a level outside -1..3, ranks that are no ints, a negative depth.
+            NotSupported: library frames are asked for.
+        """
+        if not only_user_py_stack:
+            raise NotSupported(
+                "debug(only_user_py_stack=False): frames of torch itself are not recorded."
+            )
+        if mode is not None:
+            v_level = max(v_level, 0) if mode else -1
+        if v_level not in range(-1, 4):
+            raise InvalidOption(f"debug takes a level from -1 to 3, not {v_level!r}.")
+        if max_py_stack_depth < 0:
+            raise InvalidOption(
+                f"debug takes a max_py_stack_depth of at least 0, not {max_py_stack_depth!r}."
+            )
+        return cls(
+            v_level, _ranks(ranks), max_py_stack_depth, only_user_py_stack, op_repr_with_py_stack
+        )
+
+    def level(self, rank: int = 0) -> int:
+        """The level that holds on ``rank``: -1 where nothing is to be printed."""
+        return self.v_level if rank in self.ranks or -1 in self.ranks else -1
+
+
+def _ranks(ranks: int | Sequence[int] | None) -> tuple[int, ...]:
+    if ranks is None:
+        return (0,)
+    if isinstance(ranks, int):
+        return (ranks,)
+    if isinstance(ranks, (list, tuple)) and all(isinstance(rank, int) for rank in ranks):
+        return tuple(ranks)
+    raise InvalidOption(f"debug takes ranks as an int or a list of ints, not {ranks!r}.")
+
+
+class GraphBlockType:
+    """What a block stands for."""
+
+    NONE: Final = "NONE"
+    MODULE: Final = "MODULE"
+    PARAMETER: Final = "PARAMETER"
+    BUFFER: Final = "BUFFER"
+
+
+class GraphBlock:
+    """A module or a tensor of a Graph, by its place: ``name_prefix`` + ``name`` is its path."""
+
+    def __init__(self, path: str, kind: str = GraphBlockType.NONE) -> None:
+        self._path = path
+        self._kind = kind
+
+    @property
+    def name(self) -> str:
+        """The last part of the path: ``conv1``."""
+        return self._path.rpartition(".")[2]
+
+    @property
+    def name_prefix(self) -> str:
+        """What comes before the name: ``model.layer4.``, or nothing."""
+        return self._path[: len(self._path) - len(self.name)]
+
+    @property
+    def path(self) -> str:
+        """Prefix and name: ``model.layer4.conv1``."""
+        return self._path
+
+    @property
+    def type(self) -> str:
+        """One of the constants of `GraphBlockType`."""
+        return self._kind
+
+    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+        """Pipeline stages. Not available yet: raises `NotAvailableYet` when either is given."""
+        if stage_id is not None or placement is not None:
+            raise NotAvailableYet(f"{self.path}: pipeline stages are not available yet.")
+
+    @property
+    def stage_id(self) -> int | None:
+        """The pipeline stage; None, since there are none yet. Setting it raises."""
+        return None
+
+    @stage_id.setter
+    def stage_id(self, value: int | None) -> None:
+        self.set_stage(value)
+
+    @property
+    def stage_placement(self) -> None:
+        """Where the pipeline stage lies; None, since there are none yet."""
+
+
+class GraphTensor(GraphBlock):
+    """The block of a parameter or a buffer; ``origin`` is the live tensor."""
+
+    def __init__(self, path: str, origin: torch.Tensor, kind: str) -> None:
+        super().__init__(path, kind)
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        return f"(GraphTensor:{self.path}())"
+
+
+class GraphModule(GraphBlock):
+    """The block of one module of a Graph: what ``graph.model.to(GraphModule)`` gives.
+
+    ``origin`` is the module itself. A module that lies at two paths has two blocks.
+    """
+
+    def __init__(self, path: str, origin: nn.Module, tree: BlockTree) -> None:
+        super().__init__(path, GraphBlockType.MODULE)
+        self.origin = origin
+        self.tree = tree
+        self.proxy: Any = None
+        """What stands for the module outside of build, once asked for."""
+
+    @property
+    def activation_checkpointing(self) -> bool | None:
+        """Whether the backward recomputes this module's activations; None leaves it to others.
+
+        Each call of the module keeps what enters and leaves it, and what it draws; the backward
+        computes the rest again, bitwise the same. A setting holds for the modules that run inside,
+        as far as they have none of their own. That of a `torch.nn.ModuleList` or
+        `torch.nn.ModuleDict` is one for each module in it. OneFlow: the property of the same name.
+        """
+        return self.tree.checkpointing.get(self.path)
+
+    @activation_checkpointing.setter
+    def activation_checkpointing(self, value: bool | None) -> None:
+        if value not in (True, False, None):
+            raise InvalidOption(
+                f"{self.path}: activation_checkpointing takes a bool, not {value!r}."
+            )
+        self.tree.set_checkpointing(self.path, value)
+
+    def child(self, name: str) -> GraphModule:
+        """The block of a sub-module, by its path in this one; AttributeError when there is none."""
+        return self.tree.block(f"{self.path}.{name}")
+
+    def tensor(self, name: str) -> GraphTensor:
+        """The block of the parameter or buffer of that name.
+
+        Raises:
+            AttributeError: the module has neither.
+        """
+        for kind, found in (
+            (GraphBlockType.PARAMETER, self.origin.named_parameters(remove_duplicate=False)),
+            (GraphBlockType.BUFFER, self.origin.named_buffers(remove_duplicate=False)),
+        ):
+            for key, tensor in found:
+                if key == name:
+                    return GraphTensor(f"{self.path}.{name}", tensor, kind)
+        raise AttributeError(f"module {self.path!r} has no parameter or buffer {name!r}")
+
+    def debug(
+        self,
+        v_level: int = 0,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+    ) -> None:
+        """Set what is printed about this module and every module in it; see `DebugOptions`.
+
+        Raises:
+            InvalidOption: a level outside -1..3, ranks that are no ints, a negative depth.
+        """
+        options = DebugOptions.of(
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+        )
+        self.tree.set_debug(options, self.path)
+
+    @property
+    def debug_options(self) -> DebugOptions:
+        """What holds for this module: its own setting, or that of the nearest module around it."""
+        return self.tree.debug(self.path)
+
+    @property
+    def _debug(self) -> bool:  # OneFlow's tests read this name
+        return self.debug_options.v_level >= 0
+
+    def __repr__(self) -> str:
+        return self.tree.block_text(self.path)
+
+
+class BlockTree:
+    """The blocks of one Graph by path, and the debug settings along the paths.
+
+    ``modules`` is the Graph's own mapping of registered modules and is read live. ``module_text``
+    and ``block_text`` render what lies at a path: a module's tree, and its list of operators.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        module_text: Callable[[str], str],
+        block_text: Callable[[str], str],
+    ) -> None:
+        self.modules = modules
+        self.module_text = module_text
+        self.block_text = block_text
+        self.checkpointing: dict[str, bool] = {}
+        """What was said of modules, by the path at which it was said."""
+        self.changed: Callable[[tuple[tuple[str, bool], ...]], None] = lambda settings: None
+        """Is told of these settings, by the paths under which the modules are captured."""
+        self._blocks: dict[str, GraphModule] = {}
+        self._debug: dict[str, DebugOptions] = {"": DebugOptions()}
+
+    def module(self, path: str) -> nn.Module:
+        """The module that lies at ``path`` now; AttributeError when none does."""
+        root, *names = path.split(".")
+        module = self.modules.get(root)
+        for name in names:  # get_submodule would follow properties and plain attributes, too
+            module = module._modules.get(name) if module is not None else None
+        if module is None:
+            raise AttributeError(f"the Graph has no module {path!r}")
+        return module
+
+    def block(self, path: str) -> GraphModule:
+        """The block of the module at ``path``; one object while that module stays there."""
+        origin = self.module(path)
+        block = self._blocks.get(path)
+        if block is None or block.origin is not origin:
+            block = self._blocks[path] = GraphModule(path, origin, self)
+        return block
+
+    def set_checkpointing(self, path: str, value: bool | None) -> None:
+        """Say whether the activations of the module at ``path`` are recomputed; None: no more."""
+        self.checkpointing.pop(path, None)
+        if value is not None:
+            self.checkpointing[path] = bool(value)
+        self.changed(self._checkpointed())
+
+    def _checkpointed(self) -> tuple[tuple[str, bool], ...]:
+        """The settings, those of containers as settings of what is in them."""
+        first: dict[int, str] = {}
+        for root, module in self.modules.items():
+            for path, found in module.named_modules(prefix=root):
+                first.setdefault(id(found), path)
+        settings: dict[str, bool] = {}
+        outermost_first = sorted(self.checkpointing, key=lambda path: path.count("."))
+        waiting = [(self.module(path), self.checkpointing[path]) for path in outermost_first]
+        while waiting:
+            module, value = waiting.pop(0)
+            if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+                waiting[:0] = [(child, value) for child in module.children()]
+            else:
+                settings[first[id(module)]] = value
+        return tuple(sorted(settings.items()))
+
+    def set_debug(self, options: DebugOptions, path: str = "") -> None:
+        """Let ``options`` hold at ``path`` and below; without a path, for the whole Graph."""
+        inside = f"{path}." if path else ""
+        self._debug = {
+            key: value for key, value in self._debug.items() if not key.startswith(inside)
+        }
+        self._debug[path] = options
+
+    def debug(self, path: str = "") -> DebugOptions:
+        """The options that hold at ``path``."""
+        while path not in self._debug:
+            path = path.rpartition(".")[0]
+        return self._debug[path]

@@ -1,0 +1,135 @@
+"""The attributes of a Graph: modules are registered, tensors, optimizers and Graphs refused."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import (
+    GraphNotInitialized,
+    ModuleNameTaken,
+    NestedGraph,
+    NotSupported,
+    OptimizerAttribute,
+    TensorAttribute,
+)
+from ..structure import Itself
+from .block import BlockTree, DebugOptions
+from .proxy import proxy_of, unwrap
+
+
+class ModuleHolder(Itself):
+    """Base of Graph: holds modules as attributes, like `nn.Module`, and hands out their proxies.
+
+    While `build` runs, it hands out the modules themselves.
+
+    Args:
+        module_text, block_text: render what lies at a path, for `BlockTree`.
+    """
+
+    def __init__(self, module_text: Callable[[str], str], block_text: Callable[[str], str]) -> None:
+        self._modules: OrderedDict[str, nn.Module] = OrderedDict()
+        self._blocks = BlockTree(self._modules, module_text, block_text)
+        self._bare = False
+
+    @contextmanager
+    def _inside_build(self) -> Iterator[None]:
+        # Written past __setattr__, which capture may be watching for writes of the user.
+        vars(self)["_bare"] = True
+        try:
+            yield
+        finally:
+            vars(self)["_bare"] = False
+
+    def debug(
+        self,
+        v_level: int = -1,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+        mode: bool | None = None,
+    ) -> None:
+        """Print what happens at the next compilation.
+
+        Args:
+            v_level: -1 errors only; 0 stages with their time; 1 also modules, tensors and the tree;
+                2 also the programs; 3 also the Python that runs.
+            ranks: which ranks print; None is rank 0, -1 all.
+            max_py_stack_depth: how many of the user's lines each operator keeps.
+            only_user_py_stack: must be True: library frames are never recorded.
+            op_repr_with_py_stack: show the lines in ``print(graph)``.
+            mode: OneFlow's older on/off switch.
+        """
+        options = DebugOptions.of(
+            v_level,
+            ranks=ranks,
+            max_py_stack_depth=max_py_stack_depth,
+            only_user_py_stack=only_user_py_stack,
+            op_repr_with_py_stack=op_repr_with_py_stack,
+            mode=mode,
+        )
+        self._blocks.set_debug(options)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        value = unwrap(value)
+        if isinstance(value, nn.Module):
+            self._set_module(name, value)
+        elif isinstance(value, Optimizer):
+            raise OptimizerAttribute(
+                f"{type(self).__name__} cannot hold the optimizer {name!r} as an attribute."
+            )
+        elif isinstance(value, torch.Tensor):
+            raise TensorAttribute(
+                f"{type(self).__name__} cannot hold the tensor {name!r} as an attribute."
+            )
+        elif isinstance(value, ModuleHolder):
+            raise NestedGraph(
+                f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute."
+            )
+        else:
+            vars(self).get("_modules", {}).pop(name, None)
+            object.__setattr__(self, name, value)
+
+    def _set_module(self, name: str, module: nn.Module) -> None:
+        if "_modules" not in vars(self):
+            raise GraphNotInitialized(
+                f"{type(self).__name__} is given the module {name!r} before super().__init__()."
+            )
+        if name in vars(self) or hasattr(type(self), name):
+            raise ModuleNameTaken(f"attribute {name!r} of {type(self).__name__} already exists.")
+        if not name or "." in name:
+            raise ModuleNameTaken(
+                f"{name!r} cannot name a module: it must be a plain, non-empty name."
+            )
+        self._modules[name] = module
+
+    def __getattr__(self, name: str) -> Any:
+        own = vars(self)
+        module = own.get("_modules", {}).get(name)
+        if module is None:
+            if "_modules" not in own:
+                raise GraphNotInitialized(
+                    f"{type(self).__name__}.{name} is read before super().__init__()."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return module if own["_bare"] else proxy_of(own["_blocks"].block(name))
+
+    def __delattr__(self, name: str) -> None:
+        if vars(self).get("_modules", {}).pop(name, None) is None:
+            object.__delattr__(self, name)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
+
+    def __reduce__(self) -> Any:
+        raise NotSupported(
+            "A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph."
+        )

@@ -1,0 +1,57 @@
+"""Calls that are not recorded: why, and how one of a step that stays in eager runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._torch.surroundings import unfollowed
+from ..ir.aliasing import has_strides
+from ..live.inputs import Call
+from ..live.step import Step
+from ..options.options import Options
+from ..record.compare.outcome import what_came
+from ..record.history import with_history
+from ..record.host.kept import gradient_of
+from ..record.results import apart
+
+
+def why_alone(step: Step, call: Call, options: Options, *, updates: bool) -> tuple[str, bool]:
+    """Why a call is not to be recorded, empty for nothing, and whether the user knows.
+
+    Args:
+        updates: the step's optimizers are stepped for it, which begins without gradients.
+    """
+    if why := unfollowed() or call.apart:
+        return why, False
+    if step.scripted and options.buckets is not None:
+        return "set_shape_buckets pads no step with TorchScript modules", False
+    if step.lazy:
+        return "a lazy module has no parameters yet", True
+    if updates and step.has_gradients():
+        return "a parameter or buffer has a .grad", True
+    return "", False
+
+
+def is_bare(call: Call, options: Options) -> bool:
+    """True for a call around which no option does anything."""
+    plain = options.amp is None and options.buckets is None and options.micro_batches == 1
+    return plain and not call.apart and call.unbound is None and not unfollowed()
+
+
+def run_bare(build: Callable[..., Any], call: Call, step: Step) -> Any:
+    """Run a function; its results are detached, and lie in no memory that is written later.
+
+    Args:
+        step: of a call before, which knows the states.
+
+    Raises:
+        UnsupportedOutput.
+    """
+    came = what_came(build(*call.args, **call.kwargs), call.contents)
+    returned = came.forget()
+    came.ended = with_history(returned)
+    states = [leaf.value for _, leaf in step.tensors()]
+    gradients = [found for state in states if (found := gradient_of(state)) is not None]
+    owned = filter(has_strides, (*states, *gradients, *call.tensors))
+    return came.made_first(apart(returned, None, owned, lambda tensor: False), call.contents)

@@ -1,0 +1,400 @@
+"""Calls that no program serves yet: they run as eager runs them, are written down and confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..errors import (
+    ConfirmWarning,
+    EagerWarning,
+    GraphError,
+    MovingValue,
+    NoProgram,
+    PassFailed,
+    UnsupportedInput,
+    VerifyError,
+    warn,
+)
+from ..library.expect import ValueMoved
+from ..live.arguments import Arguments, in_a_state
+from ..live.inputs import Call
+from ..live.step import Step
+from ..options.options import Options
+from ..record.compare.batch import Batch, Doubt
+from ..record.compare.compare import Difference, Kind, difference
+from ..record.compare.foreseen import foreseen
+from ..record.compare.outcome import Outcome, repeated_in
+from ..record.compare.pointers import moving_buffer
+from ..record.host.host import Assigned
+from ..record.ops.generators import ELSEWHERE
+from ..record.tape.watch import warn_written
+from ..replay.cache import ProgramCache
+from ..replay.replay import Replay
+from .confirm import OTHER_DRAWS, Start, as_eager, unlike
+from .fallback import AS_TENSORS, STRANGERS, Fallback
+from .lessons import PATIENCE, Draft, Drifting, Lesson, Signature, Strangers, Taken
+
+_SIGNATURES = 4
+"""How many signatures are remembered for each program that the cache holds."""
+
+
+class Recordings:
+    """Of one Graph.
+
+    Args:
+        take: runs a call as eager runs it; heard or not; what no program can hold is raised or not.
+        compile: makes a program of what a call left.
+    """
+
+    def __init__(
+        self,
+        cache: ProgramCache,
+        take: Callable[[Step, Call, bool, bool], Outcome],
+        compile: Callable[[Outcome, Call], Replay],
+    ) -> None:
+        self._cache = cache
+        self._take = take
+        self._compile = compile
+        self._signatures: dict[Hashable, Signature] = {}
+        self._strangers = Strangers()
+        self._last: Arguments | None = None
+        """Of the last recorded call."""
+        self._drifting = Drifting()
+        self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, Draft]] = WeakKeyDictionary()
+        self.fallback = Fallback()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for held in (self._signatures, self._doubts, self._drifting, self.fallback):
+            held.clear()
+
+    def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
+        """Run a call that no program serves; `learn` is to follow, when all is as the call left it.
+
+        Raises:
+            NoProgram and its kin: the step can be no static program; nothing has changed. What
+                was found too late to take a step back is raised by the next call instead.
+        """
+        call = call.noted()
+        known = self._signature(key, options)
+        if known.refused is not None:
+            stands = not isinstance(known.refused, NoProgram) or self.fallback.raises(options)
+            if stands and not self._cache.holds(key):
+                raise known.refused.with_traceback(None)
+            self._stay_eager(known, known.refused.reason)
+        known.look_again()
+        if known.eager:
+            known.serves = (taken := self.alone(step, call, known.eager)).outcome.serves
+            return taken
+        too_many = self._strangers.meet(known, options)
+        moved = "" if self._last is None else self._last.moved(call)
+        self._last = Arguments(call)
+        if too_many:
+            why = f"its arguments are others at each call ({moved}): {AS_TENSORS}"
+            self.fallback.say(why, STRANGERS, EagerWarning)
+            self._strangers.serves = (taken := self.alone(step, call, STRANGERS)).outcome.serves
+            return taken
+        if why := in_a_state(step, call):
+            return self.alone(step, call, why, said=False)
+        doubted = self._doubted(key, call)
+        drafts = [*known.drafts, *doubted]
+        why_not = self._cache.why_not(key)
+        start = Start.of(step, call, [one.replay for one in drafts if one.replay is not None])
+        outcome = self._take(step, call, True, self.fallback.raises(options))
+        self.fallback.count(outcome.serves, outcome.eager)
+        known.recorded()
+        if known.calls > 2:
+            self.fallback.began()
+        last = (start, outcome, options, why_not, moved)
+        return Taken(outcome, Lesson(key, known, doubted, call, *last))
+
+    def stays_eager(self, key: Any, options: Options) -> str | None:
+        """The arguments in words of a call that runs in eager, counted; None where it may not."""
+        known = self._signatures.get(key)
+        if known is None and self._strangers.are_many and self._strangers.serves:
+            self._strangers.meet(self._signature(key, options), options)
+            serves, why = self._strangers.serves, STRANGERS
+        elif known is not None and known.stays_eager(self.fallback.raises(options)):
+            serves, why = known.serves, known.eager
+        else:
+            return None
+        self.fallback.count(serves, why)
+        return serves
+
+    def unbound(self, key: Any, error: UnsupportedInput, options: Options) -> None:
+        """Let a call whose arguments cannot be bound run in eager.
+
+        Raises:
+            UnsupportedInput: ``error``, where that is an error.
+        """
+        known = self._signature(key, options)
+        splits = options.training and options.micro_batches > 1
+        if not error.falls_back or splits or self.fallback.raises(options):
+            raise error
+        self._stay_eager(known, error.reason)
+
+    def learn(self, taken: Taken) -> None:
+        """Make a program of a call, or confirm one by it."""
+        if taken.lesson is not None and taken.outcome.stepped:
+            self._learn(taken.lesson)
+
+    def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
+        """Let ``replay``, made of one call, be confirmed by the next other batch."""
+        batch = Batch.of(call)
+        draft = Draft(outcome.forgotten(), None, batch)
+        self._doubts[replay] = (Doubt(key, batch, {}), draft)
+
+    def _signature(self, key: Any, options: Options) -> Signature:
+        """The least recently used go first: a value that moves is a new signature each time."""
+        known = self._signatures.pop(key, Signature())
+        self._signatures[key] = known
+        while len(self._signatures) > _SIGNATURES * options.cache_size:
+            del self._signatures[next(iter(self._signatures))]
+        return known
+
+    def alone(self, step: Step, call: Call, why: str, *, said: bool = True) -> Taken:
+        """Run a call of which nothing is learnt; ``why`` is to be said, once, unless it was."""
+        if not said:
+            self.fallback.say(why, "", EagerWarning)
+        outcome = self._take(step, call, False, False)
+        outcome.eager = outcome.eager or why
+        self.fallback.count(outcome.serves, outcome.eager)
+        return Taken(outcome, None)
+
+    def _learn(self, lesson: Lesson) -> None:
+        known, outcome = lesson.known, lesson.outcome
+        if outcome.eager:
+            self._unlearnt(lesson)
+            return
+        if known.drafts and outcome.moved:
+            self._stay_eager(
+                known,
+                f"{outcome.moved} moves in the optimizer's own step, which may go by it. A number "
+                "that is kept in optimizer.state or in a param group may move",
+            )
+            return
+        drafts = [*known.drafts, *lesson.doubted]
+        found = [(draft, difference(draft.outcome, outcome)) for draft in drafts]
+        for draft, apart in found:
+            if draft in lesson.doubted and apart is not None and not apart.is_of_state:
+                self._drop(draft.replay)
+                known.dropped += 1
+                if known.dropped == PATIENCE:
+                    self._stay_eager(known, f"with each new batch, {apart.what}{apart.at}")
+                    return
+        equal = [draft for draft, apart in found if apart is None]
+        # Last are those of programs that serve already: none is made beside one.
+        known.drafts = [draft for draft in known.drafts if draft not in equal[:-1]]
+        if not equal:
+            others = [other for _, other in found if other is not None]
+            nearest = next((other for other in others if other.kind is not Kind.FLAG), None)
+            self._draft(lesson, nearest or next(iter(others), None))
+        elif equal[-1].replay is not None:
+            self._confirm(lesson, equal[-1], equal[-1].replay)
+        elif outcome.relaid:
+            self._stay_eager(
+                known,
+                f"each call leaves {outcome.relaid} in another shape, layout or memory than before",
+            )
+
+    def _unlearnt(self, lesson: Lesson) -> None:
+        """Nothing was written down of a call; where others may be, a few more are tried."""
+        known, outcome = lesson.known, lesson.outcome
+        if not outcome.passing:
+            self._refuse(lesson, NoProgram(f"{outcome.eager}."))
+            return
+        self._disturbed(known, outcome.eager)
+
+    def _disturbed(self, known: Signature, why: str) -> None:
+        known.disturbed += 1
+        if known.disturbed >= 2 * PATIENCE:
+            self._stay_eager(known, why)
+
+    def _drop(self, replay: Replay | None) -> None:
+        if replay is not None and replay in self._cache:
+            self._cache.remove(replay)
+
+    def _draft(self, lesson: Lesson, apart: Difference | None) -> None:
+        known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
+        known.unlike(apart)
+        if apart is not None and known.others == 2 and apart.kind is Kind.VALUE:
+            self._warn_of_pointer(outcome, apart)
+        moves = known.restless >= PATIENCE or known.restless_constants >= 2
+        moves = self._drifting.holds(apart, size) or moves or known.others >= size
+        idles = _idles(lesson)
+        if idles and (why := lesson.why_idle(apart)):
+            self._stay_eager(known, why)
+            known.wait()
+            return
+        if moves or (idles and apart is not None):
+            self._give_up(lesson)
+            return
+        replay, next_one = None, outcome if outcome.settled else foreseen(outcome)
+        if next_one is not None:
+            try:
+                replay = self._compile(next_one, lesson.call)
+            except Exception as error:  # eager computes the same: whatever it is, it goes on
+                ours = not lesson.options.passes.inserted
+                fault = ours and isinstance(error, (PassFailed, VerifyError))
+                if isinstance(error, GraphError) and not fault:
+                    self._refuse(lesson, error)
+                else:
+                    self._stay_eager(known, f"no program can be made of it: {_words(error)}")
+                return
+            if not any(isinstance(one.value, float) for one in outcome.tape.expectations):
+                at = "" if apart is None else f"{apart.what}{apart.at}"
+                self._cache.warn_of_thrash(size, lesson.moved or at or lesson.why_not)
+        known.drafts.insert(0, lesson.draft(replay, next_one))
+        del known.drafts[size:]
+
+    def _confirm(self, lesson: Lesson, draft: Draft, replay: Replay) -> None:
+        known, outcome = lesson.known, lesson.outcome
+        if draft in known.drafts:
+            known.drafts.remove(draft)
+        repeated = repeated_in(draft.outcome, outcome)
+        self._warn_of_writes(outcome, repeated)
+        draft.outcome.out_tree.settle(outcome.out_tree)
+        draft.outcome.host.settle(outcome.host)
+        bound = self._bound(lesson, replay)
+        if bound is None:
+            return
+        replay = bound
+        try:
+            wrong = unlike(as_eager(replay, lesson.options), lesson.start, lesson.call, outcome)
+        except ValueMoved as moved:
+            self._unserved(lesson, draft, replay, moved)
+            return
+        except Exception as error:  # eager has made the step: whatever it is, that stands
+            wrong = f"it fails with {type(error).__name__}: {error}"
+        if wrong == OTHER_DRAWS and lesson.start.others.ran():
+            known.drafts.insert(0, draft)
+            self._disturbed(known, ELSEWHERE)
+            return
+        if wrong:
+            self._drop(replay)
+            known.eager = f"its program does not compute what eager does: {wrong}"
+            warn(
+                f"The program of this step is not confirmed: {wrong}. This is a fault of "
+                "torchgraph: please report it. The step goes on in eager.",
+                ConfirmWarning,
+            )
+            return
+        replay.captured.host = outcome.host.plus(list(repeated.values()))
+        known.restless = known.restless_constants = known.others = 0
+        known.latest = draft.outcome if _idles(lesson) else None
+        self._drifting.came_back(outcome)
+        self.fallback.began()
+        if replay not in self._cache:
+            self._cache.add(lesson.key, replay, lesson.options.cache_size)
+        known.confirmed(replay)
+        self._doubts.pop(replay, None)
+        batches = draft.batch, lesson.start.batch
+        doubt = Doubt.about(lesson.key, batches, draft.outcome, outcome)
+        if doubt is None:
+            known.dropped = 0
+        else:
+            draft.replay = None  # nobody but the cache keeps a program alive
+            self._doubts[replay] = (doubt, draft)
+
+    def _bound(self, lesson: Lesson, replay: Replay) -> Replay | None:
+        """The program over the tensors that are there now; None when it has to wait for others."""
+        after, found = lesson.outcome.after, lesson.outcome.found
+        if replay.refit(after, found):
+            return replay
+        self._drop(replay)
+        try:
+            replay = self._compile(lesson.outcome, lesson.call)
+        except Exception as error:  # eager has made the step
+            self._stay_eager(lesson.known, f"no program can be made of it: {_words(error)}")
+            return None
+        if replay.refit(after, found):
+            return replay
+        lesson.known.drafts.insert(0, lesson.draft(replay))
+        return None
+
+    def _unserved(self, lesson: Lesson, draft: Draft, replay: Replay, moved: ValueMoved) -> None:
+        """A call like the draft that its program cannot serve, and so cannot be confirmed by.
+
+        What Python reads moves from micro-batch to micro-batch, of which the first is recorded; or
+        an argument lies elsewhere in its memory.
+        """
+        known = lesson.known
+        if replay not in self._cache:
+            known.drafts.insert(0, draft)
+        known.others += 1
+        what = f"a program cannot serve each such call: {moved}"
+        known.last = Difference(Kind.VALUE, what, moved.line)
+        if known.others >= lesson.options.cache_size:
+            self._give_up(lesson)
+
+    def doubts(self, replay: Replay, call: Call) -> bool:
+        """True when another batch than a program was recorded and confirmed with says more.
+
+        Then the program does not serve the call, which is recorded.
+        """
+        found = self._doubts.get(replay)
+        return found is not None and found[0].is_told_by(call)
+
+    def _doubted(self, key: Any, call: Call) -> list[Draft]:
+        """What the programs were recorded as that ``call`` says more about."""
+        return [
+            replace(draft, replay=replay)
+            for replay, (doubt, draft) in list(self._doubts.items())
+            if doubt.key == key and replay in self._cache
+            if doubt.is_told_by(call) and not replay.why_not()
+        ]
+
+    def _stay_eager(
+        self, known: Signature, why: str, about: str = "", kind: type[EagerWarning] = EagerWarning
+    ) -> None:
+        """``about``: what is said of it once, whatever its value."""
+        known.eager = why
+        known.drafts.clear()
+        self.fallback.say(why, about, kind)
+
+    def _give_up(self, lesson: Lesson) -> None:
+        known, apart = lesson.known, lesson.known.last
+        assert apart is not None
+        self._drifting.add(apart)
+        self._stay_eager(known, *apart.reason())
+        stops = apart.never_settles or (apart.kind is Kind.ASSIGNED and not _idles(lesson))
+        known.until = apart.read if stops else None  # it may stop at a number
+        if known.until is None:
+            known.wait()
+
+    def _refuse(self, lesson: Lesson, error: GraphError) -> None:
+        """What a call has shown that stands: the next one raises, or eager goes on."""
+        known, options = lesson.known, lesson.options
+        if isinstance(error, NoProgram) and not self.fallback.raises(options):
+            self._stay_eager(known, error.reason)
+            return
+        known.refused = error
+        known.drafts.clear()
+
+    def _warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:
+        """At the third recording: what moves by itself has no end of programs."""
+        name = moving_buffer(outcome, apart.where)
+        if name and self.fallback.is_new(name):
+            warn(
+                f"Each call needs a program of its own: {name} moves, and Python reads it; "
+                f"{apart.what}{apart.at}.\n  Fix: {MovingValue.fix}",
+                MovingValue,
+            )
+
+    def _warn_of_writes(self, outcome: Outcome, repeated: Mapping[Any, Assigned]) -> None:
+        written = [change for change in outcome.changes if not change.read]
+        written += [one for key, (_, one) in outcome.repeated.items() if key not in repeated]
+        if written:
+            warn_written(written)
+
+
+def _idles(lesson: Lesson) -> bool:
+    """True where programs are made again and again, and none of them serves."""
+    return lesson.known.idle >= 2 * max(lesson.options.cache_size, PATIENCE)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

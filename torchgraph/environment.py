@@ -1,0 +1,57 @@
+"""The only reader of the environment.
+
+``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value after each
+pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each pass;
+``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (default ``auto``);
+``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import InvalidOption
+
+BACKENDS = ("auto", "aten", "inductor")
+_CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict"), "TORCHGRAPH_BACKEND": BACKENDS}
+
+
+def chosen(name: str, default: str) -> str:
+    """The value of a variable; InvalidOption for one that is none of its choices."""
+    value = os.environ.get(name, default)
+    choices = _CHOICES.get(name)
+    if choices and value not in choices:
+        raise InvalidOption(f"{name}={value!r} is not one of {', '.join(choices)}.")
+    return value
+
+
+def cache_directory() -> Path:
+    """Where compiled code is kept: in TORCHGRAPH_CACHE_DIR, else in the user's cache directory."""
+    given = os.environ.get("TORCHGRAPH_CACHE_DIR")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(given) if given else Path(home, "torchgraph")
+
+
+@contextmanager
+def environment_kept() -> Iterator[None]:
+    """What Inductor hands to its own libraries by a variable, no step may find there later."""
+    before = set(os.environ)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - before:
+            if name.startswith("_TORCHINDUCTOR_"):
+                del os.environ[name]
+
+
+def inductor_environment() -> dict[str, str]:
+    """The variables that Inductor reads its settings from, besides those that only say where."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith(("TORCHINDUCTOR_", "TORCH_COMPILE_")) and not name.endswith("_DIR"))
+        or name == "CXX"
+    }

@@ -1,0 +1,175 @@
+"""Each: one computation, done for each of several parameters by a single node.
+
+An optimizer does the same to parameter after parameter. The node takes columns (parameters,
+gradients, slots), of which each row goes through one small program, the body, together with values
+that all rows share; it returns the new values of what a row writes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from .._torch import FakeTensor, has_numbers, known_values
+from . import nodes
+from .effects import Effects
+from .program import OutputKind, Program, provenance
+from .values import evaluate, mode_of, neutral, with_values
+
+_ITEM = torch.ops.aten._local_scalar_dense.default
+
+
+class Each:
+    """The target of such a node: ``each(columns, shared)``.
+
+    ``columns`` are lists with one value for each row, ``shared`` is a list. Returned is one list:
+    for each output of the body its value for each row. What the step keeps besides states comes
+    first, then the new values of the columns that the body updates.
+    """
+
+    effects = Effects()
+
+    def __init__(self, name: str, body: Program, rows: Sequence[str], columns: int) -> None:
+        """``body`` takes a row, ``columns`` values, and then what is shared.
+
+        ``rows`` are the parameters' names.
+        """
+        self.__name__ = name
+        self.columns = columns
+        self.body = body
+        self.rows = tuple(rows)
+        fqns = [spec.fqn for spec in body.signature.inputs]
+        updates = [o for o in body.signature.outputs if o.kind is OutputKind.UPDATE]
+        self.written = tuple(fqns.index(out.target) for out in updates)
+        """The columns that it updates."""
+        self.kept = (len(body.signature.outputs) - len(updates)) * len(self.rows)
+        """How many of the results are no new values of columns."""
+
+    def __str__(self) -> str:
+        return self.__name__
+
+    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+        results = [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
+        return by_output(results)
+
+    def outputs(self) -> list[str]:
+        """The names of what a row returns; those of columns for their new values."""
+        kept = [f"kept_{number}" for number in range(self.kept // len(self.rows))]
+        return [*kept, *(self.body.placeholders[column].name for column in self.written)]
+
+    def updates(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """What is updated, in the order of the results."""
+        return [item for column in self.written for item in columns[column]]
+
+
+def run(program: Program, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The program, op by op, over real tensors or fake ones.
+
+    A number that is read from a fake tensor is what it was in the recorded step.
+    """
+    found = dict(zip(program.placeholders, values, strict=True))
+    for node in program.nodes:
+        if node.op != "call_function":
+            continue
+        args = fx.map_arg(node.args, found.__getitem__)
+        kwargs = fx.map_arg(node.kwargs, found.__getitem__)
+        if has_numbers((args, kwargs)):
+            args, kwargs = known_values(args), known_values(kwargs)
+        if node.target is _ITEM and isinstance(args[0], FakeTensor):
+            found[node] = known_values(node.meta["val"])
+        else:
+            found[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
+    results: tuple[Any, ...] = fx.map_arg(program.results, found.__getitem__)
+    return tuple(results)
+
+
+def by_output(rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """The results of all rows, those of one output after the other."""
+    return [value for output in zip(*rows, strict=True) for value in output]
+
+
+def is_each(node: Any) -> bool:
+    """True for a node that computes for several rows."""
+    return isinstance(node, fx.Node) and isinstance(node.target, Each)
+
+
+def is_item(node: Any) -> bool:
+    """True for one of the results of such a node, or of an op over lists of tensors."""
+    if not isinstance(node, fx.Node) or node.target is not operator.getitem:
+        return False
+    return is_each(node.args[0]) or nodes.is_over_lists(node.args[0])
+
+
+def calls(program: Program) -> Iterator[tuple[fx.Node, int]]:
+    """The calls of a program, those of a body in place of its node, and how often each is done."""
+    for node in program.nodes:
+        body = getattr(node.target, "body", None)
+        if isinstance(body, Program):
+            rows: Any = node.target
+            yield from ((inner, len(rows.rows)) for inner, _ in calls(body))
+        elif node.op == "call_function":
+            yield node, 1
+
+
+def rows_of(node: fx.Node) -> Iterator[tuple[Any, ...]]:
+    """The arguments of each row of such a node, without what they share."""
+    columns: Any = node.args[0]
+    return zip(*columns, strict=True)
+
+
+def columns_of(node: fx.Node) -> tuple[dict[fx.Node, list[Any]], dict[fx.Node, Any]]:
+    """The inputs of the body: those that are columns, and what all rows share."""
+    each: Any = node.target
+    given: Any = node.args
+    inputs, columns = each.body.placeholders, each.columns
+    shared = dict(zip(inputs[columns:], given[1], strict=True))
+    return dict(zip(inputs[:columns], given[0], strict=True)), shared
+
+
+def expanded(program: Program) -> Program:
+    """A copy in which the ops of each row are nodes of their own; without rows the program itself.
+
+    For passes that look at the update of one parameter, and for what compiles or reorders it.
+    """
+    if not any(map(is_each, program.nodes)):
+        return program
+    found = program.copy()
+    with neutral():
+        mode = mode_of(found)
+        for node in list(found.nodes):
+            if is_each(node):
+                _expand(found.gm.graph, node, mode)
+    return found
+
+
+def _expand(graph: fx.Graph, node: fx.Node, mode: Any) -> None:
+    each: Any = node.target
+    shared: Any = node.args[1]
+    results: list[list[Any]] = []
+    with graph.inserting_before(node):
+        for number, (owner, row) in enumerate(zip(each.rows, rows_of(node), strict=True)):
+            made = dict(zip(each.body.placeholders, (*row, *shared), strict=True))
+            for inner in each.body.nodes:
+                if inner.op == "call_function":
+                    made[inner] = _copy(graph, inner, made, f"{node.name}_{number}", owner, mode)
+            results.append([made[result] for result in each.body.results])
+    values = by_output(results)
+    nodes.replace_all(graph, {item: values[item.args[1]] for item in node.users})  # type: ignore[index]  # an int
+    graph.erase_node(node)
+
+
+def _copy(
+    graph: fx.Graph, inner: fx.Node, made: dict[fx.Node, Any], prefix: str, owner: str, mode: Any
+) -> fx.Node:
+    new = nodes.copy(graph, inner, made.__getitem__)
+    new._rename(f"{prefix}_{inner.name}")
+    origin = provenance(inner)
+    new.meta["provenance"] = replace(origin, module=owner.rpartition(".")[0])
+    if isinstance(inner.meta["val"], (torch.Tensor, list, tuple)):
+        new.meta["val"] = evaluate(mode, new.target, *with_values((new.args, dict(new.kwargs))))
+    return new

@@ -1,0 +1,61 @@
+"""New fx nodes, in two thirds of the time: `fx.Graph` searches given arguments for raw symbols."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import fx
+
+from .._torch import OpOverload
+
+
+def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    """``graph.call_function(target, args, kwargs)``."""
+    node = graph.call_function(target)
+    node.args = args
+    if kwargs:
+        node.kwargs = kwargs
+    return node
+
+
+def replace_all(graph: fx.Graph, others: Mapping[fx.Node, fx.Node]) -> None:
+    """Let the readers of each key read the other node, and erase the keys.
+
+    Every reader is rewritten once, where ``Node.replace_all_uses_with`` would go through the
+    output's thousands of arguments for each key.
+    """
+    readers = dict.fromkeys(user for node in others for user in node.users)
+    for reader in readers:
+        args, kwargs = fx.map_arg((reader.args, reader.kwargs), lambda n: others.get(n, n))
+        reader.args = args
+        if kwargs:
+            reader.kwargs = kwargs
+    for node in others:
+        graph.erase_node(node)
+
+
+def copy(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], fx.Node]) -> fx.Node:
+    """``graph.node_copy(node, argument)``."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), argument)  # which may make nodes itself
+    new = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+    new.args = args
+    if kwargs:
+        new.kwargs = kwargs
+    new.meta.update(node.meta)  # setting an attribute of a node takes longer
+    return new
+
+
+def is_over_lists(node: Any) -> bool:
+    """True for an op that takes lists of tensors, and returns one list of tensors."""
+    op = getattr(node, "target", None)
+    return isinstance(op, OpOverload) and _is_over_lists(op)
+
+
+@functools.cache
+def _is_over_lists(op: OpOverload) -> bool:
+    schema = op._schema
+    returned = [str(result.type) for result in schema.returns]
+    taken = [str(argument.type) for argument in schema.arguments[:1]]
+    return returned == taken == ["List[Tensor]"]

@@ -1,0 +1,37 @@
+"""Ops that compute nothing: they say something about a value, to passes, and are then removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .definition import define, differentiate
+
+
+def _same(tensor: torch.Tensor, parameter: str) -> torch.Tensor:
+    return tensor.clone()
+
+
+gradient = define("gradient(Tensor self, str parameter) -> Tensor", _same, compiled=False)
+"""The gradient that an optimizer reads for the parameter of that fqn; a copy of ``self``."""
+
+accumulated = define("accumulated(Tensor self, str parameter) -> Tensor", _same, compiled=False)
+"""Where the gradients of the micro-batches come together: what is behind it runs once a step."""
+
+before_update = define("before_update(Tensor self) -> Tensor", torch.clone, compiled=False)
+"""What a state holds when the optimizers begin: what a skipped step leaves in it."""
+
+amp_white = define("amp_white(Tensor self) -> Tensor", torch.clone, compiled=False)
+"""A copy of ``self``, in half precision under OneFlow's colouring; so is its gradient."""
+
+amp_black = define("amp_black(Tensor self) -> Tensor", torch.clone, compiled=False)
+"""A copy of ``self``, in float32 under OneFlow's colouring; so is its gradient."""
+
+
+def _nothing_to_keep(ctx: Any, inputs: Any, output: Any) -> None:
+    pass
+
+
+differentiate(amp_white, lambda ctx, gradient: amp_white(gradient), _nothing_to_keep)
+differentiate(amp_black, lambda ctx, gradient: amp_black(gradient), _nothing_to_keep)

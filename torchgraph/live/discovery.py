@@ -1,0 +1,267 @@
+"""What a function works with: the modules, optimizers and tensors that its code names.
+
+Globals, closures, defaults, attributes, what a `functools.partial` holds; in functions that it
+calls by name, too. Nothing is called, and no property is evaluated.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..blocks.proxy import unwrap
+from ..guards.looks import count, elements, is_container, own
+from ..ir.aliasing import is_leaf
+from ..lines import is_library
+from ..structure import parts_of_partial
+
+_DEPTH = 4
+"""How many steps lead from the function to what is found."""
+
+_ITEMS = 64
+"""A container with more is data."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Some of a dict, as a container: the globals of a module that a function assigns."""
+
+    values: dict[str, Any]
+    names: tuple[str, ...]
+
+
+@dataclass
+class Found:
+    """By name, in the order in which they are named."""
+
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: list[Optimizer] = field(default_factory=list)
+    schedulers: list[Any] = field(default_factory=list)
+    scalers: list[torch.amp.GradScaler] = field(default_factory=list)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Leaves of autograd that require gradients."""
+    containers: list[tuple[str, Any]] = field(default_factory=list)
+    """(name, dict, list or closure cell) that may hold others later."""
+    steps: bool = False
+    """Some code names a ``step``."""
+
+
+def discover(function: Callable[..., Any]) -> Found:
+    """What ``function`` names."""
+    search = _Search()
+    search.visit("", function, _DEPTH)
+    return search.found
+
+
+def steps_of(function: Any) -> list[Optimizer]:
+    """The optimizers that a function names, if code of it names a ``step``."""
+    found = discover(function)
+    return found.optimizers if found.steps else []
+
+
+def bound_to(function: Any) -> list[Any]:
+    """What a method or a `functools.partial` brings with it."""
+    if parts := parts_of_partial(function):
+        inner, args, keywords = parts
+        return [*args, *keywords.values(), *bound_to(inner)]
+    bound = isinstance(function, (types.MethodType, types.BuiltinMethodType))
+    owner = function.__self__ if bound else None
+    return [] if owner is None else [owner]
+
+
+class _Search:
+    def __init__(self) -> None:
+        self.found = Found()
+        self._seen: dict[int, Any] = {}
+        """By identity; kept, so that nothing else gets the identity of one."""
+        self._kept: set[int] = set()
+
+    def visit(self, name: str, value: Any, depth: int) -> None:
+        """``name`` leads to ``value``."""
+        value = unwrap(value)
+        if id(value) in self._seen or depth < 0:
+            return
+        self._seen[id(value)] = value
+        if not self._is_ours(name, value):
+            self._look_inside(name, value, depth)
+
+    def _is_ours(self, name: str, value: Any) -> bool:
+        """Keep what a step is made of."""
+        found = self.found
+        if isinstance(value, torch.Tensor):
+            if value.requires_grad and is_leaf(value):
+                found.tensors[_free(name, found.tensors)] = value
+        elif isinstance(value, nn.Module):
+            found.modules[_free(name or "model", found.modules)] = value
+        elif isinstance(value, Optimizer):
+            found.optimizers.append(value)
+        elif isinstance(value, torch.amp.GradScaler):
+            found.scalers.append(value)
+        else:
+            return False
+        return True
+
+    def _keep(self, name: str, holder: Any) -> None:
+        if id(holder) not in self._kept:
+            self._kept.add(id(holder))
+            self.found.containers.append((name, holder))
+
+    def _keep_globals(self, function: Any) -> None:
+        """Those that its code assigns."""
+        function = _innermost(function) if callable(function) else None
+        code = function.__code__ if isinstance(function, types.FunctionType) else None
+        if code is None or _lies_in_library(code):
+            return
+        found = [name for opcode, name in _globals(code) if opcode == "STORE_GLOBAL"]
+        names = tuple(dict.fromkeys(found))
+        if names:
+            self.found.containers.append(("", Entries(function.__globals__, names)))
+
+    def _look_inside(self, name: str, value: Any, depth: int) -> None:
+        function = value.__func__ if isinstance(value, types.MethodType) else value
+        if isinstance(function, types.FunctionType):
+            code = _innermost(function).__code__
+            steps = not _lies_in_library(code) and "step" in _names(code)
+            self.found.steps = self.found.steps or steps
+        if isinstance(value, LRScheduler):
+            self.found.schedulers.append(value)
+            self.visit(name, vars(value).get("optimizer"), depth)
+        elif isinstance(value, types.CellType):
+            self._keep(name, value)
+            with suppress(ValueError):  # not there yet
+                self.visit(name, value.cell_contents, depth)
+        elif is_container(value) and not isinstance(value, (set, frozenset)):
+            self._look_at_items(name, value, depth)
+        elif isinstance(value, types.MethodType):
+            attributes = own(value.__self__)
+            if type(attributes) is dict and not isinstance(value.__self__, nn.Module):
+                self._keep("self", attributes)
+            self._keep_globals(value.__func__)
+            for part, held in list(_of_method(value.__func__, value.__self__)):
+                self.visit(part, held, depth - 1)
+        else:
+            if _is_users(type(value)) and type(value).__dictoffset__ and not callable(value):
+                self._keep(name, vars(value))
+            self._keep_globals(value)
+            for part, held in list(_named(value)):
+                self.visit(part, held, depth - 1)
+
+    def _look_at_items(self, name: str, value: Any, depth: int) -> None:
+        if not isinstance(value, tuple):
+            self._keep(name, value)
+        if count(value) > _ITEMS:
+            return
+        held = dict.items(value) if isinstance(value, dict) else enumerate(elements(value))
+        for key, item in list(held):
+            self.visit(f"{name}_{key}", item, depth - 1)
+
+
+def _named(value: Any) -> Iterator[tuple[str, Any]]:
+    """What the code of a function names, or what a plain object holds."""
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        yield "", function
+        yield from _enumerated(args)
+        yield from keywords.items()
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(value)
+    elif _is_users(type(value)):
+        yield from own(value).items()
+
+
+def _innermost(function: Any) -> Any:
+    """What decorators were put around, as far as that is Python: a wrapped one may be C's."""
+    seen = {id(function)}
+    while isinstance(inner := own(function).get("__wrapped__"), types.FunctionType):
+        if id(inner) in seen:
+            break
+        seen.add(id(inner))
+        function = inner
+    return function
+
+
+def _lies_in_library(code: types.CodeType) -> bool:
+    """False for what has no file, typed in or run by ``exec``: that is the user's."""
+    name = code.co_filename
+    typed = name.startswith("<") and not name.startswith(("<frozen", "<torchgraph"))
+    return not typed and is_library(name)
+
+
+def _enumerated(values: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    """Names for values without one."""
+    return ((f"argument_{position}", value) for position, value in enumerate(values))
+
+
+def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
+    function = _innermost(function)
+    code = getattr(function, "__code__", None)
+    if code is None or _lies_in_library(code):
+        return
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        yield name, cell
+    named = {name for opcode, name in _globals(code) if opcode != "STORE_GLOBAL"}
+    for name, value in list(function.__globals__.items()):
+        if name in named:
+            yield name, value
+    yield from _enumerated(function.__defaults__ or ())
+    yield from (function.__kwdefaults__ or {}).items()
+
+
+def _of_method(function: Any, owner: Any) -> Iterator[tuple[str, Any]]:
+    yield from _of_function(function)
+    if isinstance(owner, (nn.Module, type)):
+        yield "model", owner
+        return
+    code = getattr(_innermost(function), "__code__", None)
+    names = set() if code is None else set(_names(code))
+    for name, value in list(getattr(owner, "__dict__", {}).items()):
+        if name in names:
+            yield name, value
+    for name in names:
+        method = _static(type(owner), name)
+        if isinstance(method, types.FunctionType):
+            yield name, types.MethodType(method, owner)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The globals and attributes that code names, that of inner functions too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _globals(code: types.CodeType) -> Iterator[tuple[str, str]]:
+    """(opcode, name) of the globals that code reads and assigns, that of inner functions too."""
+    for line in dis.get_instructions(code):
+        if line.opname.endswith("_GLOBAL") or line.opname == "LOAD_NAME":
+            yield line.opname, line.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals(constant)
+
+
+def _static(cls: type, name: str) -> Any:
+    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+
+
+def _is_users(cls: type) -> bool:
+    """A plain class of the user's, whose objects hold what they are made of in attributes."""
+    return not str(cls.__module__).startswith(("torch.", "torchgraph.", "builtins", "numpy"))
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    name = name.replace(".", "_") or "tensor"
+    number = 0
+    while (f"{name}_{number}" if number else name) in taken:
+        number += 1
+    return f"{name}_{number}" if number else name

@@ -1,0 +1,240 @@
+"""The arguments of a call by path: tensors, apart from the values that a program is made for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .._torch import pytree, tensor_hooks
+from ..errors import UnsupportedInput
+from ..guards import Starts, starts_of_like
+from ..ir.aliasing import has_strides
+from ..ir.program import TensorMeta
+from ..structure import Contents, Unfit, fault, key_of, leaves_in
+
+
+class Call(NamedTuple):
+    """One call: its tensors, and the key that tells which programs can serve it."""
+
+    tensors: list[torch.Tensor]
+    key: tuple[Any, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    memory: Sequence[int] = ()
+    """Where the storage of each tensor starts."""
+    apart: str = ""
+    """What it carries that no program takes, and so runs in eager; empty: nothing."""
+    unbound: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    """Arguments that `build` is to be given as they are: they cannot be bound."""
+    contents: Contents | None = None
+    """What the arguments held before the step, if that was noted: the step may change them."""
+
+    def noted(self) -> Call:
+        """The call, with what its arguments hold now."""
+        if self.contents is not None:
+            return self
+        return self._replace(contents=Contents(self.args, self.kwargs))
+
+    def without_data(self) -> Call:
+        """The call as a description: keeping it keeps no batch alive."""
+        tensors = list(map(hollow, self.tensors))
+        return self.over(tensors)
+
+    def over(self, tensors: list[torch.Tensor]) -> Call:
+        """A call like it before the step, with objects of its own and other tensors."""
+        contents = self.contents or Contents(self.args, self.kwargs)
+        return Call(tensors, self.key, *contents.copied(tensors))
+
+
+def hollow(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, strides and dtype that holds no data."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def unbound(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Call:
+    """A call of which nothing is known; all such calls, for one reason, are alike."""
+    return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
+
+
+class Inputs:
+    """Binds calls of one `build`: all is part of the key, but for the order of its parameters."""
+
+    def __init__(self, build: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(build)
+        parameters = self._signature.parameters.values()
+        self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        """``**batch`` is a dict, whose order `build` may go by."""
+        self._counts: set[int] = set()
+        self._starts: Starts | None = None
+        self._key: tuple[Any, ...] = ()
+        """Of calls whose tensors, all different, ``_starts`` accepts."""
+        self._tree: Any = None
+        self._tree_starts: Starts | None = None
+        self._tree_key: tuple[Any, ...] = ()
+        """The same, of calls with other things than plain tensors."""
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """Flatten one call.
+
+        Raises:
+            TypeError: the arguments do not fit `build`.
+            UnsupportedInput: an argument cannot be bound or compared; names its path.
+        """
+        if self._starts is not None and not kwargs:
+            found = self._starts(args)
+            if found is not None and not any(map(_attributes, args)):
+                return Call(list(args), self._key, args, kwargs, found)
+        if kwargs or len(args) not in self._counts:
+            bound = self._signature.bind(*args, **kwargs)
+            args, kwargs = bound.args, bound.kwargs
+            if not self._takes_any:
+                kwargs = dict(sorted(kwargs.items()))
+            if not kwargs:
+                self._counts.add(len(args))
+        if not kwargs and all(type(arg) is torch.Tensor for arg in args):
+            keys = tuple(map(_tensor_key, args))  # and no tensor without a storage is left
+            memory = list(map(_start, args))
+            flat = (keys, _sharing(args, memory))
+            bare = not (flat[1] or any(map(_attributes, args)))
+            self._starts, self._key = (starts_of_like(args) if bare else None), flat
+            return Call(list(args), flat, args, kwargs, memory, _apart(args, args, kwargs))
+        return self._bound(args, kwargs)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call with something else than plain tensors."""
+        tensors: list[torch.Tensor] = []
+        try:
+            tree = key_of((args, kwargs), tensors, {})
+        except Unfit:
+            path, unfit = fault(args, kwargs)
+            raise UnsupportedInput(f"{path} {unfit.what}.", fix=unfit.fix) from None
+        if tree == self._tree and self._tree_starts is not None:
+            found = self._tree_starts(tuple(tensors))
+            if found is not None and not any(map(_attributes, tensors)):
+                return Call(tensors, self._tree_key, args, kwargs, found)
+        keys = tuple(map(_tensor_key, tensors))
+        memory = list(map(_start, tensors))
+        sharing = _sharing(tensors, memory)
+        key = (tree, keys, sharing)
+        bare = not (sharing or any(map(_attributes, tensors)))
+        starts = starts_of_like(tuple(tensors)) if bare else None
+        self._tree, self._tree_starts, self._tree_key = tree, starts, key
+        return Call(tensors, key, args, kwargs, memory, _apart(tensors, args, kwargs))
+
+
+def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    if tensor.is_nested:
+        raise UnsupportedInput(
+            f"An input of {tensor.size(0)} sequences is a nested tensor.",
+            fix="pass a padded tensor (to_padded_tensor()) and the lengths.",
+        )
+    if tensor.grad_fn is not None:
+        raise UnsupportedInput(
+            f"An input of shape {tuple(tensor.shape)} carries an autograd graph "
+            f"({tensor.grad_fn.name()}); gradients cannot flow out of the program into it.",
+            fix="detach() it, or move the computation that makes it into the step.",
+        )
+    if tensor.layout is not torch.strided:
+        raise UnsupportedInput(
+            f"An input of shape {tuple(tensor.shape)} has the layout {tensor.layout}.",
+            fix="pass a strided tensor (to_dense()).",
+        )
+    lazy = (tensor.is_conj(), tensor.is_neg())
+    own = tuple(
+        (name, repr(value)) if _is_plain(value) else name for name, value in _own_of(tensor)
+    )
+    known = (tensor.shape, tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad, lazy)
+    return (*known, own, tensor.is_inference(), tensor.requires_grad and tensor.grad is not None)
+
+
+_attributes: Callable[[torch.Tensor], dict[str, Any]] = vars(torch.Tensor)["__dict__"].__get__
+"""What a tensor was given by name: ``x.mask``."""
+
+
+def _own_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    """Its attributes, but for what torch.compile marks it with."""
+    own = _attributes(tensor)
+    return [item for item in own.items() if not item[0].startswith("_dynamo_")] if own else []
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(
+        value, (bool, int, float, str, torch.dtype, torch.device, torch.Size)
+    )
+
+
+def _apart(tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    hooked = any(tensor.requires_grad and any(tensor_hooks([tensor])) for tensor in tensors)
+    if not (hooked or any(map(_attributes, tensors))):
+        return ""
+    for path, tensor in zip(paths(args, kwargs), tensors, strict=True):
+        if any(tensor_hooks([tensor])):
+            return f"{path} has a hook, which no program calls"
+        for name, value in _own_of(tensor):
+            if not _is_plain(value):
+                return (
+                    f"{path}.{name} is a {type(value).__name__} that no program takes: pass it as "
+                    "an argument of its own"
+                )
+    return ""
+
+
+def _start(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _sharing(
+    tensors: Sequence[torch.Tensor], memory: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
+    """(first, other, distance) for tensors of one storage: part of what a program is made for."""
+    if len(set(memory)) == len(memory):
+        return ()
+    first_of: dict[int, int] = {}
+    found = []
+    for position, (tensor, pointer) in enumerate(zip(tensors, memory, strict=True)):
+        first = first_of.setdefault(pointer, position)
+        if first != position and pointer:  # empty tensors have no memory
+            distance = int(tensor.storage_offset() - tensors[first].storage_offset())
+            found.append((first, position, distance))
+    return tuple(found)
+
+
+def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """The path of each tensor of a call, in binding order."""
+    return [path for path, leaf in leaves(args, kwargs) if isinstance(leaf, torch.Tensor)]
+
+
+def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(path such as ``args[0].mask``, value) of each leaf of a call, tensor or not."""
+    yield from leaves_in(args, "args")
+    yield from leaves_in(kwargs, "kwargs")
+
+
+def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
+    """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
+    return tuple(
+        (_joined(path), TensorMeta.of(leaf) if _has_meta(leaf) else type(leaf).__name__)
+        for path, leaf in _with_paths(tree)
+    )
+
+
+def _with_paths(tree: Any) -> list[tuple[Any, Any]]:
+    try:
+        return list(pytree.tree_flatten_with_path(tree)[0])
+    except ValueError:  # a class is registered without the names of its parts, as diffusers' are
+        return [((number,), leaf) for number, leaf in enumerate(pytree.tree_leaves(tree))]
+    except RecursionError:  # something holds itself
+        return [((path,), leaf) for path, leaf in leaves_in(tree, "")]
+
+
+def _has_meta(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and has_strides(value)
+
+
+def _joined(path: Any) -> str:
+    return ".".join(
+        str(getattr(key, "idx", getattr(key, "key", getattr(key, "name", key)))) for key in path
+    )

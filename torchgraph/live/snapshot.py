@@ -1,0 +1,130 @@
+"""Everything of the user's that a step may change, and the way back to it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ..ir import bits
+
+_CONTAINERS = (dict, list, set, deque)
+
+
+class Snapshot:
+    """The contents of objects, of the containers and tensors in them, and of random generators.
+
+    Identities stay: containers are refilled and tensors written where they are, so that whoever
+    holds one holds the same afterwards. Objects inside of attributes, other than containers and
+    tensors, are not looked into.
+    """
+
+    def __init__(self, owners: Iterable[Any], tensors: Iterable[Any]) -> None:
+        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._tensors: dict[int, _Saved] = {}
+        for owner in owners:
+            self._take(vars(owner))
+        for tensor in tensors:
+            self._take(tensor)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever happens in the block, everything is as before afterwards."""
+        with _generators_kept():
+            try:
+                yield
+            finally:
+                for container, contents in self._containers.values():
+                    _refill(container, contents)
+                with torch.no_grad():
+                    for saved in self._tensors.values():
+                        saved.restore()
+
+    def _take(self, value: Any) -> None:
+        pending = [value]
+        while pending:
+            found = pending.pop()
+            if isinstance(found, torch.Tensor):
+                if id(found) not in self._tensors and _has_data(found):
+                    self._tensors[id(found)] = _Saved(found)
+            elif isinstance(found, tuple):
+                pending.extend(found)
+            elif isinstance(found, _CONTAINERS) and id(found) not in self._containers:
+                self._containers[id(found)] = (found, _contents(found))
+                pending.extend(found.values() if isinstance(found, dict) else found)
+
+
+class _Saved:
+    """A tensor: its data, where they lie, and its gradient."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._place = tensor.data
+        self._data = tensor.detach().clone()
+        self._grad = tensor.grad if tensor.is_leaf else None
+        self._grad_data = None if self._grad is None else self._grad.detach().clone()
+        self._requires_grad = tensor.requires_grad
+
+    def restore(self) -> None:
+        tensor, place = self._tensor, self._place
+        moved = tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape
+        if moved or tensor.stride() != place.stride():
+            tensor.data = place
+        if not bits.same(place, self._data):
+            place.copy_(self._data)  # through .data, which leaves the version counter alone
+        if tensor.is_leaf:
+            tensor.requires_grad_(self._requires_grad)
+            if tensor.grad is not self._grad:
+                tensor.grad = self._grad
+            if self._grad is not None and self._grad_data is not None:
+                self._grad.data.copy_(self._grad_data)
+
+
+def _has_data(tensor: torch.Tensor) -> bool:
+    if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor):
+        return False
+    # The Graph itself holds its last batch as tensors whose memory is given back.
+    return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
+
+
+def _contents(container: Any) -> Any:
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def _refill(container: Any, contents: Any) -> None:
+    now = _contents(container)
+    if len(now) == len(contents) and all(map(_is, now, contents)):
+        return
+    container.clear()
+    if isinstance(container, (dict, set)):
+        container.update(contents)
+    else:
+        container.extend(contents)
+
+
+def _is(left: Any, right: Any) -> bool:
+    if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right) == 2:
+        return left[0] is right[0] and left[1] is right[1]
+    return left is right
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    python = random.getstate()
+    array = numpy.random.get_state() if numpy is not None else None
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    devices = list(range(torch.cuda.device_count())) if cuda else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(array)

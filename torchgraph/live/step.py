@@ -1,0 +1,400 @@
+"""Step: the user's modules and optimizers, scanned into named leaves of live state.
+
+A leaf is one tensor or number that the step reads and may write. It remembers the container that
+holds it, so that each later call can see what is there now.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._torch import step_hooks, storage_id, tensor_hooks
+from ..amp import Scaler, StaticGradScaler
+from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
+from ..guards import Classes, OwnState, Scripts, is_script, plain_key, shadows
+from ..guards.sharing import Relation, relations
+from ..ir.aliasing import has_strides, is_opaque, storages_overlap
+from ..ir.program import ParameterGroup, Role
+from .flags import Flags
+
+Path = tuple[Any, ...]
+"""Keys from a root container to a value: ``("betas", 0)``."""
+
+SCALER = "_train.scaler."
+"""What the names of a scaler's leaves begin with; ``_train`` is no name of a module."""
+SCALER_TENSORS = ("scale", "growth_tracker")
+SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
+"""What a GradScaler keeps, as its leaves are called; its attributes have an underscore more."""
+
+_STATIC = (bool, str, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One live tensor or number: where it is and what it was when scanned."""
+
+    fqn: str
+    role: Role
+    root: Any
+    """The dict that holds the value, directly or inside of nested lists, tuples and dicts."""
+    path: Path
+    value: Any
+
+    @property
+    def in_module(self) -> bool:
+        """True for a parameter or buffer."""
+        return self.role in (Role.PARAMETER, Role.BUFFER)
+
+    def read(self) -> Any:
+        """The value that is there now; KeyError or IndexError when the place is gone."""
+        found = self.root
+        for key in self.path:
+            found = found[key]
+        return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """A further place that holds the tensor of ``leaf``: a tied weight, a shared module."""
+
+    root: Any
+    key: str
+    leaf: int
+
+
+@dataclass(frozen=True)
+class Static:
+    """A value that the program is specialised for: it must stay equal."""
+
+    fqn: str
+    root: Any
+    path: Path
+    value: Any
+
+
+@dataclass
+class Step:
+    """Modules, optimizers and scaler of one Graph with their leaves, in a stable order."""
+
+    modules: dict[str, nn.Module]
+    """Every module below the Graph by path, shared ones once, under the first path."""
+    optimizers: list[torch.optim.Optimizer]
+    roots: Mapping[str, nn.Module]
+    """The live attributes of the Graph that are modules."""
+    leaves: list[Leaf] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    statics: list[Static] = field(default_factory=list)
+    index: dict[int, int] = field(default_factory=dict)
+    """id of a tensor -> its leaf."""
+    scaler: Scaler | None = None
+    driven: bool = False
+    """True when `build` takes the optimizers' steps itself, as in a loop of the user's own."""
+    tensors_by_name: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Leaves of autograd that no module holds."""
+    containers: Sequence[tuple[str, Any]] = ()
+    """(name, dict, list or cell) in which it may keep tensors from call to call."""
+    rebound: Sequence[Any] = ()
+    """Names under which others put another tensor between calls."""
+    objects: list[tuple[str, Any]] = field(default_factory=list)
+    """What param groups hold besides tensors, numbers and plain values."""
+    without_storage: list[tuple[str, str]] = field(default_factory=list)
+    """(fqn, layout) of sparse and nested buffers, which are no leaves."""
+    lazy: bool = False
+    """True while a lazy module waits for its first call: then a tensor is none yet."""
+    opaque: list[tuple[str, str]] = field(default_factory=list)
+    """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
+    flags: Flags = field(default_factory=lambda: Flags(()))
+    """As the step found them."""
+    shared: frozenset[Relation] = frozenset()
+    """Which tensors lay in one memory then."""
+    _names: set[str] = field(default_factory=set)
+
+    @classmethod
+    def scan(
+        cls,
+        roots: Mapping[str, nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        scaler: Scaler | None = None,
+        *,
+        driven: bool = False,
+        tensors: Mapping[str, torch.Tensor] | None = None,
+        containers: Sequence[tuple[str, Any]] = (),
+        rebound: Sequence[Any] = (),
+    ) -> Step:
+        """Name every tensor and number of the given modules, optimizers and scaler.
+
+        The scaler has made its scale, or is disabled. In a ``driven`` step optimizers may update
+        what no module holds, and share parameters. ``tensors``: leaves of autograd by name.
+        ``containers``, ``rebound``: as the fields.
+
+        Raises:
+            ParameterOutsideGraph, ParameterInTwoOptimizers.
+        """
+        modules: dict[str, nn.Module] = {}
+        seen: set[int] = set()
+        named = (pair for name, root in roots.items() for pair in root.named_modules(prefix=name))
+        for path, module in named:
+            if id(module) not in seen:
+                seen.add(id(module))
+                modules[path] = module
+        step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
+        step.tensors_by_name, step.containers = dict(tensors or {}), containers
+        step.rebound = rebound
+        for path, module in modules.items():
+            step._scan_tensors(module._parameters, path, Role.PARAMETER)
+            step._scan_tensors(module._buffers, path, Role.BUFFER)
+        step._scan_tensors(dict(step.tensors_by_name), "", Role.PARAMETER)
+        owners: dict[int, int] = {}
+        for number, optimizer in enumerate(optimizers):
+            step._check_parameters(number, optimizer, owners)
+            step._scan_optimizer(number, optimizer)
+        step._scan_scaler(scaler)
+        step.flags = Flags((leaf.fqn, leaf.value) for _, leaf in step.tensors())
+        step.shared = relations({leaf.fqn: leaf.value for _, leaf in step.tensors()})
+        return step
+
+    def again(self, more: Sequence[torch.optim.Optimizer] = ()) -> Step:
+        """As things stand now, with ``more`` optimizers; `flags` stay as they were."""
+        found = Step.scan(
+            self.roots,
+            [*self.optimizers, *more],
+            self.scaler,
+            driven=self.driven,
+            tensors=self.tensors_by_name,
+            containers=self.containers,
+            rebound=self.rebound,
+        )
+        found.flags = self.flags.before(found.flags)
+        return found
+
+    @property
+    def impossible(self) -> str:
+        """What keeps every program from holding the step, and the way out; empty: nothing known."""
+        module, why = Scripts(self.modules.values()).impossible
+        if why:
+            path = next(path for path, one in self.modules.items() if one is module)
+            return torchscript(repr(path), why)
+        if self.without_storage:
+            fqn, what = self.without_storage[0]
+            return (
+                f"the buffer {fqn} is {what}, and a program holds dense tensors only: keep it "
+                "dense, or its indices and values as buffers"
+            )
+        if self.opaque:
+            fqn, kind = self.opaque[0]
+            return (
+                f"{fqn} is a {kind}, a tensor with a dispatch of its own, and a program holds "
+                "plain tensors only: keep what it is made of"
+            )
+        return ""
+
+    @property
+    def scripted(self) -> bool:
+        """True with TorchScript modules: their methods count calls, which nothing takes back."""
+        return any(map(is_script, self.modules.values()))
+
+    def parameter_fqn(self, parameter: torch.Tensor) -> str:
+        """The name of a parameter of the Graph."""
+        return self.leaves[self.index[id(parameter)]].fqn
+
+    def parameter_groups(self) -> Iterator[ParameterGroup]:
+        """The param groups of all optimizers, in order."""
+        for number, optimizer in enumerate(self.optimizers):
+            for index, group in enumerate(optimizer.param_groups):
+                prefix = f"optimizer.{number}.param_groups.{index}."
+                settings = tuple(
+                    (static.fqn.removeprefix(prefix), static.value)
+                    for static in self.statics
+                    if static.fqn.startswith(prefix)
+                )
+                fqns = tuple(map(self.parameter_fqn, group["params"]))
+                hooked = any(step_hooks(optimizer))
+                yield ParameterGroup(number, index, type(optimizer), fqns, settings, hooked)
+
+    def structure(self) -> tuple[Any, ...]:
+        """All about the step but its tensors and numbers; equal when a program still fits."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        modules = tuple(
+            (
+                path,
+                id(m),
+                type(m),
+                *(tuple(map(id, getattr(m, h).values())) for h in hooks),
+            )
+            for path, m in self.modules.items()
+        )
+        ties = tuple((place.key, self.leaves[place.leaf].fqn) for place in self.places)
+        statics = tuple((s.fqn, type(s.value), s.value) for s in self.statics)
+        groups = tuple(
+            tuple(tuple(map(self.parameter_fqn, group["params"])) for group in opt.param_groups)
+            for opt in self.optimizers
+        )
+        parameters = [leaf.value for leaf in self.leaves if leaf.role is Role.PARAMETER]
+        gradient_hooks = tensor_hooks(parameters)
+        hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
+        objects = tuple((fqn, id(value)) for fqn, value in self.objects)
+        own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
+        used = list(self.modules.values())
+        classes = Classes(map(type, (*used, *self.optimizers))).key
+        patched = tuple((id(held), name, id(value)) for held, name, value in shadows(used))
+        marks = tuple(
+            (leaf.fqn, name, plain_key(value))
+            for _, leaf in self.tensors()
+            if leaf.in_module
+            for name, value in vars(leaf.value).items()
+        )
+        others = (classes, patched, marks, Scripts(used).key)
+        return modules, ties, statics, groups, hooked, objects, own, *others
+
+    def scaler_reads(self) -> Iterator[tuple[str, Any, str, Any]]:
+        """The tensors of a GradScaler, as attributes that must stay the same objects."""
+        for leaf in self.leaves:
+            if leaf.role is Role.SCALER:
+                yield "scaler", self.scaler, str(leaf.path[0]), leaf.value
+
+    def names(self) -> frozenset[str]:
+        """Of all tensors, numbers and settings."""
+        statics = (static.fqn for static in self.statics)
+        return frozenset([*(leaf.fqn for leaf in self.leaves), *statics])
+
+    def has_gradients(self) -> bool:
+        """True when an eager backward has left a gradient in a parameter or a buffer."""
+        leaves = (leaf.value for _, leaf in self.tensors())
+        return any(value.is_leaf and value.grad is not None for value in leaves)
+
+    def shares_memory(
+        self, tensors: Sequence[torch.Tensor], of: Sequence[torch.Tensor] | None = None
+    ) -> bool:
+        """True when one of ``tensors`` lies in the memory of a state, or of these."""
+        held = of or [leaf.value for _, leaf in self.tensors()]
+        states = [value for value in held if value.numel() and not is_opaque(value)]
+        memory = set(map(storage_id, states))
+        return any(storage_id(tensor) in memory for tensor in tensors) or storages_overlap(
+            tensors, states
+        )
+
+    def tensors(self) -> Iterator[tuple[int, Leaf]]:
+        """The leaves that are tensors, with their positions."""
+        numbered = enumerate(self.leaves)
+        return ((i, leaf) for i, leaf in numbered if isinstance(leaf.value, torch.Tensor))
+
+    def _scan_tensors(self, holder: dict[str, Any], path: str, role: Role) -> None:
+        for name, tensor in holder.items():
+            if tensor is None:
+                continue
+            if nn.parameter.is_lazy(tensor):
+                self.lazy = True
+                continue
+            if is_opaque(tensor):
+                self.opaque.append((f"{path}.{name}", type(tensor).__name__))
+                if role is Role.BUFFER:
+                    continue
+            if role is Role.BUFFER and not has_strides(tensor):
+                what = "nested" if tensor.is_nested else f"of layout {tensor.layout}"
+                self.without_storage.append((f"{path}.{name}", what))
+                continue
+            known = self.index.get(id(tensor))
+            if known is None:
+                fqn = f"{path}.{name}" if path else name
+                self._add(Leaf(fqn, role, holder, (name,), tensor))
+            else:
+                self.places.append(Place(holder, name, known))
+
+    def _add(self, leaf: Leaf) -> None:
+        while leaf.fqn in self._names:  # slots may be called 0 and '0'
+            leaf = replace(leaf, fqn=f"{leaf.fqn}_")
+        self._names.add(leaf.fqn)
+        if isinstance(leaf.value, torch.Tensor):
+            self.index[id(leaf.value)] = len(self.leaves)
+        self.leaves.append(leaf)
+
+    def _check_parameters(
+        self, number: int, optimizer: torch.optim.Optimizer, owners: dict[int, int]
+    ) -> None:
+        given = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        # Leaves that no module holds, beside those of modules; an optimizer of another model is an
+        # oversight.
+        mixed = self.driven or any(one in self.index for one in given)
+        strangers = set(given) if mixed else set()
+        for group_number, group in enumerate(optimizer.param_groups):
+            for position, parameter in enumerate(group["params"]):
+                if id(parameter) not in self.index and id(parameter) in strangers:
+                    name = f"parameter_{number}_{group_number}_{position}"
+                    self._add(Leaf(name, Role.PARAMETER, group["params"], (position,), parameter))
+                elif id(parameter) not in self.index:
+                    raise ParameterOutsideGraph(
+                        f"Optimizer {number} ({type(optimizer).__name__}) updates a parameter of "
+                        f"shape {tuple(parameter.shape)} (param group {group_number}, position "
+                        f"{position}) that no module of the Graph holds."
+                    )
+                shared = owners.setdefault(id(parameter), number) != number
+                if shared and not self.driven:
+                    raise ParameterInTwoOptimizers(
+                        f"{self.parameter_fqn(parameter)!r} is in optimizer "
+                        f"{owners[id(parameter)]} and in optimizer {number}."
+                    )
+
+    def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
+        for group_number, group in enumerate(optimizer.param_groups):
+            prefix = f"optimizer.{number}.param_groups.{group_number}"
+            for key, value in group.items():
+                if key != "params":
+                    self._scan_value(f"{prefix}.{key}", group, (key,), value, in_state=False)
+        state: dict[Any, Any] = optimizer.state  # torch types the keys as tensors
+        for key, slots in state.items():
+            if isinstance(key, torch.Tensor):
+                if id(key) not in self.index:
+                    continue  # a leftover of a parameter that was replaced
+                name = self.parameter_fqn(key)
+            else:
+                name = str(key)
+            prefix = f"optimizer.{number}.state.{name}"
+            if not isinstance(slots, dict):
+                raise GraphError(f"{prefix} is a {type(slots).__name__}, not a dict of slots.")
+            for slot, value in slots.items():
+                self._scan_value(f"{prefix}.{slot}", slots, (slot,), value, in_state=True)
+
+    def _scan_scaler(self, scaler: Scaler | None) -> None:
+        if scaler is None:
+            return
+        held = vars(scaler)
+        if isinstance(scaler, StaticGradScaler):
+            places = {"scale": ("_scale_factor", Role.SCALAR)}
+        elif scaler.is_enabled():
+            places = {name: (f"_{name}", Role.SCALER) for name in SCALER_TENSORS}
+            places |= {name: (f"_{name}", Role.SCALAR) for name in SCALER_NUMBERS}
+        else:
+            return
+        for name, (key, role) in places.items():
+            self._add(Leaf(f"{SCALER}{name}", role, held, (key,), held[key]))
+
+    def _scan_value(self, fqn: str, root: Any, path: Path, value: Any, *, in_state: bool) -> None:
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.index:
+                self._add(Leaf(fqn, Role.SLOT, root, path, value))
+        elif not isinstance(value, bool) and isinstance(value, numbers.Real):
+            self._add(Leaf(fqn, Role.SCALAR, root, path, value))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
+        elif isinstance(value, (list, tuple)):
+            for key, item in enumerate(value):
+                self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
+        elif isinstance(value, _STATIC):
+            self.statics.append(Static(fqn, root, path, value))
+        elif not in_state:
+            self.objects.append((fqn, value))
+
+
+def torchscript(what: str, why: str) -> str:
+    """Why no program can be made of a step with a TorchScript module."""
+    return (
+        f"{what} is TorchScript, and {why}, which no program can follow: give the Graph "
+        "the nn.Module that torch.jit.script or torch.jit.trace was called with"
+    )

@@ -1,0 +1,202 @@
+"""A program as two: the host's, which computes numbers, and the device's, which takes them.
+
+The host's half runs in Python before the other: it reads learning rates, counts steps, and returns
+the numbers that the device needs. These lie in one float64 vector on the device, of which an op
+takes an element. So the device's half holds no number that moves and may be replayed; the optimizer
+keeps its counters where eager has them. Under a grad scaler the host counts when the device has
+said whether the step was skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ...errors import SourceLine
+from ...ir.each import expanded
+from ...ir.program import OutputKind, OutputSpec, Program, Signature
+from ..numbers import numbers
+from ..pauses import with_pauses
+from ..write.executable import Executable, LowerPart, lower
+from .halving import Halving
+
+
+class Numbers(NamedTuple):
+    """What the host's half returns."""
+
+    kept: tuple[Any, ...]
+    """Its share of the outputs."""
+    numbers: list[float]
+    """Those that the device's half takes."""
+    late: tuple[Any, ...]
+    """New values of states that are not written yet."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """A state that the host writes when the step is over, unless it was skipped."""
+
+    position: int
+    """Of the state among the inputs of the whole."""
+    skipped_by: int
+    """The place among the device's outputs of the flag that leaves the state as it is."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Two executables behind the interface of one."""
+
+    host: Executable
+    """Returns its share of the outputs, then the numbers of the device's half."""
+    device: Executable
+    """Takes the inputs of the whole, then the vector of numbers."""
+    signature: Signature
+    """Of the whole."""
+    program: Program
+    """The whole, not halved."""
+    on: torch.device
+    count: int
+    """How many numbers the device's half takes."""
+    written: tuple[int, ...]
+    """The positions of the tensors that the host's half writes."""
+    late: tuple[Late, ...] = ()
+    """What the host's half computes and does not write; its last results."""
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """As `Executable.outputs`: the host's, then the device's."""
+        kept = tuple(o for o in self.host.outputs if o.kind is not OutputKind.NUMBER)
+        return (*kept, *self.device.outputs)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The lowered programs of the halves."""
+        return (self.host.program, self.device.program)
+
+    @property
+    def writes(self) -> bool:
+        """As `Executable.writes`."""
+        return self.host.writes or self.device.writes
+
+    @property
+    def random(self) -> bool:
+        """As `Executable.random`."""
+        return self.device.random
+
+    @property
+    def source(self) -> str:
+        """Both functions."""
+        return f"{self.host.source}\n{self.device.source}"
+
+    def numbers(self, values: Sequence[Any]) -> Numbers:
+        """Run the host's half."""
+        results = self.host.function(values)
+        late = len(results) - len(self.late)
+        kept = late - self.count
+        return Numbers(results[:kept], list(map(float, results[kept:late])), results[late:])
+
+    def count_steps(self, values: Sequence[Any], found: Numbers, results: Sequence[Any]) -> None:
+        """Write what waits for the flags, which are among the ``results`` of the device's half."""
+        flags: dict[int, bool] = {}
+        for late, new in zip(self.late, found.late, strict=True):
+            place = late.skipped_by
+            if place not in flags:
+                flags[place] = bool(results[place])
+            if not flags[place]:
+                values[late.position].copy_(new)
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One step, nothing of it replayed."""
+
+        def device_half(found: list[float]) -> tuple[Any, ...]:
+            return self.device.function([*values, numbers.vector(found, self.on)])
+
+        return self.run(values, device_half)
+
+    def run(
+        self, values: Sequence[Any], device_half: Callable[[list[float]], Sequence[Any]]
+    ) -> tuple[Any, ...]:
+        """Both halves."""
+        with self.undone(values, unless=self.device.wrote):
+            found = self.numbers(values)
+            results = device_half(found.numbers)
+            self.count_steps(values, found, results)
+            return (*found.kept, *results)
+
+    @contextmanager
+    def undone(
+        self, values: Sequence[Any], unless: Callable[[BaseException], bool]
+    ) -> Iterator[None]:
+        """What the host's half writes in the block is as before when the block fails.
+
+        ``unless`` the device's half had begun to write.
+        """
+        written = [values[i] for i in self.written]
+        before = [tensor.clone() for tensor in written]
+        try:
+            yield
+        except Exception as error:  # whatever it is, the host's counts must not stay
+            if not unless(error):
+                for tensor, old in zip(written, before, strict=True):
+                    tensor.copy_(old)
+            raise
+
+    def wrote(self, error: BaseException) -> bool:
+        """As `Executable.wrote`."""
+        return self.device.wrote(error) or self.host.wrote(error)
+
+    @property
+    def expects(self) -> bool:
+        """As `Executable.expects`."""
+        return self.device.expects
+
+    def moved(self, error: BaseException) -> bool:
+        """As `Executable.moved`."""
+        return self.device.moved(error)
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """As `Executable.node_at`."""
+        return self.device.node_at(error) or self.host.node_at(error)
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """As `Executable.line_of`."""
+        return self.device.line_of(node)
+
+    def close(self) -> None:
+        """As `Executable.close`."""
+
+
+def halve(
+    program: Program,
+    name: str,
+    device: torch.device,
+    lower_device: LowerPart = lower,
+) -> Halves:
+    """Halve a program in which `scan` found nothing, and lower both halves."""
+    program = with_pauses(expanded(program))  # the host computes the numbers of each parameter
+    split = Halving(program, device)
+    host, rest = split.run()
+    on_device = lower_device(rest, name)
+    flags = {o.target: i for i, o in enumerate(on_device.outputs) if o.kind is OutputKind.SKIP}
+    positions = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
+    return Halves(
+        lower(host, f"{name}, numbers"),
+        on_device,
+        program.signature,
+        program,
+        device,
+        split.count,
+        _written(host.signature),
+        tuple(Late(positions[state], flags[optimizer]) for state, optimizer in split.late),
+    )
+
+
+def _written(signature: Signature) -> tuple[int, ...]:
+    updates = {out.target for out in signature.outputs if out.kind is OutputKind.UPDATE}
+    specs = enumerate(signature.inputs)
+    return tuple(i for i, spec in specs if spec.fqn in updates and spec.meta is not None)

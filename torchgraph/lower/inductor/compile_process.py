@@ -1,0 +1,38 @@
+"""What the compiling process runs: it compiles each job that it is given, and ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ..._torch import inductor as _inductor
+from .disk_cache import DiskCache
+from .failure import Failure
+from .job import Job
+
+
+def main(order: str) -> None:
+    """Run an order: the path of a JSON file that `compilation.Compilation` wrote.
+
+    Exits with 1 when a job fails; what happened is in the file ``error`` beside the order then.
+    """
+    wanted = json.loads(Path(order).read_text(encoding="utf-8"))
+    key = ""
+    try:
+        _inductor.change_config(wanted["config"])
+        cache = DiskCache(Path(wanted["cache"]))
+        for text in wanted["jobs"]:
+            key = wanted["keys"][text]
+            _compile(Job.from_json(text), cache, key)
+    except Exception as error:  # the process that waits reports it, whatever it is
+        failure = Failure.of(error, key).json()
+        Path(order).with_name("error").write_text(failure, encoding="utf-8")
+        sys.exit(1)
+
+
+def _compile(job: Job, cache: DiskCache, key: str) -> None:
+    if cache.find(key) is None:
+        made = cache.begin()
+        job.compile_into(made)
+        cache.keep(made, key)

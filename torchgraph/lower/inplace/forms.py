@@ -1,0 +1,100 @@
+"""The forms of an op that write where they are told, and where their bits could be others."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ..._torch import OpOverload
+from ...ir import effects
+
+# Not tagged pointwise, yet each element of the result depends on the same element of self alone.
+_ELEMENTWISE = frozenset(
+    {"aten::copy", "aten::fill", "aten::zero", "aten::masked_fill", "aten::lerp", "aten::index_put"}
+)
+# Each element of the result depends on the same element of self, and on much of the others.
+ACCUMULATING = frozenset({"aten::addmm", "aten::baddbmm"})
+# As _ELEMENTWISE, of two tensors.
+_ELEMENTWISE_BACKWARD = frozenset({"aten::hardtanh_backward", "aten::leaky_relu_backward"})
+# In half precision an op and its in-place form may round a number at different points.
+_HALF = frozenset({torch.float16, torch.bfloat16})
+
+
+def in_place_form(op: Any) -> OpOverload | None:
+    """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where in place could differ in a bit."""
+    if not isinstance(op, OpOverload) or op._schema.is_mutable:
+        return None
+    name = op._schema.name
+    elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE | ACCUMULATING
+    if not (elementwise or name.startswith(("aten::_foreach_", "torchgraph::"))):
+        return None
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    return effects.other_form(op)
+
+
+class OutForm(NamedTuple):
+    """The overload of an op that writes its results into tensors that it is given."""
+
+    op: OpOverload
+    names: tuple[str, ...]
+    """Of the arguments that take those tensors, one for each result."""
+
+
+@functools.cache
+def out_form(op: Any) -> OutForm | None:
+    """``aten.mm.out`` for ``aten.mm``; None where there is none with a kernel of its own.
+
+    A generated one computes elsewhere and copies, which gains nothing.
+    """
+    if not isinstance(op, OpOverload) or op.namespace != "aten":
+        return None
+    wanted = [(argument.name, str(argument.type)) for argument in op._schema.arguments]
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::"))
+    for name in packet.overloads():
+        found = getattr(packet, name)
+        given = found._schema.arguments
+        names = tuple(argument.name for argument in given if argument.is_out)
+        taken = [(argument.name, str(argument.type)) for argument in given if not argument.is_out]
+        fits = taken == wanted and len(names) == len(op._schema.returns)
+        if names and fits and torch.Tag.generated not in found.tags:
+            return OutForm(found, names)
+    return None
+
+
+def elementwise_out_form(op: Any) -> OutForm | None:
+    """As `out_form`, for ops that may write over one of the arguments that they read."""
+    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    if torch.Tag.pointwise not in op.tags and op._schema.name not in _ELEMENTWISE_BACKWARD:
+        return None
+    found = out_form(op)
+    return found if found is not None and len(found.names) == 1 else None
+
+
+def minds_form(node: fx.Node) -> bool:
+    """True for an op whose last bits depend on its form.
+
+    In half precision that is one that takes a number. Of a complex product, the compiler's loop for
+    memory that nobody writes rounds once where its other loop rounds twice: writing over an
+    argument takes the other. The two forms of an op of our own run the same kernel.
+    """
+    if getattr(node.target, "namespace", "") == "torchgraph":
+        return False
+    value = node.meta["val"]
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    dtypes = {item.dtype for item in items if isinstance(item, torch.Tensor)}
+    if any(dtype.is_complex for dtype in dtypes):
+        return True
+    return bool(dtypes & _HALF) and any(map(_holds_number, (*node.args, *node.kwargs.values())))
+
+
+def _holds_number(argument: Any) -> bool:
+    if isinstance(argument, fx.Node):
+        return not isinstance(argument.meta.get("val"), (torch.Tensor, tuple, list))
+    if isinstance(argument, (tuple, list)):
+        return any(map(_holds_number, argument))
+    return isinstance(argument, (int, float)) and not isinstance(argument, bool)

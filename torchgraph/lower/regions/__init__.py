@@ -1,0 +1,5 @@
+"""Which ops are compiled together, and what stays outside.
+
+Touches: a functional program.
+Never: the compiler.
+"""

@@ -1,0 +1,331 @@
+"""Cuts a program into regions, each compiled as one function, and the ops that stay outside.
+
+Outside stay numbers and what they are read from, draws when they must be eager's, collectives, and
+our own ops over lists of tensors, which are one kernel already. Everything else joins the region of
+its level: ops outside of level n run before region n, which runs before those of level n + 1.
+Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
+own, one for each checkpointed region: within one region the compiler would compute it once.
+Predicates stay outside, and so do ops whose result's size depends on data; a region before the last
+predicate writes no state. Compiled code knows memory, and not the bit that says that it is to be
+read conjugated or negated: ops that meet such a value stay outside, too. So do the copies by which
+states change places: the compiler drops a copy, and would write what the next state is to become.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..._torch import OpOverload, graph_module, storage_id
+from ...ir import effects
+from ...ir.aliasing import alias_sources, refresh_views
+from ...ir.program import OutputKind, Program, TensorMeta, provenance
+from ...ir.values import leaves, sized_by_data
+from ..expects import expects_of, guards
+from ..numbers import numbers
+from . import fast_draws
+from .region import Crossing, Region, RegionGraph
+from .repeats import Part, repeats
+
+aten = torch.ops.aten
+
+_BLANK = frozenset({"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"})
+"""Uninitialized memory: of their arguments only the metadata count."""
+_LIKE = frozenset(
+    {"aten::rand_like", "aten::randn_like", "torchgraph::bernoulli", "torchgraph::normal"}
+)
+"""Draws that need nothing but the metadata of their first argument."""
+
+_NEVER_INSIDE = frozenset(
+    {
+        # Without grad mode, as compiled code runs, oneDNN's LSTM keeps nothing for its backward.
+        *("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"),
+        "torchgraph::rnn_layer_without_grad",
+        "torchgraph::differs",  # a pause looks for its node to say what has moved
+    }
+)
+
+
+def cut(program: Program, *, eager_draws: bool) -> tuple[Program, list[Region]]:
+    """A copy of a functional program whose tensor ops are calls of regions, and these.
+
+    ``eager_draws``: random numbers are drawn outside of the regions, in the program's order.
+    """
+    program = program.copy()
+    refresh_views(program)
+    return _Cut(program, eager_draws).run()
+
+
+class _Cut:
+    def __init__(self, program: Program, eager_draws: bool) -> None:
+        self._program = program
+        self._eager_draws = eager_draws
+        self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
+        self._sources_of_numbers = _sources_of_numbers(self._ops)
+        self._swapped = _swapped(program)
+        self._outside: set[fx.Node] = set()
+        for node in self._ops:
+            if self._stays_outside(node):
+                self._outside.add(node)
+        self._guards = guards(program)
+        self._level = self._levels()
+        self._proven = max((self._level[node] for node in expects_of(program)), default=0)
+        """The first level whose region runs when all predicates have held."""
+        self._graph = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+        self._regions: list[Region] = []
+
+    def run(self) -> tuple[Program, list[Region]]:
+        for node in self._program.placeholders:
+            self._copies[node] = self._graph.node_copy(node)
+        for level in range(max(self._level.values(), default=0) + 1):
+            here = [node for node in self._ops if self._level[node] == level]
+            for node in here:
+                if node in self._outside:
+                    self._copies[node] = self._copy(node)
+            inside = [node for node in here if node not in self._outside]
+            if inside:
+                self._copy_region(inside, level)
+        self._graph.output(self._copied(self._program.results))
+        gm = graph_module(self._program.gm, self._graph)
+        return Program(gm, self._program.signature), self._regions
+
+    # --- who is where -----------------------------------------------------------------------------
+
+    def _stays_outside(self, node: fx.Node) -> bool:
+        if node.op == "get_attr" or node in self._sources_of_numbers or node in self._swapped:
+            return True
+        if node.target is operator.getitem:
+            return node.all_input_nodes[0] in self._outside
+        # None: a gradient that nobody wants, of an op that returns several.
+        values = [value for value in leaves(node.meta.get("val")) if value is not None]
+        if not all(isinstance(value, torch.Tensor) for value in values):
+            return True
+        met = [*values, *_read_values(node)]
+        if any(map(_has_unknown_size, met)) or any(map(_is_lazy, met)):
+            return True
+        if not isinstance(node.target, OpOverload):
+            return True
+        found = effects.of(node)
+        if found.random and not self._eager_draws:
+            return not fast_draws.has_rule(node)
+        if not found.pure or _is_one_kernel(node.target) or sized_by_data(node):
+            return True
+        if self._eager_draws and _name(node) in _BLANK:
+            return True
+        if _name(node) in _NEVER_INSIDE or effects.of_users(node.target):
+            return True  # the process that compiles knows torch's ops and ours
+        return bool(numbers.moving(node)) and not numbers.takes_tensors(
+            node.target, node.meta["val"]
+        )
+
+    def _levels(self) -> dict[fx.Node, int]:
+        found: dict[fx.Node, int] = {}
+        latest_ordered = 0
+        latest = 0
+        begun: dict[Part, int] = {}
+        repeated = repeats(self._program)
+        for node in self._ops:
+            outside = node in self._outside
+            level = 0
+            if node in repeated:
+                level = begun.setdefault(repeated[node], latest + 1)
+            for source in self._sources(node):
+                if source in found:
+                    waits = outside and source not in self._outside
+                    level = max(level, found[source] + waits)
+            if outside and effects.of(node).ordered:
+                level = latest_ordered = max(level, latest_ordered)
+            found[node] = level
+            latest = max(latest, level)
+        return found
+
+    def _sources(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes that an op has to wait for."""
+        if node in self._outside and _name(node) in _BLANK:
+            return []
+        first = node.args[0] if node.args else None
+        needless = first if node in self._outside and _name(node) in _LIKE else None
+        read = [source for source in node.all_input_nodes if source is not needless]
+        return [*read, *self._guards.get(node, ())]
+
+    # --- outside ----------------------------------------------------------------------------------
+
+    def _copied(self, value: Any) -> Any:
+        return fx.map_arg(value, self._copies.__getitem__)
+
+    def _copy(self, node: Any) -> fx.Node:
+        if _name(node) in _BLANK:
+            return self._blank(node)
+        if _name(node) in _LIKE:
+            args = (self._blank(node.args[0]), *self._copied(node.args[1:]))
+            made = self._graph.call_function(node.target, args, self._copied(node.kwargs))
+            made.meta.update(node.meta)
+            return made
+        copy: fx.Node = self._graph.node_copy(node, self._copies.__getitem__)
+        return copy
+
+    def _blank(self, node: Any) -> fx.Node:
+        """Memory of the node's layout: depends on no other node."""
+        value = node.meta["val"]
+        made = self._graph.call_function(
+            aten.empty_strided.default,
+            (list(value.shape), list(value.stride())),
+            {"dtype": value.dtype, "device": value.device},
+        )
+        with value.fake_mode:
+            own = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            )
+        made.meta.update(val=own, provenance=provenance(node))
+        return made
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _copy_region(self, nodes: list[fx.Node], level: int) -> None:
+        own = set(nodes)
+        written = dict(self._written_inside(own, level))
+        returned = [
+            node
+            for node in nodes
+            if node not in written.values() and any(user not in own for user in node.users)
+        ]
+        graph = RegionGraph(nodes, written)
+        region = Region(
+            len(self._regions),
+            graph.write(returned),
+            graph.metas(),
+            tuple(TensorMeta.of(node.meta["val"]) for node in returned),
+            written=graph.written(),
+            random=any(effects.of(node).random for node in nodes),
+            crossings=tuple(map(Crossing.of, returned)),
+            states=tuple(state.name for state in written),
+        )
+        self._regions.append(region)
+        self._call(region, graph, returned, nodes[0])
+        for state, value in written.items():
+            self._copies[value] = self._copies[state]
+
+    def _call(
+        self, region: Region, graph: RegionGraph, returned: Sequence[fx.Node], first: fx.Node
+    ) -> None:
+        args: list[Any] = [self._copies[node] for node in graph.tensors]
+        if graph.vector is not None:
+            values = [self._copies[node] for node in graph.numbers]
+            vector = graph.vector.meta["val"]
+            made = self._graph.call_function(numbers.vector, (values, vector.device))
+            made.meta["val"] = vector
+            args.append(made)
+        call = self._graph.call_function(region, tuple(args))
+        call.meta["val"] = tuple(node.meta["val"] for node in returned)
+        call.meta["provenance"] = provenance(first)
+        for position, node in enumerate(returned):
+            item = self._graph.call_function(operator.getitem, (call, position))
+            item.meta.update(node.meta)
+            self._copies[node] = item
+
+    def _is_state_alone(self, value: fx.Node, own: set[fx.Node]) -> bool:
+        """True when nobody outside wants the value but the state that it becomes."""
+        readers = [user for user in value.users if user not in own]
+        once = list(self._program.results).count(value) == 1
+        return readers == [self._program.output] and once
+
+    def _written_inside(self, own: set[fx.Node], level: int) -> Iterator[tuple[fx.Node, fx.Node]]:
+        """(state, its new value) for states that are read by this region and before, only."""
+        if level < self._proven:
+            return
+        signature = self._program.signature
+        names = (spec.fqn for spec in signature.inputs)
+        states = dict(zip(names, self._program.placeholders, strict=True))
+        for out, value in zip(signature.outputs, self._program.results, strict=True):
+            state = states.get(out.target)
+            if out.kind is not OutputKind.UPDATE or value not in own or state is None:
+                continue
+            held = state.meta.get("val")
+            if not isinstance(held, torch.Tensor) or _is_lazy(held):
+                continue
+            if not self._is_state_alone(value, own):
+                continue
+            views = [node for node in self._sharing[storage_id(held)] if node is not state]
+            readers = [user for node in (state, *views) for user in node.users]
+            if (
+                own.issuperset(views)
+                and value not in views
+                and all(user in own or self._runs_before(user, level) for user in readers)
+            ):
+                yield state, value
+
+    @functools.cached_property
+    def _sharing(self) -> dict[int, list[fx.Node]]:
+        """The nodes of each memory."""
+        found: dict[int, list[fx.Node]] = {}
+        for node in self._program.nodes:
+            for value in leaves(node.meta.get("val")):
+                if isinstance(value, torch.Tensor):
+                    found.setdefault(storage_id(value), []).append(node)
+        return found
+
+    def _runs_before(self, node: fx.Node, level: int) -> bool:
+        if node.op != "call_function":
+            return False
+        return self._level[node] < level or (self._level[node] == level and node in self._outside)
+
+
+def _name(node: Any) -> str:
+    return node.target._schema.name if isinstance(node.target, OpOverload) else ""
+
+
+def _read_values(node: fx.Node) -> list[Any]:
+    return [value for source in node.all_input_nodes for value in leaves(source.meta.get("val"))]
+
+
+def _has_unknown_size(value: Any) -> bool:
+    """True for what ``nonzero`` gives: nobody knows its shape before it runs."""
+    return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
+
+
+def _is_lazy(value: Any) -> bool:
+    """True for memory that is to be read conjugated or negated."""
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
+
+
+def _is_one_kernel(op: OpOverload) -> bool:
+    """True for an op over lists of tensors that lowering lets write in place."""
+    return op.namespace == "torchgraph" and effects.other_form(op) is not None
+
+
+def _swapped(program: Program) -> set[fx.Node]:
+    """What takes the value of one state to another, or of an argument, and computes nothing."""
+    found: set[fx.Node] = set()
+    for out, value in zip(program.signature.outputs, program.results, strict=True):
+        chain: list[fx.Node] = []
+        node: Any = value if out.kind is OutputKind.UPDATE else None
+        while isinstance(node, fx.Node) and (came := _copied_from(node)) is not None:
+            chain.append(node)
+            node = came
+        if isinstance(node, fx.Node) and node.op == "placeholder":
+            found.update(chain)
+    return found
+
+
+def _copied_from(node: fx.Node) -> Any:
+    """What a copy, or a view, is of; None for what computes."""
+    if node.target is aten.copy.default:
+        return node.args[1]
+    if node.target is aten.clone.default:
+        return node.args[0]
+    return next(iter(alias_sources(node)), None) if node.op == "call_function" else None
+
+
+def _sources_of_numbers(ops: Sequence[fx.Node]) -> set[fx.Node]:
+    """The tensors that numbers are read from: step counters on the host."""
+    found: set[fx.Node] = set()
+    for node in reversed(ops):
+        if node in found or (numbers.is_number(node) and node.op == "call_function"):
+            found.update(node.all_input_nodes)
+    return found

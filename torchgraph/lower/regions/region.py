@@ -1,0 +1,190 @@
+"""Region: some tensor ops of a program as a graph of their own, to be compiled as one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.autograd.graph import increment_version
+
+from ..._torch import FakeTensor, graph_module
+from ...ir.effects import Effects
+from ...ir.program import TensorMeta, identity
+from ..inplace.layouts import Layouts
+from ..numbers import numbers
+from . import bias, fast_draws
+
+aten = torch.ops.aten
+
+ORIGIN = "of"
+"""Key of ``meta`` in a region's graph: the node of the program that an op was written for."""
+
+
+class Crossing(NamedTuple):
+    """A node of the program that was cut whose value leaves its region."""
+
+    identity: str
+    """As `program.identity` has it."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, node: fx.Node) -> Crossing:
+        """Who ``node`` is."""
+        value = node.meta["val"]
+        return cls(identity(node), tuple(value.shape), value.dtype)
+
+
+class Region:
+    """A functional graph that ends by writing the new values of states into inputs of its own.
+
+    The inputs are tensors, the last one a float64 vector when the region takes moving numbers. What
+    it returns is a tuple. A program calls it; before that, `compiled` gives it its function.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        gm: fx.GraphModule,
+        inputs: tuple[TensorMeta, ...],
+        outputs: tuple[TensorMeta, ...],
+        *,
+        written: tuple[int, ...],
+        random: bool,
+        crossings: tuple[Crossing, ...] = (),
+        states: tuple[str, ...] = (),
+    ) -> None:
+        """``written``: the positions of the inputs that it writes.
+
+        ``crossings``: the nodes that it returns. ``states``: the placeholders that it writes.
+        """
+        self.__name__ = f"region_{number}"
+        self.gm = gm
+        self.inputs = inputs
+        self.outputs = outputs
+        self.effects = Effects(mutates=bool(written), random=random)
+        """What lowering needs to know of a call."""
+        self.crossings = crossings
+        self.states = states
+        self.part = 0
+        """Of a step with micro-batches: the first one (0), the others (1), the update (2)."""
+        self.observer: Callable[[Region, Sequence[torch.Tensor]], None] | None = None
+        """Called with what each call returns."""
+        self._written = written
+        self._function: Callable[..., Sequence[torch.Tensor]] | None = None
+        self._strays: list[int] | None = None
+        """The outputs whose strides are not the program's; None before the first call."""
+
+    def compiled(self, function: Callable[..., Sequence[torch.Tensor]]) -> None:
+        """Compute by ``function`` from now on."""
+        self._function = function
+
+    def __call__(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        assert self._function is not None
+        outputs = self._function(*inputs)
+        if self._written:  # compiled code does not say what it writes
+            increment_version([inputs[position] for position in self._written])
+        if self._strays != []:
+            outputs = self._laid_out(list(outputs))
+        if self.observer is not None:
+            self.observer(self, outputs)
+        return outputs
+
+    def _laid_out(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """With the program's strides: what reads memory in order would compute nonsense else."""
+        if self._strays is None:
+            pairs = list(zip(outputs, self.outputs, strict=True))
+            same = [(out.shape, out.dtype) == (meta.shape, meta.dtype) for out, meta in pairs]
+            assert all(same), "a compiled region returned tensors of another shape or dtype"
+            self._strays = [i for i, (out, m) in enumerate(pairs) if out.stride() != m.stride]
+        for position in self._strays:
+            meta, out = self.outputs[position], outputs[position]
+            outputs[position] = torch.empty_strided(
+                meta.shape, meta.stride, dtype=meta.dtype, device=meta.device
+            ).copy_(out)
+        return outputs
+
+
+class RegionGraph:
+    """Writes the graph of a region: its names depend on nothing but the ops."""
+
+    def __init__(self, nodes: Sequence[fx.Node], written: Mapping[fx.Node, fx.Node]) -> None:
+        """``written``: states, and the nodes that are their new values."""
+        own = set(nodes)
+        read = [source for node in nodes for source in node.all_input_nodes if source not in own]
+        foreign = dict.fromkeys([*read, *written])
+        self.numbers = [node for node in foreign if numbers.is_number(node)]
+        """What the vector of numbers is made of."""
+        self.tensors = [node for node in foreign if not numbers.is_number(node)]
+        self.vector: fx.Node | None = None
+        self._nodes = nodes
+        self._written = written
+        self._graph = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+        self._layouts = Layouts(self._graph, self._copies)
+
+    def write(self, outputs: Sequence[fx.Node]) -> fx.GraphModule:
+        """The graph that returns ``outputs``."""
+        for position, node in enumerate(self.tensors):
+            made = self._graph.placeholder(f"tensor_{position}")
+            made.meta["val"] = node.meta["val"]
+            self._copies[node] = made
+        if self.numbers:
+            self._unpack_numbers()
+        for node in self._nodes:
+            self._copies[node] = self._copy(node)
+            self._note_origin(node)
+        for state, value in self._written.items():
+            pair = (self._copies[state], self._copies[value])
+            self._graph.call_function(aten.copy_.default, pair).meta["val"] = state.meta["val"]
+        self._graph.output(tuple(self._copies[node] for node in outputs))
+        return graph_module(fx.GraphModule({}, fx.Graph()), self._graph)
+
+    def metas(self) -> tuple[TensorMeta, ...]:
+        """Of the inputs."""
+        nodes = [*self.tensors, *([self.vector] if self.vector else [])]
+        return tuple(TensorMeta.of(node.meta["val"]) for node in nodes)
+
+    def written(self) -> tuple[int, ...]:
+        """The positions of the inputs that it writes."""
+        return tuple(self.tensors.index(state) for state in self._written)
+
+    def _unpack_numbers(self) -> None:
+        values = [node.meta["val"] for node in self._nodes]
+        fakes = [value for value in values if isinstance(value, FakeTensor)]
+        # A kernel of the GPU cannot read the host's memory.
+        device = next((v.device for v in fakes if v.device.type != "cpu"), torch.device("cpu"))
+        with fakes[0].fake_mode:
+            vector = torch.empty(len(self.numbers), dtype=torch.float64, device=device)
+            element = torch.empty((), dtype=torch.float64, device=device)
+        self.vector = self._graph.placeholder("numbers")
+        self.vector.meta["val"] = vector
+        for position, node in enumerate(self.numbers):
+            made = self._graph.call_function(aten.select.int, (self.vector, 0, position))
+            made.meta["val"] = element
+            self._copies[node] = made
+
+    def _note_origin(self, node: fx.Node) -> None:
+        for made in reversed(self._graph.nodes):
+            if ORIGIN in made.meta or made.op == "placeholder":
+                break
+            made.meta[ORIGIN] = node
+
+    def _copy(self, node: Any) -> fx.Node:
+        argument = self._layouts.pinned(node, self._copies.__getitem__)
+        args = fx.map_arg(node.args, argument)
+        kwargs = fx.map_arg(node.kwargs, argument)
+        made: fx.Node | None
+        if numbers.moving(node):
+            return numbers.with_tensors(self._graph, node.target, node.meta["val"], args, kwargs)
+        if fast_draws.has_rule(node):
+            return fast_draws.rewritten(self._graph, node, args)
+        if bias.adds_bias(node):
+            made = bias.rewritten(self._graph, args)
+        else:
+            made = self._layouts.written(node, args)
+        made = made or self._graph.call_function(node.target, args, kwargs)
+        made.meta["val"] = node.meta["val"]
+        return made

@@ -1,0 +1,147 @@
+"""The quickest Python callable for an op, proven to reach exactly that op with those arguments.
+
+``torch.add`` parses its arguments about a third faster than ``torch.ops.aten.add.Tensor``. Which
+overload it would choose is not guessed: it is called once on fake arguments under a dispatch mode
+that looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..._torch import (
+    FakeTensor,
+    OpOverload,
+    TorchDispatchMode,
+    below_autograd,
+    fast_op,
+    op_functions,
+)
+from ...library.expect import KERNELS
+from ...optim import fused
+from ..inplace.forms import OutForm
+from ..lifetimes import results
+
+_PLAIN = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+class _Seen(Exception):
+    """Ends the trial call as soon as an op is dispatched."""
+
+
+class _Look(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
+        self.call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.call = (func, args, kwargs or {})
+        raise _Seen
+
+
+class Calls:
+    """Chooses a callable per op and kind of arguments; one per lowering remembers its trials."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[Any, Callable[..., Any]] = {}
+
+    def best(self, node: fx.Node) -> Callable[..., Any]:
+        """A callable that takes the node's own args and kwargs."""
+        op = node.target
+        assert isinstance(op, OpOverload)
+        known = KERNELS.get(op) or fused.kernel(op, node)
+        if known is not None:
+            return known
+        return self._for(op, node, node.kwargs)
+
+    def into(self, node: fx.Node, form: OutForm) -> Callable[..., Any]:
+        """As `best`; the callable also takes, by name, the tensors that ``form`` writes into."""
+        told = dict(zip(form.names, results(node), strict=True))
+        return self._for(form.op, node, {**node.kwargs, **told})
+
+    def _for(self, op: OpOverload, node: fx.Node, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        key = (op, _kind(node.args), _kind(kwargs))
+        found = self._chosen.get(key)
+        if found is None:
+            found = self._chosen[key] = _choose(op, node.args, kwargs)
+        return found
+
+
+def _choose(op: OpOverload, args: Any, kwargs: Any) -> Callable[..., Any]:
+    if op.namespace == "aten":
+        args = fx.map_arg(args, _sample)
+        kwargs = fx.map_arg(kwargs, _sample)
+        for candidate in op_functions(op._schema.name.removeprefix("aten::")):
+            if _dispatches_to(candidate, op, args, kwargs):
+                return candidate
+    return fast_op(op)
+
+
+def _sample(node: fx.Node) -> Any:
+    """What the node's value looks like at run time: a fake tensor, or a number of its type."""
+    value = node.meta["val"]
+    return value.node.hint if isinstance(value, (torch.SymFloat, torch.SymInt)) else value
+
+
+def _dispatches_to(
+    candidate: Callable[..., Any], op: OpOverload, args: Any, kwargs: dict[str, Any]
+) -> bool:
+    look = _Look()
+    try:
+        with torch.no_grad(), below_autograd(), look:
+            candidate(*args, **kwargs)
+    except _Seen:
+        pass
+    except (TypeError, ValueError, RuntimeError, NotImplementedError):
+        return False
+    if look.call is None or look.call[0] is not op:
+        return False
+    return _filled(op, *look.call[1:]) == _filled(op, args, kwargs)
+
+
+def _filled(op: OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """Every argument of the schema in order, defaults filled in, tensors by identity."""
+    filled = []
+    for position, argument in enumerate(op._schema.arguments):
+        if position < len(args):
+            value = args[position]
+        else:
+            value = kwargs.get(argument.name, argument.default_value)
+        filled.append(_comparable(value))
+    return filled
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return id(value)
+    if isinstance(value, (list, tuple)):
+        return [_comparable(item) for item in value]
+    return value
+
+
+def _kind(value: Any) -> Any:
+    """What the choice of an overload can depend on."""
+    if isinstance(value, fx.Node):
+        found = value.meta.get("val")
+        return torch.Tensor if isinstance(found, torch.Tensor) else type(found)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_kind, value))
+    if isinstance(value, dict):
+        return tuple((key, _kind(item)) for key, item in value.items())
+    return (type(value), value) if isinstance(value, _PLAIN) else type(value)

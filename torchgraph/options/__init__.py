@@ -1,0 +1,5 @@
+"""What the user has chosen: one frozen value, and the verbs that replace it, by subject.
+
+Touches: plain values.
+Never: a module, a tensor, the environment.
+"""

@@ -1,0 +1,135 @@
+"""How programs run: the backend, random numbers, the cache of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..environment import BACKENDS
+from ..errors import InvalidOption
+from .options import ShapeBuckets
+from .verbs import Verbs
+
+
+class RunningVerbs(Verbs):
+    """See `GraphConfig`."""
+
+    def set_backend(self, backend: str, *, switch_at: int | None = None) -> None:
+        """How programs run.
+
+        ``"aten"``: Python over ATen ops, at once, bitwise equal to eager on the CPU.
+        ``"inductor"``: compiled by torch's Inductor before the first step, within rounding of
+        eager, equal from run to run. ``"auto"``, the default: `aten` for the first ``switch_at``
+        calls of a program while another process compiles, Inductor's code from then on. Without
+        ``switch_at`` the number is computed from the program, such that the compiler should long
+        be done: tens of thousands for a small MLP, some hundred for a GPT. It depends on nothing
+        else; the call waits if it must. Under `torch.use_deterministic_algorithms` it is `aten`.
+
+        Compiled code is kept on disk, for the next process too. Where nothing can be compiled, a
+        warning says why, and `aten` goes on.
+
+        Raises:
+            InvalidOption: an unknown backend; ``switch_at`` is no int of at least 1.
+        """
+        if backend not in BACKENDS:
+            known = ", ".join(map(repr, BACKENDS))
+            raise InvalidOption(f"set_backend takes {known}, not {backend!r}.")
+        if switch_at is not None and (type(switch_at) is not int or switch_at < 1):
+            raise InvalidOption(f"switch_at takes an int of at least 1, not {switch_at!r}.")
+        self._set(backend=backend, switch_at=switch_at)
+
+    def set_rng(self, mode: str) -> None:
+        """``"eager"``, the default: every program draws the numbers that eager would draw.
+
+        ``"fast"``: compiled programs draw by Inductor's generator, in the kernels that use the
+        numbers; the same distributions from the same seed of torch, other numbers. `aten` draws as
+        eager in any case.
+
+        Raises:
+            InvalidOption: another mode.
+        """
+        if mode not in ("eager", "fast"):
+            raise InvalidOption(f"set_rng takes 'eager' or 'fast', not {mode!r}.")
+        self._set(rng=mode)
+
+    def set_confirm(self, calls: str | int) -> None:
+        """Which calls of compiled code are compared with the `aten` program before they count.
+
+        ``"first"``, the default: the first call after the switch to Inductor's code. An int n: that
+        one and every n-th after it. ``"off"``: none. A compared call also runs the `aten` program,
+        on a copy of what the step writes. While both agree within rounding, the compiled results
+        stay, so that a run gives the same numbers whatever is compared. Where they do not, a
+        `BackendWarning` names the node and your line, the call's results are those of `aten`, and
+        so are all that follow. `report()` says how many calls were confirmed.
+
+        Raises:
+            InvalidOption: neither of these, or an int below 1.
+        """
+        if calls not in ("first", "off") and (type(calls) is not int or calls < 1):
+            raise InvalidOption(
+                f"set_confirm takes 'first', 'off', or an int of at least 1, not {calls!r}."
+            )
+        self._set(confirm=calls)
+
+    def set_fallback(self, mode: str) -> None:
+        """What becomes of a step that no program can hold: `.numpy()`, sparse tensors, LBFGS.
+
+        ``"error"``, the default: a `NoProgram` at the first call or the second one, with nothing
+        changed by that call. ``"eager"``: calls of that signature run in eager, inside of the Graph
+        and with all that it does (scaler, clipping, accumulation, schedulers), and an
+        `EagerWarning` says why, once. What shows only later, after programs have served or beyond
+        the second call, never raises: eager goes on in either mode. `report()` counts the calls.
+
+        Raises:
+            InvalidOption: another mode.
+        """
+        if mode not in ("error", "eager"):
+            raise InvalidOption(f"set_fallback takes 'error' or 'eager', not {mode!r}.")
+        self._set(fallback=mode)
+
+    def set_cache_size(self, size: int) -> None:
+        """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
+        if type(size) is not int or size < 1:
+            raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
+        self._set(cache_size=size)
+
+    def set_shape_buckets(
+        self, dim: int, sizes: Sequence[int], *, mask: str = "", whole: Sequence[str] = ()
+    ) -> None:
+        """Pad inputs along ``dim`` to the next of ``sizes``: few programs serve all batch sizes.
+
+        What is returned is cut to the size of the call. A call larger than all ``sizes`` has a
+        program of its own. Refused, with the line of `build`, where a real row may depend on a
+        padded one; `docs/shapes.md` tells what that is. No sizes: nothing is padded any more.
+
+        Args:
+            dim: of every tensor that has it, in all arguments.
+            sizes: ints of at least 1.
+            mask: the name of a parameter of `build` that torchgraph fills with a bool tensor of
+                the padded size, True for real rows. Multiply the losses of the rows by it before
+                you sum them; needed to train.
+            whole: names of parameters of `build` that are not padded.
+
+        Raises:
+            InvalidOption: ``dim`` or a size is no such int; a name is no str.
+        """
+        numbers = [dim, *sizes]
+        names = [mask, *whole] if not isinstance(whole, str) else [None]
+        if not all(type(n) is int for n in numbers) or dim < 0 or min(sizes, default=1) < 1:
+            raise InvalidOption(
+                "set_shape_buckets takes a dimension counted from 0 and sizes of at least 1, not "
+                f"{dim!r} and {sizes!r}."
+            )
+        if not all(isinstance(name, str) for name in names):
+            raise InvalidOption("set_shape_buckets: mask is a name, whole is a list of names.")
+        ascending = tuple(sorted(set(sizes)))
+        buckets = ShapeBuckets(dim, ascending, mask, frozenset(whole)) if sizes else None
+        self._set(buckets=buckets)
+
+    def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
+        """Whether cuDNN takes its convolution algorithms by heuristic (True) or by trying them.
+
+        It is `torch.backends.cudnn.benchmark`, off or on while the Graph runs, and as it was
+        afterwards. Not called: the user's own setting. Without a GPU a warning says that nothing
+        comes of it. OneFlow: the option of the same name.
+        """
+        self._set(cudnn_heuristic=bool(mode))

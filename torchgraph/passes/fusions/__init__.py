@@ -1,0 +1,5 @@
+"""Fusions, a folder each: the pattern, the rule that edits, the op that it makes.
+
+Touches: programs through a Rewriter; ops of torchgraph.
+Never: a fusion beside its own, lowering.
+"""

@@ -1,0 +1,1 @@
+"""An addition to a matrix product, taken into the product."""

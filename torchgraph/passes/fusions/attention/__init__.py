@@ -1,0 +1,1 @@
+"""Attention that is spelled out, as one op of ATen."""

@@ -1,0 +1,1 @@
+"""A batch norm in evaluation, folded into the convolution before it."""

@@ -1,0 +1,1 @@
+"""The mean binary cross-entropy of logits: one op forward, one backward."""

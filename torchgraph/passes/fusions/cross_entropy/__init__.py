@@ -1,0 +1,1 @@
+"""Softmax cross-entropy: one op forward, one backward."""

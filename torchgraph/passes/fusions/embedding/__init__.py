@@ -1,0 +1,1 @@
+"""Embedding tables: rows are added in place, and updated alone."""

@@ -1,0 +1,1 @@
+"""Layer and RMS norms with the residual addition before them: one op each way."""

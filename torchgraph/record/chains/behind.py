@@ -1,0 +1,124 @@
+"""What stands behind an object that no chain goes through: a view, a bound method, a library's."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import (
+    BuiltinMethodType,
+    FrameType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+
+from ...guards import ABSENT
+from ...guards.looks import is_buffer, is_container, is_generator
+from ...guards.names import By, of_class
+from ...structure import parts_of_partial
+from .chains import EACH, Chain, Step, Use
+from .inside import in_path
+from .resolve import Source, is_library, is_ours, leads_to
+
+WRITES = {
+    **dict.fromkeys(("append", "extend", "add", "discard"), Use.COUNTED),
+    "clear": Use.CLEARED,
+}
+"""Methods of containers that look at nothing, and leave at its place what there was."""
+WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+"""What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
+PROBED = 4096
+"""Attributes of one object that are looked at when all of them count."""
+_NOTHING: dict[Any, Any] = {}
+_VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
+_NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "enum", "weakref"})
+
+
+def is_iterator(value: Any) -> bool:
+    """True for what gives its next, and is another one then."""
+    return hasattr(type(value), "__next__")
+
+
+def behind(value: Any) -> list[Any]:
+    """The containers, arrays and iterators that are read where ``value`` is called or looked at."""
+    if isinstance(value, (*_VIEWS, MappingProxyType)):
+        return [held for held in gc.get_referents(value) if is_container(held)]
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        return behind(function) + [held for held in (*args, *keywords.values()) if _moves(held)]
+    if isinstance(value, (BuiltinMethodType, MethodWrapperType, MethodType)):
+        held = value.__self__
+        reads = is_container(held) and not isinstance(value, MethodType)
+        return [held] if reads or _moves(held) else []
+    return []
+
+
+def _moves(value: Any) -> bool:
+    """True for what is another one after it was asked."""
+    known = is_buffer(value) or is_iterator(value) or is_generator(value)
+    return known and not isinstance(value, torch.Tensor)
+
+
+def is_holder(value: Any) -> bool:
+    """True for an object of Python's library or NumPy's whose methods read its attributes."""
+    if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)):
+        return False
+    if not type(value).__dictoffset__:
+        return False
+    root = str(type(value).__module__).partition(".")[0]
+    return root not in _NOT_HOLDERS and (root == "numpy" or root in sys.stdlib_module_names)
+
+
+def is_users(value: Any) -> bool:
+    """True for an object of a class of the user's; modules and classes are looked at elsewhere."""
+    kept = isinstance(value, (torch.nn.Module, type))
+    return not kept and not is_library(type(value).__module__)
+
+
+def called_by_others(value: Any, known: set[type]) -> Iterator[tuple[str, Any, Source]]:
+    """(text, function, place) of methods that no line of the user's calls by name.
+
+    Args:
+        known: classes whose special methods were given already.
+    """
+    cls = type(value)
+    if isinstance(value, type) and issubclass(value, torch.autograd.Function):
+        yield from _methods(value, lambda name: not name.startswith("__"))
+    if is_users(value) and cls not in known:
+        known.add(cls)
+        yield from _methods(cls, lambda name: name.startswith("__"))
+
+
+def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, Any, Source]]:
+    names = (name for one in cls.__mro__ for name in vars(one) if called(name))
+    for name in dict.fromkeys(names):
+        found = of_class(cls, name)
+        function = found.__func__ if isinstance(found, staticmethod) else found
+        if isinstance(function, FunctionType) and not is_library(function.__module__):
+            yield f"{cls.__qualname__}.{name}", found, Source(cls, ((By.CLASS, name),))
+
+
+def closed(step: Step, frame: FrameType, guarded: Callable[[Any], bool]) -> Step | None:
+    """With the key that it has now; None where nobody knows."""
+    if step.key is EACH:
+        return None
+    if not isinstance(step.key, Chain):
+        return step
+    return with_key(step._replace(key=leads_to(frame, step.key, guarded)))
+
+
+def with_key(step: Step) -> Step | None:
+    """With its key as a path has it; None for a key that leads to no one item."""
+    key = step.key
+    if key is ABSENT or isinstance(key, (slice, torch.Tensor)) or is_buffer(key) or is_ours(key):
+        return None
+    if type(key).__module__ == "numpy" and hasattr(key, "__index__"):
+        key = int(key)
+    return step._replace(key=in_path(key) if step.item else str(key))

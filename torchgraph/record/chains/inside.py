@@ -1,0 +1,193 @@
+"""What is in containers: the items that names may lead to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..._torch import storage_id
+from ..._torch.functorch import is_wrapped
+from ...guards.looks import DEEPEST, Same, count, elements, is_buffer, is_container, look
+from ...guards.names import CONTENT, By, Path, follow
+from ...structure import Unfit, mutable_parts, parts_of_partial, tensors_in
+from ..tape.watch import is_plain
+
+_MARKED = 4096
+"""Items of a container that are looked at one by one."""
+
+
+def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
+    """True for a tensor in one of these."""
+    if tensor.layout is not torch.strided or is_wrapped(tensor):
+        return False
+    return storage_id(tensor) in storages
+
+
+def keyed(container: Any) -> list[tuple[Any, Any]]:
+    """(key, item) of what a path leads to in a container."""
+    if isinstance(container, dict):
+        return [(in_path(key), item) for key, item in dict.items(container)]
+    listed = isinstance(container, (list, tuple, deque))
+    return list(enumerate(elements(container))) if listed else []
+
+
+def in_path(key: Any) -> Any:
+    """The key of an item as a step of a path: compared by identity where it is no plain value."""
+    return key if is_plain(key) else Same(key)
+
+
+def is_told_apart(value: Any) -> bool:
+    """True for a tensor or an array, which may equal another one."""
+    return isinstance(value, torch.Tensor) or is_buffer(value)
+
+
+class Lying(NamedTuple):
+    """A container, an array or a tensor in an object."""
+
+    path: tuple[Any, ...]
+    """The keys that lead to it; none to the object itself."""
+    holder: Any
+    """The container that it lies in, or in a tuple in it; None where that is not in the object."""
+    keys: tuple[Any, ...]
+    """Those that lead to it from there."""
+    value: Any
+
+
+def lying_in(value: Any, limit: int = 256) -> Iterator[Lying]:
+    """All that may change in an object, as far as keys lead to it."""
+    seen: set[int] = set()
+    pending = [Lying((), None, (), value)]
+    for _ in range(limit * limit):
+        if not pending or len(seen) >= limit:
+            return
+        path, holder, keys, held = one = pending.pop()
+        listed = is_container(held)
+        changes = listed and not isinstance(held, (tuple, frozenset))
+        if changes or is_told_apart(held):
+            yield one
+        if listed and id(held) not in seen and count(held) <= limit:
+            if changes:
+                seen.add(id(held))
+                holder, keys = held, ()
+            pending += [Lying((*path, key), holder, (*keys, key), v) for key, v in keyed(held)]
+
+
+def containers_within(value: Any) -> dict[tuple[Any, ...], int]:
+    """The identities of containers and arrays that may change, by where they are in an object."""
+    found = lying_in(value)
+    return {one.path: id(one.value) for one in found if not isinstance(one.value, torch.Tensor)}
+
+
+def unmoved_tensors(
+    value: Any, before: Any, words: str, level: int = 0
+) -> Iterator[tuple[str, Path, torch.Tensor]]:
+    """The tensors in a container, and in those in it, that lay there before, with their places.
+
+    Args:
+        before: the look at it then.
+        words: what it is called.
+    """
+    held = _held_in(before)
+    for number, (key, item) in enumerate(keyed(value) if level < DEEPEST else ()):
+        was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
+        path: Path = ((By.ITEM, key),)
+        text = f"{words}[{f'#{number}' if isinstance(key, Same) else repr(key)}]"
+        if isinstance(item, torch.Tensor) and was == look(item):
+            yield text, path, item
+        elif is_container(item):
+            inner = unmoved_tensors(item, was, text, level + 1)
+            yield from ((text, (*path, *rest), tensor) for text, rest, tensor in inner)
+
+
+def moved_in(value: Any, before: Any, level: int = 0) -> Iterator[Any]:
+    """What is in a container, and in those in it, and did not lie there before.
+
+    Args:
+        before: the look at it then.
+    """
+    held = _held_in(before)
+    for key, item in keyed(value) if level < DEEPEST else ():
+        was = held.get(_look_at_key(key) if isinstance(value, dict) else key)
+        if was != look(item):
+            yield item
+            yield from moved_in(item, was, level + 1)
+
+
+def _held_in(found: Any) -> dict[Any, Any]:
+    """What the look at a container says of each item in it, by position or by the look at a key."""
+    if not isinstance(found, tuple) or not isinstance(found[1], tuple):
+        return {}
+    *keys, items = found[1:]
+    return dict(zip(keys[0] if keys else range(len(items)), items, strict=True))
+
+
+def _look_at_key(key: Any) -> Any:
+    """The look at the key of a dict, from what stands for it in a path."""
+    return key if isinstance(key, Same) else look(key)
+
+
+def lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
+    """True for a tensor that lay there in a container, as that was before."""
+    for by, key in path:
+        if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
+            return False
+        *keys, items = before[1:]
+        found = _look_at_key(key) if keys else key
+        places = keys[0] if keys else range(len(items))
+        if type(key) is bool or found not in places:
+            return False
+        before = items[places.index(found)]
+    return bool(before == look(tensor))
+
+
+def has_more_than_tensors(container: Any) -> bool:
+    """False for a container of tensors alone."""
+    items = dict.values(container) if isinstance(container, dict) else container
+    return not all(isinstance(item, torch.Tensor) for item in items)
+
+
+def objects_in(value: Any) -> dict[int, Any]:
+    """By identity, what is in an object, or among the arguments of a call, and may change."""
+    try:
+        return {id(held): held for _, held, _ in mutable_parts(value)}
+    except Unfit:
+        return {}
+
+
+def tensors_within(value: Any) -> dict[int, torch.Tensor]:
+    """By identity, the tensors in an object."""
+    try:
+        return {id(tensor): tensor for _, tensor in tensors_in(value)}
+    except Unfit:
+        return {}
+
+
+def held_by(value: Any) -> Iterable[Any]:
+    """What a container holds, and what a function is given without an argument."""
+    if parts := parts_of_partial(value):
+        function, args, keywords = parts
+        return [function, *args, *keywords.values()]
+    if isinstance(value, MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, FunctionType):
+        cells = [follow(cell, CONTENT) for cell in value.__closure__ or ()]
+        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    if not is_container(value) or count(value) > _MARKED:
+        return []
+    return list(dict.values(value)) if isinstance(value, dict) else elements(value)
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """The containers among the arguments of a call, which may hold one another."""
+    seen: set[int] = set()
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, (list, tuple, dict)) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            pending.extend(found.values() if isinstance(found, dict) else found)

@@ -1,0 +1,244 @@
+"""One step of a chain, as Python makes it, but without running any code of the user's."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Sequence
+from types import (
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    ModuleType,
+)
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ...guards import ABSENT
+from ...guards.looks import count, elements, in_class, is_container, own
+from ...guards.names import By, Path, follow, of_class
+from .chains import EACH, Chain
+
+_HELD = ("_parameters", "_buffers", "_modules")
+_LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
+_LIBRARIES -= {"__main__"}
+
+
+class Source(NamedTuple):
+    """A way to a value."""
+
+    owner: Any
+    path: Path
+
+
+class Found(NamedTuple):
+    """Where one step leads."""
+
+    value: Any
+    owner: Any = None
+    path: Path = ()
+    """Empty: what is there does not change, or is watched by others."""
+    absent: tuple[Source, ...] = ()
+    """Where nothing may be, so that it leads there."""
+    extends: bool = False
+    """The path goes on from the container before."""
+
+    def sources(self, before: list[Source]) -> list[Source]:
+        """The ways to the value."""
+        if self.extends:
+            return [Source(owner, (*path, *self.path)) for owner, path in before]
+        return [Source(self.owner, self.path)] if self.path else []
+
+
+def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool]) -> Found | None:
+    """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
+    if isinstance(value, weakref.ProxyTypes):
+        value = value.__init__.__self__
+    if item or is_container(value):
+        return _item(value, key) if item else _field(value, key)
+    if key == "__class__":
+        return Found(type(value))
+    if key == "__dict__":
+        return Found(own(value), value, ((By.SLOT, "__dict__"),))
+    if isinstance(value, torch.Tensor):
+        return Found(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
+    if isinstance(value, ModuleType):
+        found = vars(value).get(key, ABSENT)
+        path: Path = ((By.OWN, key),) if _may_change(value, key) else ()
+        return Found(found, value, path) if found is not ABSENT or path else None
+    if isinstance(value, super):
+        return _of_super(value, key)
+    if isinstance(value, type):
+        found = of_class(value, key)
+        return None if found is ABSENT else Found(found, value, class_path(value, key))
+    return _attribute(value, key, guarded(value))
+
+
+def _of_super(value: Any, key: str) -> Found | None:
+    """``super().key``: what the next class that has it has there."""
+    classes = value.__self_class__.__mro__
+    after = classes[classes.index(value.__thisclass__) + 1 :]
+    holder = next((cls for cls in after if key in vars(cls)), None)
+    if holder is None:
+        return None
+    found = vars(holder)[key]
+    plain = not in_class(type(found), "__set__")
+    return Found(found, holder, class_path(holder, key)) if plain else None
+
+
+def _item(value: Any, key: Any) -> Found | None:
+    path: Path = ((By.ITEM, key),)
+    if isinstance(value, MappingProxyType):
+        (held,) = gc.get_referents(value)
+        return Found(follow(held, path), held, path) if type(held) is dict else None
+    if not is_container(value) or isinstance(value, (set, frozenset)):
+        return None
+    found = follow(value, path)
+    missing = isinstance(value, dict) and type(value) is not dict and found is ABSENT
+    return None if missing else Found(found, path=path, extends=True)
+
+
+def _field(value: Any, key: str) -> Found | None:
+    """Of a named tuple, or of a dict that shows its items as attributes."""
+    fields = getattr(type(value), "_fields", ())
+    if isinstance(value, tuple) and key in fields:
+        return _item(value, fields.index(key))
+    if key in own(value):
+        return Found(own(value)[key], value, ((By.OWN, key),))
+    as_items = isinstance(value, dict) and of_class(type(value), key) is ABSENT
+    return _item(value, key) if as_items and dict.__contains__(value, key) else None
+
+
+def _attribute(value: Any, key: str, guarded: bool) -> Found | None:
+    cls, attributes = type(value), own(value)
+    mine = Source(value, ((By.OWN, key),))
+    found = of_class(cls, key)
+    if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _gives_anew(found):
+        path: Path = ((By.SLOT, key),)
+        return Found(follow(value, path), value, path)
+    if in_class(type(found), "__set__"):
+        return None
+    if key in attributes:
+        there = attributes[key]
+        watched = guarded and not is_container(there)
+        return Found(there, *(() if watched else mine))
+    if isinstance(value, nn.Module) or guarded:
+        for held in _HELD:
+            if key in attributes.get(held, ()):
+                path = () if guarded else ((By.OWN, held), (By.ITEM, key))
+                return Found(attributes[held][key], value, path)
+    if found is ABSENT and looks_up_itself(value, _ASKED_FOR_ATTRIBUTES):
+        return None
+    absent = () if guarded else (mine,)
+    if found is ABSENT:
+        return Found(ABSENT, cls, class_path(cls, key), absent)
+    if in_class(type(found), "__get__") and not isinstance(
+        found, (FunctionType, staticmethod, classmethod)
+    ):
+        return None
+    return Found(found, cls, class_path(cls, key), absent)
+
+
+def _gives_anew(descriptor: Any) -> bool:
+    """Those of torch's objects and of arrays: tensors and views, another one each time."""
+    return str(descriptor.__objclass__.__module__).partition(".")[0] in ("torch", "numpy")
+
+
+def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[Any], bool]) -> Any:
+    """What a chain leads to now; `ABSENT` where only the user's own code could say."""
+    value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
+    for step in chain.steps:
+        key = leads_to(frame, step.key, guarded) if isinstance(step.key, Chain) else step.key
+        found = step_of(value, key, item=step.item, guarded=guarded)
+        if found is None or key is EACH:
+            return ABSENT
+        value = found.value
+    return value
+
+
+def shadow_of(value: Any, key: Any) -> Source | None:
+    """Where an attribute would hide what ``__getattr__``, or a property, gives; None: nowhere."""
+    if type(key) is not str or key in own(value) or not type(value).__dictoffset__:
+        return None
+    found = of_class(type(value), key)
+    kept = in_class(type(found), "__set__") or isinstance(found, (FunctionType, *_METHODS))
+    asked = looks_up_itself(value, ("__getattr__",)) if found is ABSENT else not kept
+    return Source(value, ((By.OWN, key),)) if asked else None
+
+
+_METHODS = (staticmethod, classmethod)
+_OF_MODULES = (vars(nn.Module)["__getattr__"],)
+"""They look where names are followed to as well."""
+_ASKED_FOR_ATTRIBUTES = ("__getattr__", "__getattribute__")
+
+
+def looks_up_itself(
+    value: Any, by: Sequence[str] = (*_ASKED_FOR_ATTRIBUTES, "__getitem__")
+) -> bool:
+    """True when code of its class says what an attribute, or an item, that is not there is."""
+    found = (of_class(type(value), name) for name in by)
+    return any(isinstance(one, FunctionType) and one not in _OF_MODULES for one in found)
+
+
+def class_path(cls: type, key: str) -> Path:
+    """Classes of libraries stay as they are."""
+    holder = next((held for held in cls.__mro__ if key in vars(held)), cls)
+    return () if is_library(holder.__module__) else ((By.CLASS, key),)
+
+
+def _may_change(module: ModuleType, key: str) -> bool:
+    """False for what libraries keep as it is; torch's functions are patched now and then."""
+    name = str(module.__name__)
+    functions = name == "torch" or name.startswith("torch.")
+    held = vars(module).get(key)
+    plain = isinstance(held, (bool, int, float, str, type(None)))
+    return not is_library(name) or plain or (functions and callable(held))
+
+
+_OURS = ("torchgraph.record", "torchgraph._torch.symbolic")
+_FEW = 64
+
+
+def is_ours(value: Any) -> bool:
+    """True for what stands in for a number or a function while the step is recorded."""
+    if is_container(value) and count(value) <= _FEW:
+        items = dict.values(value) if isinstance(value, dict) else elements(value)
+        return any(is_ours(item) for item in items if not isinstance(item, (dict, list)))
+    if isinstance(value, FunctionType):
+        return str(value.__globals__.get("__name__")).startswith(_OURS)
+    return str(type(value).__module__).startswith(_OURS)
+
+
+def is_library(module: str) -> bool:
+    """True for a module of Python's own, of torch, NumPy or torchgraph."""
+    return str(module).partition(".")[0] in _LIBRARIES
+
+
+_PACKAGE = os.path.dirname(sys.modules[__name__.partition(".")[0]].__file__ or "")
+_STDLIB = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+_INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+_TORCH = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or ""))
+_FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
+
+
+@functools.cache
+def is_library_file(filename: str) -> bool:
+    """True for Python's own files, torch's, NumPy's and torchgraph's.
+
+    Other packages count as the user's: models come from there, and with them what they read.
+    """
+    if filename.startswith(("<frozen", "<__array")):
+        return True
+    if any(filename.startswith(place + os.sep) for place in _FOREIGN):
+        return True
+    if any(filename.startswith(place + os.sep) for place in _INSTALLED):
+        return False
+    return any(filename.startswith(place + os.sep) for place in _STDLIB)

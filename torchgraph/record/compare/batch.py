@@ -1,0 +1,94 @@
+"""Batches: what two recordings of one step are worth depends on how far theirs differ."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..._torch import storage_id
+from ...ir.aliasing import Place
+from ...ir.bits import fingerprint
+from ...ir.program import Role
+from ...live.inputs import Call
+from .outcome import Outcome
+
+_WINDOWS, _WINDOW = 3, 1024
+"""How many parts of a large tensor are looked at in each call, and their bytes."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What tells the tensors of a call from those of another, and keeps none of them alive."""
+
+    digest: tuple[bytes, ...]
+    """Of each tensor, all of its bits."""
+    places: tuple[Place, ...]
+    marks: tuple[Any, ...]
+    """Of each tensor, what a write changes; see `_mark`."""
+
+    @classmethod
+    def of(cls, call: Call) -> Batch:
+        """Reads all of the tensors: a second for a gigabyte."""
+        digest, marks = (tuple(map(look, call.tensors)) for look in (fingerprint, _mark))
+        return cls(digest, tuple(map(Place.of, call.tensors)), marks)
+
+    def equals(self, call: Call) -> bool:
+        """True for a call with the same values."""
+        rows = zip(call.tensors, self.digest, self.places, self.marks, strict=True)
+        return all(
+            (place.holds(tensor) and _mark(tensor) == mark) or fingerprint(tensor) == digest
+            for tensor, digest, place, mark in rows
+        )
+
+
+def _mark(tensor: torch.Tensor) -> Any:
+    """Its version, and some of its bytes for writes that torch does not count, as NumPy's."""
+    version = 0 if tensor.is_inference() else tensor._version
+    if tensor.device.type != "cpu":
+        return version
+    if not tensor.is_contiguous():
+        return version, fingerprint(tensor)
+    start, size = tensor.data_ptr(), tensor.nbytes
+    if size <= _WINDOWS * _WINDOW:
+        return version, ctypes.string_at(start, size)
+    step = (size - _WINDOW) // (_WINDOWS - 1)
+    return version, *(ctypes.string_at(start + i * step, _WINDOW) for i in range(_WINDOWS))
+
+
+@dataclass(frozen=True, eq=False)
+class Doubt:
+    """About a program that was confirmed by the very batch that it was recorded with."""
+
+    key: Any
+    """Of the calls that it may serve."""
+    batch: Batch | None
+    """Where constants may be of it."""
+    places: Mapping[int, Place]
+    """Of arguments whose memory others may hold too: a global, a list, an attribute."""
+
+    @classmethod
+    def about(
+        cls, key: Any, batches: tuple[Batch, Batch], old: Outcome, new: Outcome
+    ) -> Doubt | None:
+        """None where two equal recordings say enough."""
+        then, now = batches
+        leaves = zip(old.leaves, new.leaves, strict=True)
+        others = any(
+            one.role is Role.FREE and storage_id(one.value) != storage_id(other.value)
+            for (one, _), (other, _) in leaves
+        )
+        constants = others or bool(new.tape.constants)
+        batch = now if constants and now.digest and then.digest == now.digest else None
+        pairs = zip(then.places, now.places, strict=True)
+        places = {number: place for number, (one, place) in enumerate(pairs) if one == place}
+        return cls(key, batch, places) if batch is not None or places else None
+
+    def is_told_by(self, call: Call) -> bool:
+        """True for another batch."""
+        if not all(place.holds(call.tensors[i]) for i, place in self.places.items()):
+            return True
+        return self.batch is not None and not self.batch.equals(call)

@@ -1,0 +1,211 @@
+"""What a recorded call leaves: its results for the user, and its tape with all that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import CellType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import UnsupportedOutput
+from ...guards import Alias, Found, Name
+from ...guards.looks import Same
+from ...guards.names import attribute, follow
+from ...ir.program import CallRecord, OutputSpec, Role
+from ...live.inputs import hollow
+from ...live.step import Leaf, Step
+from ...structure import Contents, Returned, Unfit
+from ..host.exits import Stray
+from ..host.host import Assigned, Host
+from ..host.kept import is_plain_tensor
+from ..host.trees import settle
+from ..host.written import holder_at
+from ..tape.tape import Tape
+from ..tape.watch import Change, is_own
+
+Read = tuple[str, Any, str, Any]
+
+
+@dataclass(eq=False)
+class Outcome:
+    """Of one call whose step ran as eager runs it."""
+
+    step: Step
+    returned: Any
+    """With the real tensors in it."""
+    out_tree: Returned
+    """What `build` returned and did to its arguments, without the tensors."""
+    tape: Tape
+    leaves: list[tuple[Leaf, int]]
+    """The inputs with their values on the tape: the step's, the call's, free ones."""
+    outputs: list[tuple[OutputSpec, Any]]
+    """With a `Ref` or a constant each."""
+    written: dict[str, set[int]]
+    """Under a GradScaler, which optimizers' steps write a tensor."""
+    calls: list[CallRecord]
+    reads: list[Read]
+    """(path, object, attribute, value) of what the step read."""
+    changes: list[Change]
+    names: list[Name]
+    """What the user's code read by name."""
+    aliases: Sequence[Alias]
+    outside: list[nn.Module]
+    loss_path: str | None
+    loss: torch.Tensor | None
+    after: Step
+    """As the step left it: a buffer that it rebound is another tensor now."""
+    relaid: str = ""
+    """A state or argument with another dtype, shape or strides now: ``self.linear.to(...)`` or
+    ``x.t_()`` in `build`."""
+    moved: str = ""
+    """An attribute of an optimizer that its step has moved: Python may go by it."""
+    skipped: frozenset[int] = frozenset()
+    """Optimizers that a GradScaler kept from stepping: then the tape is not that of a step."""
+    rests: bool = False
+    """True for a step of a training graph without a ``backward()``."""
+    driven: bool = False
+    """True when the step takes its own update: then gradients are what eager leaves."""
+    host: Host = field(default_factory=Host)
+    extra: Sequence[torch.Tensor] = ()
+    """What a program returns besides what the user gets: gradients that are left, and so on."""
+    adopted: Sequence[torch.optim.Optimizer] = ()
+    """Optimizers that the scan of the step did not know: the next one does."""
+    repeated: Mapping[Any, tuple[Assigned, Change]] = field(default_factory=dict)
+    """As `Exits.repeated`."""
+    strays: Sequence[Stray] = ()
+    """The same of places where it keeps tensors."""
+    made: Mapping[str, int] = field(default_factory=dict)
+    """By name, the value on the tape of a tensor that the step has put among its states."""
+    eager: str = ""
+    """Why no program can be made of it: then the tape is not that of a step, either."""
+    passing: bool = False
+    """True where another such call may have a program."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True where a program can be made of this call alone."""
+        begun = not self.driven and self.step.has_gradients()
+        return not self.eager and self.settled and self.stepped and not begun
+
+    def stepped_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
+        """The optimizers that made a step."""
+        if self.driven:
+            return list(self.host.stepped)
+        return [one for number, one in enumerate(optimizers) if number not in self.skipped]
+
+    @property
+    def serves(self) -> str:
+        """The arguments of the call in words, as `Signature.describe_inputs` has them."""
+        found = [
+            f"{leaf.fqn}: {str(leaf.value.dtype).removeprefix('torch.')}{list(leaf.value.shape)}"
+            for leaf, _ in self.leaves
+            if leaf.role is Role.INPUT
+        ]
+        return ", ".join(found) or "no tensors"
+
+    def guarded_reads(self) -> list[Read]:
+        """Those that later calls must find again: not an object that the step itself replaces."""
+        own = {(change.path, change.name) for change in self.changes}
+        return [r for r in self.reads if is_own(r[3]) or (r[0], r[2]) not in own]
+
+    @property
+    def led(self) -> list[Name]:
+        """All names, and those of attributes of modules that hold tensors."""
+        own = {(change.path, change.name) for change in self.changes}
+        attributes = [
+            attribute(owner, name, value, f"{path}.{name}")
+            for path, owner, name, value in self.reads
+            if isinstance(value, torch.Tensor) and (path, name) not in own
+        ]
+        return [*self.names, *attributes]
+
+    def guarded_names(self) -> list[Name]:
+        """Those that later calls must find again."""
+        return [name for name in self.names if name.guarded]
+
+    @property
+    def found(self) -> Found:
+        """All of that."""
+        return Found(self.guarded_reads(), self.guarded_names(), self.aliases)
+
+    def forgotten(self) -> Outcome:
+        """Without what it returned, and without the batch: keeping it keeps neither alive."""
+        leaves = [
+            (replace(leaf, root=_root(leaf), value=hollow(leaf.value)), index)
+            if leaf.role is Role.INPUT
+            else (leaf, index)
+            for leaf, index in self.leaves
+        ]
+        return replace(self, returned=None, loss=None, leaves=leaves, extra=())
+
+    @property
+    def settled(self) -> bool:
+        """True when the step left no more states than it found: the next one may be the same."""
+        return self.step.names() == self.after.names() and not (self.relaid or self.strays)
+
+    @property
+    def stepped(self) -> bool:
+        """True when every optimizer stepped."""
+        return not self.skipped and not self.rests
+
+
+def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
+    """Names under which another tensor lay than before, which the later call has not put there."""
+    before = {name.key: name.found for name in old.led if not name.moved}
+    put = {assigned.place.key for assigned in old.host.assigned}
+    found = {}
+    for name in new.led:
+        known = before.get(name.key)
+        if name.moved or not name.path or not isinstance(name.found, Same):
+            continue
+        value = follow(name.owner(), name.path)
+        if known is None:
+            moves = _place(name) in put
+        else:
+            was = known() if isinstance(known, Same) else known
+            moves = known != name.found and (was is None or is_plain_tensor(was))
+        if moves and is_plain_tensor(value):
+            found[name.key] = name
+    return found
+
+
+def _place(name: Name) -> Any:
+    """As the key of the `Item` that it leads to."""
+    holder, key = holder_at(name.owner(), name.path)
+    key = key() if isinstance(key, Same) else key
+    return id(holder), None if isinstance(holder, CellType) else key
+
+
+def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
+    """What both calls have written alike where nothing reads it, by place."""
+    found = {}
+    for key, (assigned, _) in new.repeated.items():
+        if key in old.repeated and old.repeated[key][0].tree == assigned.tree:
+            settle(old.repeated[key][0].tree, assigned.tree)
+            found[key] = assigned
+    return found
+
+
+def _root(leaf: Leaf) -> Any:
+    """An argument is gone with its call; a gradient is looked for in its parameter."""
+    return [] if isinstance(leaf.root, list) else leaf.root
+
+
+def loss_of(losses: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> int | None:
+    """Which of the tensors of `build` is the first that ``backward()`` was called on."""
+    known = set(map(id, losses))
+    return next((n for n, tensor in enumerate(own) if id(tensor) in known), None)
+
+
+def what_came(returned: Any, contents: Contents | None) -> Returned:
+    """What `build` returned and did to its arguments.
+
+    Raises UnsupportedOutput.
+    """
+    try:
+        return Returned(returned, contents)
+    except Unfit as unfit:
+        raise UnsupportedOutput(f"What the step returned{unfit.what}.") from None

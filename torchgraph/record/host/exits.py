@@ -1,0 +1,399 @@
+"""What a step leaves under the names that it reads and moves: the next call goes by that.
+
+A program stands for what the step does from one state of Python's objects. So that state is
+guarded, and what the step makes of it is written again after each replay: a flag that it clears,
+a sign that it turns, a list that it rotates.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import CellType, ModuleType
+from typing import Any
+
+import torch
+
+from ...errors import NoProgram
+from ...guards import ABSENT
+from ...guards.looks import (
+    Aspect,
+    Drawn,
+    Never,
+    Same,
+    is_buffer,
+    is_container,
+    is_number,
+    items_in,
+    look,
+)
+from ...guards.names import By, Name, attribute, follow
+from ...live.discovery import Entries
+from ...structure import Unfit, mutable_parts, tensors_in
+from ..chains.resolve import is_library
+from ..chains.touched import Met, Touched
+from ..tape.watch import AttributeWatch, Change, is_own
+from .asked import Asked, asked
+from .carried import Carried
+from .host import Assigned, modes
+from .kept import Given, Pair, hidden_in
+from .trees import Fixed, Trees
+from .written import (
+    Attribute,
+    Counter,
+    Moved,
+    Named,
+    Overwritten,
+    Refilled,
+    around_tuples,
+    holder_at,
+    no_slot,
+    place_of,
+    places_on,
+    repetition,
+    takes_tensors,
+    words_of,
+)
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A name under which tensors lie that no scan of the step has found."""
+
+    name: Name
+    inside: bool
+    """They are in the container that it leads to."""
+    read: bool
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Which place it is."""
+        return (*self.name.key, self.inside)
+
+    @property
+    def change(self) -> Change:
+        """As something that no program writes."""
+        return Change(*words_of(self.name), read=False, where=self.name.where)
+
+    def container(self) -> tuple[str, Any] | None:
+        """As `Step.containers` has them; None where there is none now."""
+        name, owner = self.name, self.name.owner()
+        if owner is None:
+            return None
+        if self.inside:
+            found = follow(owner, name.path)
+            return None if found is ABSENT else (name.shown, found)
+        holder, by, key = place_of(owner, name.path)
+        if holder is None or by is By.SLOT:
+            return None if holder is None else (name.shown, owner)
+        return ("", Entries(holder, (key,))) if isinstance(holder, dict) else (name.shown, holder)
+
+
+@dataclass
+class Exits:
+    """Of one step."""
+
+    names: list[Name] = field(default_factory=list)
+    """To be found again by later calls, and those that show why no two calls are alike."""
+    assigned: dict[Any, Assigned] = field(default_factory=dict)
+    """By place."""
+    strays: list[Stray] = field(default_factory=list)
+    repeated: dict[Any, tuple[Assigned, Change]] = field(default_factory=dict)
+    """By place, what nothing reads: written again where two calls do it alike."""
+    changes: list[Change] = field(default_factory=list)
+    """Those that were read are written again, others no program writes."""
+    refused: NoProgram | None = None
+    together: list[Pair | Asked] = field(default_factory=list)
+    """Names that led to an argument of the call: they have to in the next one."""
+    trees: Trees = field(default_factory=lambda: Trees({}))
+    _arguments: Mapping[int, int] = field(default_factory=dict)
+    _places: set[tuple[int, Any]] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls,
+        met: Met,
+        watch: AttributeWatch,
+        carried: Carried,
+        arguments: Sequence[torch.Tensor],
+        trees: Trees,
+        *,
+        adopts: bool,
+    ) -> Exits:
+        """What comes of a step.
+
+        Args:
+            carried: what is seen to elsewhere.
+            arguments: the tensors of the call.
+            trees: to make again what it leaves.
+            adopts: strays are, from the next call on.
+        """
+        numbers = {id(tensor): number for number, tensor in enumerate(arguments)}
+        exits = cls(trees=trees, _arguments=numbers)
+        for count in watch.drop_counters(met.counts):
+            place = Moved(count.owner, count.change.name)
+            assigned = Assigned(place, Fixed(count.by, count.by))
+            exits.repeated[place.key] = (assigned, count.change)
+        for owner, change, value in watch.stores():
+            there = Attribute(owner, change.name)
+            if Moved(owner, change.name).key not in exits.repeated:
+                stored = Assigned(there, Fixed(value, look(value)))
+                exits.repeated[there.key] = (stored, change)
+        exits.names += _objects(watch)
+        for one in sorted(_as_wholes(met.touched), key=lambda one: not one.read):
+            exits._add(one, carried)
+        for owner, change in watch.changes():
+            exits._add_attribute(owner, change, carried)
+        exits.assigned.update((one.place.key, one) for one in modes(watch.modes))
+        exits._keep_together(carried)
+        exits.together += asked(met, watch, arguments)
+        exits.changes += carried.counted(exits.sees_to)
+        if not adopts:
+            exits.changes += [stray.change for stray in exits.strays]
+            exits.names += [stray.name for stray in exits.strays if stray.read]
+            exits.strays, exits.refused = [], None
+        return exits
+
+    def _keep_together(self, carried: Carried) -> None:
+        """A tensor that comes as an argument under one name, and is under another one too."""
+        named = [name for name in self.names if name.path and isinstance(name.found, Same)]
+        guarded = {name.found: name for name in named if name.guarded}
+        for name in named:
+            other = guarded.get(name.found) if carried.takes(name) else None
+            if other is not None:
+                self.together.append(Pair(Given(name), Given(other)))
+
+    def sees_to(self, holder: Any, key: Any) -> bool:
+        """True where what lies in ``holder`` under ``key`` is written again."""
+        return not {(id(holder), key), (id(holder), Refilled)}.isdisjoint(self._places)
+
+    def _add_attribute(self, owner: Any, change: Change, carried: Carried) -> None:
+        value = vars(owner).get(change.name, ABSENT)
+        places = (Moved(owner, change.name), Attribute(owner, change.name))
+        if any(place.key in self.repeated for place in places):
+            return
+        if carried.knows(vars(owner), change.name) and _has_tensors(value):
+            return
+        if is_container(value) and (carried.knows(value) or self.sees_to(value, None)):
+            return
+        if change.read and is_own(value) and not isinstance(value, torch.Tensor):
+            place = Attribute(owner, change.name)
+            self.assigned[place.key] = Assigned(place, Fixed(value, look(value)))
+        self.changes.append(change)
+
+    def _add(self, one: Touched, carried: Carried) -> None:
+        name = one.name
+        owner = name.owner()
+        if not name.moved:
+            self._unmoved(one, carried)
+            return
+        if isinstance(owner, ModuleType) and is_library(owner.__name__):
+            return  # our own patch, while the step was recorded
+        value = follow(owner, name.path)
+        if not one.outer:  # what the step makes itself, as far as can be told
+            if one.read:
+                self.names.append(replace(name, guarded=False))
+        elif _has_tensors(value) or _was_tensor(one) or _hides(one, value):
+            self._tensors(one, value, carried)
+        elif not one.read:
+            if one.container is value and name.path:
+                self.names.append(_the_same(one))
+            self._unread(one, value, carried)
+        elif type(name.found) is Never:
+            self.names.append(name)
+        elif type(name.found) is Drawn:
+            self.names.append(replace(name, found=Never()))
+        else:
+            self._plain(one, value)
+
+    def _unmoved(self, one: Touched, carried: Carried) -> None:
+        name = one.name
+        if one.counted and not one.read and is_number(name.found):
+            return  # moved on by nothing, or not in this call
+        position = self._arguments.get(id(follow(name.owner(), name.path)))
+        if position is not None:
+            self.together.append(Pair(Given(name), position))
+        guarded = position is None and not carried.takes(name)
+        self.names.append(replace(name, guarded=guarded))
+
+    def _unread(self, one: Touched, value: Any, carried: Carried) -> None:
+        """What both recordings do alike is done again; the rest no program writes."""
+        name = one.name
+        change = Change(*words_of(name), read=False, where=name.where)
+        repeated = repetition(one, value, self.trees)
+        if repeated is not None:
+            self.repeated[repeated.place.key] = (repeated, change)
+            if isinstance(repeated.place, Counter):
+                kind = replace(name, found=name.found[0], aspect=Aspect.KIND, moved=False)
+                self.names.append(kind)
+            self._see_to(one, value)
+        elif not (carried.writes(value, places_on(name)) or self.sees_to(value, None)):
+            self.changes.append(change)
+
+    def _tensors(self, one: Touched, value: Any, carried: Carried) -> None:
+        """What a program returns is put there by `Carried`."""
+        name, inside = one.name, one.container is value
+        if hidden := _hides(one, value):
+            self.refused = NoProgram(f"{name.shown} {hidden}", where=name.where)
+            return
+        if inside and name.path:
+            self.names.append(_the_same(one))
+        if (one.read and inside) or (one.read and _was_tensor(one)):
+            self.names.append(replace(name, found=one.alike, aspect=Aspect.LIKENESS))
+        elif one.read:
+            self.names.append(replace(name, guarded=False))
+        if _is_carried(one, value, carried):
+            self.names += _ways(name, carried)
+        else:
+            stray = Stray(around_tuples(name), inside, one.read)
+            if not (Carried.can_carry(value) if inside else takes_tensors(name)):
+                what = f"{name.shown} holds tensors where no program can put them."
+                self.refused = NoProgram(what, where=name.where)
+            else:
+                self.strays.append(stray)
+
+    def _plain(self, one: Touched, value: Any) -> None:
+        name = one.name
+        self.names.append(name)
+        if one.container is value is not None and is_buffer(value):
+            self.names.append(_the_same(one))
+            buffer = Overwritten(value)
+            self.assigned[buffer.key] = Assigned(buffer, Fixed(copy.copy(value), look(value)))
+        elif one.container is value is not None:
+            place = Refilled(value, name if name.path else None)
+            held = [
+                (kind, part)
+                for kind, part, _ in mutable_parts(value)
+                if part is value or (self.trees.has(part) and not _was_in(part, name.found))
+            ]
+            if len(held) > 1:  # with others in it, whose names are not known
+                self.names.append(_the_same(one))
+            self.assigned[place.key] = Assigned(place, self.trees.contents(held, no_slot))
+        elif name.path and not isinstance(place_of(name.owner(), name.path)[0], tuple):
+            named = Named(name)
+            self.assigned[named.key] = Assigned(named, self._made(one, value))
+        self._see_to(one, value)
+
+    def _made(self, one: Touched, value: Any) -> Any:
+        """As each call makes it."""
+        if value is ABSENT or (one.same_object and not is_container(value)):
+            return Fixed(value, look(value))
+        try:
+            return self.trees.of(value, no_slot)
+        except Unfit:  # of what no two calls leave the like
+            return Fixed(value, look(value))
+
+    def _see_to(self, one: Touched, value: Any) -> None:
+        if one.container is value is not None and not is_buffer(value):
+            held = (held for _, held, _ in mutable_parts(value))
+            self._places.update((id(container), Refilled) for container in held)
+        elif one.name.path:
+            *_, (holder, key) = places_on(one.name)
+            self._places.add((id(holder), None if isinstance(holder, CellType) else key))
+
+
+def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
+    """With containers that the step reads and moves as wholes: each is guarded and written once.
+
+    An item of a tuple cannot be written, and one of a list that is another now is of that one.
+    """
+    wholes = {one.place: one for one in touched if one.name.deep}
+    looked = (one for one in touched if one.read and one.name.aspect is not Aspect.IDENTITY)
+    read = {one.place for one in looked if one.place in wholes}
+    kept = []
+    moved = {place for place, one in wholes.items() if one.name.moved}
+    for one in touched:
+        around = _replaced_around(one, wholes) if one.read and one.name.moved else None
+        if around is None:
+            kept.append(one)
+        elif around in wholes:
+            read.add(around)
+        else:
+            kept.append(one._replace(name=replace(one.name, found=Never())))
+    return [
+        one._replace(read=one.read or (one.place in read and one.place in moved))
+        for one in kept
+        if one.name.deep or one.place not in moved
+    ]
+
+
+def _was_in(value: Any, found: Any) -> bool:
+    """True for an object that lay in the container before: names lead to what is in it."""
+    if isinstance(found, tuple):
+        return any(_was_in(value, one) for one in found)
+    return isinstance(found, Same) and found() is value
+
+
+def _replaced_around(one: Touched, wholes: Mapping[Any, Touched]) -> Any:
+    """Where a container lay that another one has taken the place of; None for none."""
+    owner, path = one.name.owner(), one.name.path
+    for length in range(1, len(path)):
+        value, place = follow(owner, path[:length]), (id(owner), path[:length])
+        if path[length][0] is not By.ITEM or _has_tensors(value):
+            continue
+        around = wholes.get(place)
+        if isinstance(value, tuple) or (around is not None and _is_rearranged(around, value)):
+            return place
+    return None
+
+
+def _is_rearranged(one: Touched, now: Any) -> bool:
+    """True where another container has come, or what it holds lies at other places of it."""
+    if not one.name.moved or one.container is not now:
+        return one.name.moved
+    if isinstance(now, deque) and now.maxlen is not None:
+        return True
+    if not isinstance(now, (list, deque)):
+        return False
+    before, items = items_in(one.name.found), items_in(look(now))
+    return len(before) != len(items) and items[: len(before)] != before
+
+
+def _very(value: Any) -> dict[str, Any]:
+    """What makes a name that of this very object."""
+    return {"found": Same(value), "moved": False, "aspect": Aspect.IDENTITY}
+
+
+def _objects(watch: AttributeWatch) -> Iterator[Name]:
+    """The names of attributes that were given the very object that they had."""
+    for path, owner, name, value in watch.objects():
+        yield replace(attribute(owner, name, value, f"{path}.{name}"), **_very(value))
+
+
+def _the_same(one: Touched) -> Name:
+    """The name of a container that the step fills: it has to be that one again."""
+    return replace(one.name, **_very(one.container))
+
+
+def _hides(one: Touched, value: Any) -> str:
+    """What hides tensors in an object that the step has made and put there; empty for nothing."""
+    old = one.same_object or one.container is value or type(one.name.found) is Never
+    return "" if old else hidden_in(value)
+
+
+def _was_tensor(one: Touched) -> bool:
+    return isinstance(one.name.found, Same) and one.alike is not None
+
+
+def _ways(name: Name, carried: Carried) -> Iterator[Name]:
+    """The containers on the way to a place that a program writes: they have to be those again."""
+    owner = name.owner()
+    for length in range(1, len(name.path)):
+        value, path = follow(owner, name.path[:length]), name.path[:length]
+        if isinstance(value, (dict, list, deque)) and not carried.replaces(*holder_at(owner, path)):
+            yield replace(name, path=path, **_very(value))
+
+
+def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:
+    if one.container is value is not None:
+        return carried.knows(value)
+    places = list(places_on(one.name))
+    if any(carried.replaces(holder, key) for holder, key in places):
+        return True  # with all that is in it
+    return bool(places) and carried.knows(*places[-1])
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or bool(tensors_in(value))

@@ -1,0 +1,291 @@
+"""What a step does to Python's objects besides its program, when it takes its own update.
+
+A Graph that updates by itself starts each call without gradients and leaves none. A function that
+calls ``optimizer.step()`` finds in ``.grad``, in closures and attributes what was left there, and
+leaves there what eager leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from ...ir.program import TensorMeta
+from ...library.expect import ValueMoved
+from ...live.inputs import Call
+from ...live.step import Leaf
+from .kept import Shares, gradient_of
+from .trees import Filling, Fixed, settle
+
+
+class Place(Protocol):
+    """Where a value is kept between calls."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal places."""
+
+    def write(self, value: Any, call: Call) -> None:
+        """Put ``value`` there."""
+
+
+@dataclass(frozen=True)
+class GradientOf:
+    """``.grad`` of a tensor."""
+
+    parameter: torch.Tensor
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("grad", id(self.parameter))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parameter.grad
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.parameter.grad = value
+
+
+@dataclass(frozen=True)
+class GradientOfArgument:
+    """``.grad`` of an argument of the call."""
+
+    position: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("argument", self.position)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        call.tensors[self.position].grad = value
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Whether an argument requires a gradient."""
+
+    position: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("requires_grad", self.position)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        call.tensors[self.position].requires_grad_(value)
+
+
+@dataclass(frozen=True)
+class OnArgument:
+    """An attribute of an argument that is a tensor."""
+
+    position: int
+    name: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("attribute", self.position, self.name)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        setattr(call.tensors[self.position], self.name, value)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Which states of a step train."""
+
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("requires_grad", *map(id, self.tensors))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        for tensor, trains in zip(self.tensors, value, strict=True):
+            tensor.requires_grad_(trains)
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Whether modules train or evaluate."""
+
+    modules: tuple[torch.nn.Module, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("training", *map(id, self.modules))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        for module, training in zip(self.modules, value, strict=True):
+            if module.training is not training:
+                module.training = training
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A place that the step gives another value."""
+
+    place: Place
+    tree: Any
+    """As `Filling.filled` takes it; None for None."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A call that moves nothing but Python's objects, such as ``scheduler.step()``."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    """With an `OutputSlot` for each tensor."""
+
+
+class Sharing(Protocol):
+    """Two places, and whether they held one tensor, or tensors in one memory."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+
+    def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
+        """True when it is so now, in a call with these."""
+
+
+class Condition(Protocol):
+    """What a place must hold when the step begins."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal ones."""
+
+    def fits(self) -> bool:
+        """True when it holds that."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Of one recorded step."""
+
+    actions: tuple[Action, ...] = ()
+    assigned: tuple[Assigned, ...] = ()
+    absent: tuple[torch.Tensor, ...] = ()
+    """Parameters that must have no gradient when the step begins."""
+    present: tuple[torch.Tensor, ...] = ()
+    """Parameters that must have one."""
+    entry: tuple[Condition, ...] = ()
+    """What was in places that the step gives something else."""
+    read: tuple[tuple[Leaf, TensorMeta], ...] = ()
+    """What the program takes from its place as an argument, after those of the call."""
+    moved: frozenset[str] = frozenset()
+    """Tensors of optimizers that actions write: a learning rate in a tensor."""
+    stepped: tuple[torch.optim.Optimizer, ...] = ()
+    """Optimizers that the step itself has stepped."""
+    together: tuple[Sharing, ...] = ()
+    """Places that held one tensor, or lay in one memory, or did not, where that counts."""
+
+    def plus(self, assigned: Sequence[Assigned], together: Sequence[Sharing] = ()) -> Host:
+        """With more places that the step gives another value, and more that hold one tensor."""
+        more = (*self.assigned, *assigned), (*self.together, *together)
+        return replace(self, assigned=more[0], together=more[1])
+
+    def settle(self, other: Host) -> None:
+        """Both do the same: what is one object in both was there before, and no call makes it."""
+        for one, its in zip(self.assigned, other.assigned, strict=True):
+            settle(one.tree, its.tree)
+
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two steps that do the same."""
+        actions = [(one.call, one.args, one.kwargs) for one in self.actions]
+        assigned = [(one.place.key, one.tree) for one in self.assigned]
+        gradients = [tuple(map(id, each)) for each in (self.absent, self.present)]
+        entry = [one.key for one in self.entry]
+        read = [(leaf.fqn, meta) for leaf, meta in self.read]
+        together = [pair.key for pair in self.together]
+        stepped = tuple(map(id, self.stepped))
+        return actions, assigned, gradients, entry, read, together, self.moved, stepped
+
+    def fits(self) -> bool:
+        """True when gradients and tensors are there, and are not, as the step found them."""
+        return (
+            not any(gradient_of(p) is not None for p in self.absent)
+            and not any(gradient_of(p) is None for p in self.present)
+            and all(one.fits() for one in self.entry)
+        )
+
+    def found(self) -> dict[str, Any]:
+        """What lies now in the places that the program reads, by name."""
+        return {leaf.fqn: _read(leaf) for leaf, _ in self.read}
+
+    def extended(self, call: Call, found: Mapping[str, Any] | None = None) -> Call:
+        """``call`` with what the program takes from places: ``found`` at its start, or now.
+
+        Raises:
+            ValueMoved: it is not like what the step met there.
+        """
+        if found is None and not all(pair.fits(call.tensors) for pair in self.together):
+            raise ValueMoved("", "", other="one tensor is two now, or two are one")
+        if not self.read:
+            return call
+        found = self.found() if found is None else found
+        tensors = []
+        for leaf, meta in self.read:
+            tensor = found.get(leaf.fqn)
+            if not isinstance(tensor, torch.Tensor) or meta_of(tensor) != meta:
+                raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
+            tensors.append(tensor)
+        starts = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+        memory = [*call.memory, *starts]
+        if len(set(memory)) != len(memory) and not self._are_apart(starts):
+            raise ValueMoved("", "", other="tensors that were apart share memory")
+        return call._replace(tensors=[*call.tensors, *tensors], memory=memory)
+
+    def _are_apart(self, starts: Sequence[int]) -> bool:
+        """True where none that is read shares memory, but for gradients that did so then."""
+        shared = {id(one.parameter) for one in self.together if isinstance(one, Shares)}
+        alone = [
+            start
+            for (leaf, _), start in zip(self.read, starts, strict=True)
+            if not (isinstance(leaf.root, GradientOf) and id(leaf.root.parameter) in shared)
+        ]
+        return len(set(alone) - {0}) == len(alone)
+
+    def finish(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
+        """After a run of the program: ``tensors`` are all that it returned."""
+        filling = Filling(tensors, call)
+        for one in self.assigned:
+            one.place.write(filling.filled(one.tree), call)
+        for action in self.actions:
+            args, kwargs = filling.filled((action.args, action.kwargs))
+            action.call(*args, **kwargs)
+
+
+def modes(left: Mapping[torch.nn.Module, bool]) -> list[Assigned]:
+    """What ``train()`` and ``eval()`` leave."""
+    value = tuple(left.values())
+    return [Assigned(Modes(tuple(left)), Fixed(value, value))] if left else []
+
+
+def meta_of(tensor: torch.Tensor) -> TensorMeta:
+    """Of what is kept: eager may keep it with its graph, a program has none."""
+    return TensorMeta.of(tensor.detach())
+
+
+def _read(leaf: Leaf) -> Any:
+    try:
+        return leaf.read()
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None

@@ -1,0 +1,59 @@
+"""Where a tensor comes from that a step leaves somewhere: an output, an argument, other memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from ..._torch import storage_id
+from ...live.step import Leaf
+from .alias import AliasSlot, alias_of
+from .trees import ArgumentSlot, OutputSlot
+
+
+class Sources:
+    """Of one step.
+
+    Args:
+        known: all inputs.
+        given: those that come as arguments, in their order.
+        first: how many tensors the program returns before these.
+    """
+
+    def __init__(self, known: Sequence[Leaf], given: Sequence[Leaf], first: int) -> None:
+        self._known, self._first = known, first
+        values = [leaf.value for leaf in known]
+        self.before = {storage_id(value) for value in values if isinstance(value, torch.Tensor)}
+        """The storages of what was there before the step."""
+        self._position = {id(leaf.value): number for number, leaf in enumerate(given)}
+        self._slots: dict[int, OutputSlot] = {}
+        self._aliases: dict[int, AliasSlot] = {}
+        self.late: list[tuple[str, torch.Tensor]] = []
+        """What the program returns for that, with names."""
+
+    def output(self, name: str, tensor: torch.Tensor) -> OutputSlot:
+        """One more result of the program, if it is none yet."""
+        if id(tensor) not in self._slots:
+            self._slots[id(tensor)] = OutputSlot(self._first + len(self.late))
+            self.late.append((name, tensor))
+        return self._slots[id(tensor)]
+
+    def of(self, name: str, tensor: torch.Tensor) -> OutputSlot | ArgumentSlot | AliasSlot:
+        """Where this one comes from."""
+        argument = self._position.get(id(tensor))
+        if argument is not None:
+            return ArgumentSlot(argument)
+        alias = self._alias(tensor)
+        if alias is None:
+            return self.output(name, tensor)
+        return self._aliases.setdefault(id(tensor), replace(alias, number=len(self._aliases)))
+
+    def owned(self, tensor: torch.Tensor) -> bool:
+        """True for one in memory that was there before, and no way to make it again."""
+        there = id(tensor) not in self._position and storage_id(tensor) in self.before
+        return there and self._alias(tensor) is None
+
+    def _alias(self, tensor: torch.Tensor) -> AliasSlot | None:
+        return alias_of(tensor, self._known) if storage_id(tensor) in self.before else None

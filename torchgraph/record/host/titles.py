@@ -1,0 +1,73 @@
+"""What the places of a step are called: no two of them alike, and the same in each recording."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ...guards.looks import Same
+from ...live.discovery import Entries
+from ..tape.watch import is_plain
+
+
+class Titles:
+    """Of containers and what lies in them, by the names that the code has for them.
+
+    ``state["queue"]`` is another container for each parameter, and two modules have one text.
+    """
+
+    def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
+        self._found: dict[tuple[int, Any], str] = {}
+        used: Counter[tuple[str, bool]] = Counter()
+        for name, container in containers:
+            some = isinstance(container, Entries)
+            for item in container.names if some else (None,):
+                title = _dotted(name, item) if some else name
+                place = title, some or isinstance(container, types.CellType)
+                used[place] += 1
+                number = f" ({used[place]})" if used[place] > 1 else ""
+                self._found[id(container.values if some else container), item] = title + number
+
+    def of(self, container: Any, item: Any) -> str:
+        """Of a place in one of the containers."""
+        if isinstance(container, Entries):
+            return self._found[id(container.values), item]
+        title = self._found[id(container), None]
+        return title if isinstance(container, types.CellType) else _dotted(title, item)
+
+
+def _dotted(name: str, item: Any) -> str:
+    return f"{name}.{_text(item)}" if name else _text(item)
+
+
+def _text(item: Any) -> str:
+    if isinstance(item, str):
+        return repr(item) if item[:1] in tuple("-0123456789(") else item
+    if type(item) is int:
+        return str(item)
+    if is_plain(item):
+        return f"({item!r})"
+    if type(item) is tuple:
+        return f"({', '.join(map(_text, item))})"
+    return f"{type(item).__name__} {_NUMBERS.of(item)}"
+
+
+class _Numbers:
+    """Of keys of dicts that are no plain values: a key has the same one in each recording."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count(1)
+        self._known: dict[int, tuple[Same, int]] = {}
+
+    def of(self, key: Any) -> int:
+        """Its number, from 1."""
+        known = self._known.get(id(key))
+        if known is None or known[0]() is not key:
+            known = self._known[id(key)] = Same(key), next(self._next)
+        return known[1]
+
+
+_NUMBERS = _Numbers()

@@ -1,0 +1,155 @@
+"""What a step leaves in places, as replays make it anew: all of one step is taken apart in one go.
+
+An object at two places is one object then, and what was there before the step stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...guards.looks import is_container
+from ...live.inputs import Call
+from ...structure import Apart, Held, Together, hold_in, is_taken_apart, tree_key
+from ...structure.nested import map_nested
+from .alias import AliasSlot
+
+
+@dataclass(frozen=True)
+class ArgumentSlot:
+    """The place of the n-th tensor among the arguments of a call."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class OutputSlot:
+    """The place of the n-th returned tensor in the structure that `build` returned."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A value that is the same at each call."""
+
+    value: Any = field(compare=False)
+    key: Any
+    """Equal for equal ones."""
+
+
+@dataclass(frozen=True)
+class OutputTree:
+    """An object that each call makes."""
+
+    root: Any = field(compare=False)
+    """As `structure` takes it apart."""
+    key: Any
+    slots: tuple[Any, ...]
+    """Where its tensors come from, but for those that other trees of the step have as well."""
+    trees: Trees = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in containers that were there before: (kind, container, nodes of its parts)."""
+
+    parts: list[tuple[Any, Any, Any]] = field(compare=False)
+    key: Any
+    slots: tuple[Any, ...]
+    trees: Trees = field(compare=False, repr=False)
+
+
+Slots = Callable[[torch.Tensor], Any]
+"""Where a tensor comes from. May raise Unfit."""
+
+
+class Trees:
+    """Of one step.
+
+    Args:
+        old: by identity, what was there before the step, as far as names have led there.
+    """
+
+    def __init__(self, old: Mapping[int, Any]) -> None:
+        known = {
+            key: Held(value)
+            for key, value in old.items()
+            if is_taken_apart(value) and not is_container(value)
+        }
+        held: Collection[int] = {key for key, value in old.items() if is_container(value)}
+        self._old = old
+        self._apart = Apart(known, unique=True, held=held)
+        self.slots: list[Any] = []
+
+    def has(self, value: Any) -> bool:
+        """True for what was there before."""
+        return id(value) in self._old
+
+    def of(self, value: Any, slot: Slots) -> Any:
+        """``value`` as a replay makes it. Raises Unfit."""
+        if isinstance(value, torch.Tensor):
+            return slot(value)
+        root = self._apart.root(value, "")
+        key = tree_key(root)
+        return OutputTree(root, key, self._more(slot), self)
+
+    def contents(self, held: Sequence[tuple[Any, Any]], slot: Slots) -> Contents:
+        """What is in objects now: (kind, object). Raises Unfit."""
+        parts, keys = [], []
+        for kind, value in held:
+            found = self._apart.parts_of(value, kind, "")
+            parts.append((kind, value, found))
+            keys.append((id(value), [(step, tree_key(node)) for step, node in found]))
+        return Contents(parts, keys, self._more(slot), self)
+
+    def _more(self, slot: Slots) -> tuple[Any, ...]:
+        known = len(self.slots)
+        self.slots += map(slot, self._apart.tree.tensors[known:])
+        return tuple(self.slots[known:])
+
+
+class Filling:
+    """Of one call: what its program returned takes its places.
+
+    Args:
+        tensors: all that it returned.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], call: Call) -> None:
+        self._tensors, self.call = tensors, call
+        self._aliases: dict[int, torch.Tensor] = {}
+        self._together: dict[int, Together] = {}
+
+    def filled(self, tree: Any) -> Any:
+        """``tree`` with them for each `OutputSlot` in it, and arguments of the call."""
+        kind = type(tree)
+        if kind is OutputSlot:
+            return self._tensors[tree.position]
+        if kind is ArgumentSlot:
+            return self.call.tensors[tree.position]
+        if kind is AliasSlot:
+            return tree.tensor(self.call, self._aliases)
+        if kind is Fixed:
+            return tree.value
+        if kind is OutputTree:
+            return self._of(tree.trees).root(tree.root)
+        if kind is Contents:
+            together = self._of(tree.trees)
+            return [(kind, held, together.parts(parts)) for kind, held, parts in tree.parts]
+        return map_nested(tree, OutputSlot, lambda slot: self._tensors[slot.position])
+
+    def _of(self, trees: Trees) -> Together:
+        found = self._together.get(id(trees))
+        if found is None:
+            found = self._together[id(trees)] = Together(list(map(self.filled, trees.slots)))
+        return found
+
+
+def settle(one: Any, other: Any) -> None:
+    """Two calls leave the like: what is one object in both was there before, no call makes it."""
+    if isinstance(one, OutputTree) and isinstance(other, OutputTree):
+        hold_in(one.root, other.root)

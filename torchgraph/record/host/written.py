@@ -1,0 +1,264 @@
+"""Places that a step writes without an op of torch, as replays write them again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...guards import ABSENT
+from ...guards.looks import items_in, look, own
+from ...guards.names import By, Name, Path, follow
+from ...live.inputs import Call
+from ...structure import Unfit
+from ..chains.touched import Touched
+from ..tape.watch import is_plain
+from .host import Assigned, Place
+from .trees import Fixed, Trees
+
+
+@dataclass(frozen=True)
+class Named:
+    """What lies under a name, as a place."""
+
+    name: Name
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("name", *self.name.key)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        owner = self.name.owner()
+        if owner is not None:
+            put(owner, self.name.path, value)
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of a module, or of another object that is watched."""
+
+    owner: Any
+    name: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("attribute", id(self.owner), self.name)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        if value is ABSENT:
+            vars(self.owner).pop(self.name, None)
+        else:
+            vars(self.owner)[self.name] = value
+
+
+@dataclass(frozen=True)
+class Moved(Attribute):
+    """The same of a number that the step moves on."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("moved", id(self.owner), self.name)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        vars(self.owner)[self.name] += value
+
+
+@dataclass(frozen=True)
+class Refilled:
+    """A container without tensors, and all containers in it."""
+
+    container: Any
+    name: Name | None = None
+    """That leads to it, or to one like it."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("refilled", id(self.container))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        now = self.container if self.name is None else follow(self.name.owner(), self.name.path)
+        for kind, held, parts in value:
+            kind.refill(now if held is self.container else held, parts)
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """An array, written in place."""
+
+    buffer: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("overwritten", id(self.buffer))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.buffer[... if hasattr(value, "shape") else slice(None)] = value
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number, text or tuple that the step moves on: ``calls += 1``."""
+
+    name: Name
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("counter", *self.name.key)
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        owner = self.name.owner()
+        if owner is not None:
+            put(owner, self.name.path, follow(owner, self.name.path) + value)
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The end of a list without tensors."""
+
+    container: Any
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """As `Place.key`."""
+        return ("extended", id(self.container))
+
+    def write(self, value: Any, call: Call) -> None:
+        """As `Place.write`."""
+        self.container.extend(value)
+
+
+def repetition(one: Touched, value: Any, trees: Trees) -> Assigned | None:
+    """How a replay does again what the step has done to what it never reads; None: not at all.
+
+    ``value``: what lies there now.
+    """
+    name, before = one.name, one.name.found
+    if one.container is not None and one.container is value:
+        more = _appended(before, value)
+        return None if more is None else _anew(Extended(value), more, trees)
+    if not name.path:
+        return None
+    if not is_plain(value):
+        return None if one.counted else _anew(Named(name), value, trees)
+    if not one.counted:
+        return Assigned(Named(name), Fixed(value, look(value)))
+    by = _moved_on(before, value)
+    return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
+
+
+def _anew(place: Place, value: Any, trees: Trees) -> Assigned | None:
+    """What the step makes is made anew at each call."""
+    try:
+        return Assigned(place, trees.of(value, no_slot))
+    except Unfit:
+        return None
+
+
+def no_slot(tensor: torch.Tensor) -> Any:
+    """For `Trees.of` what holds no tensors. Raises Unfit."""
+    raise Unfit("holds a tensor")
+
+
+def _moved_on(before: Any, now: Any) -> Any:
+    """What ``+=`` has added to what was there; None where that cannot be told."""
+    if not isinstance(before, tuple) or before[0] is not type(now):
+        return None
+    if type(now) is int:
+        return now - before[1]
+    if type(now) is str and now.startswith(before[1]):
+        return now[len(before[1]) :]
+    if type(now) is tuple:
+        return _behind(before, now)
+    return None
+
+
+def _appended(before: Any, now: Any) -> tuple[Any, ...] | None:
+    listed = type(now) in (list, deque) and isinstance(before, tuple) and before[0] is type(now)
+    more = _behind(before, now) if listed else None
+    return more or None
+
+
+def _behind(before: Any, now: Any) -> tuple[Any, ...] | None:
+    """What follows all that was there; None where that was moved, or was too much.
+
+    A deque that is full drops as many as come.
+    """
+    held, items = items_in(before), items_in(look(now))
+    if not isinstance(before[1], tuple):
+        return None
+    full = isinstance(now, deque) and len(now) == now.maxlen
+    for dropped in range(len(held) + 1 if full else 1):
+        kept = held[dropped:]
+        if len(kept) < len(items) and items[: len(kept)] == kept:
+            return tuple(now)[len(kept) :]
+    return None
+
+
+def put(owner: Any, path: Path, value: Any) -> None:
+    """Let ``path`` from ``owner`` lead to ``value``; to nothing where that is `ABSENT`."""
+    holder, by, key = place_of(owner, path)
+    if holder is None:
+        return
+    if by in (By.SLOT, By.CLASS):
+        delattr(holder, key) if value is ABSENT else setattr(holder, key, value)
+    elif value is not ABSENT:
+        holder[key] = value
+    elif isinstance(holder, dict):
+        holder.pop(key, None)
+
+
+def place_of(owner: Any, path: Path) -> tuple[Any, By, Any]:
+    """What holds the end of a path, how and under which key; None where that is gone."""
+    before = follow(owner, path[:-1])
+    by, key = path[-1]
+    if before is ABSENT:
+        return None, by, key
+    return (own(before) if by is By.OWN else before), by, key
+
+
+def around_tuples(name: Name) -> Name:
+    """The place of the tuple that it leads into: nothing is put into one."""
+    owner, path = name.owner(), name.path
+    while len(path) > 1 and isinstance(follow(owner, path[:-1]), tuple):
+        path = path[:-1]
+    return replace(name, path=path)
+
+
+def takes_tensors(name: Name) -> bool:
+    """False for an attribute of a class and for a slot: no program puts a tensor there."""
+    by, key = name.path[-1] if name.path else (By.OWN, "")
+    return by is not By.CLASS and (by is not By.SLOT or key == "cell_contents")
+
+
+def holder_at(owner: Any, path: Path) -> tuple[Any, Any]:
+    """What holds the end of a path, and under which key."""
+    holder, by, key = place_of(owner, path)
+    return (owner if by is By.SLOT else holder), key
+
+
+def places_on(name: Name) -> Iterator[tuple[Any, Any]]:
+    """(holder, key) of each step of a name's path."""
+    owner = name.owner()
+    for length in range(1, len(name.path) + 1):
+        yield holder_at(owner, name.path[:length])
+
+
+def words_of(name: Name) -> tuple[str, str]:
+    """Of a name, what it leads through and its end."""
+    path, _, last = name.shown.rpartition(".")
+    return path, last

@@ -1,0 +1,296 @@
+"""The functions through which values leave the ops that are heard.
+
+No mode may watch them (see `_listening`), so they are patched for the length of a recording, for
+its thread alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ..._torch import VF
+from ..._torch.listening import is_listening, not_listening
+from ...errors import DataDependent, NonScalarBackward, SourceLine
+from ...ir.aliasing import has_strides
+from ...ir.program import Phase
+from ...structure import Returned
+from ..tape import number
+from ..tape.trail import Trail
+from . import refusals
+from .recorder import Recorder
+
+_ESCAPES = ("numpy", "__array__", "__dlpack__")
+_SHOWN = ("__repr__", "__format__")
+_SUBCLASS = ("_make_subclass", "as_subclass")
+_ABSENT: Any = object()
+
+
+class Border:
+    """Of one recording."""
+
+    def __init__(self, recorder: Recorder, trail: Trail) -> None:
+        self._recorder = recorder
+        self._trail = trail
+        self._thread = threading.get_ident()
+        self.losses: list[torch.Tensor] = []
+        """The tensors that ``backward()`` was called on."""
+        self._texts: dict[str, SourceLine | None] = {}
+        """What tensors look like, and where they were shown."""
+
+    def refuse_texts(self, returned: Returned) -> None:
+        """Refuse texts of what tensors hold in what `build` returns; to print them is fine."""
+        for path, found in returned.texts():
+            line = next((line for text, line in self._texts.items() if text in found), _ABSENT)
+            if line is not _ABSENT:
+                self._recorder.refuse(refusals.text(path, line))
+                return
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Watch the block."""
+        with ExitStack() as stack:
+            patches: list[tuple[Any, str, Callable[..., Any]]] = [
+                (torch.Tensor, "backward", self._backward),
+                (torch.Tensor, "tolist", self._whole),
+                (torch.Tensor, "item", self._item),
+                (torch.Tensor, "__bool__", self._truth),
+                (torch.Tensor, "__deepcopy__", self._deep_copy),
+                (torch.Tensor, "requires_grad_", self._turn),
+                *((torch.Tensor, name, self._escape) for name in _ESCAPES),
+                *((torch.Tensor, name, self._shown) for name in _SHOWN),
+                *((torch.Tensor, name, self._subclass) for name in _SUBCLASS),
+                *((torch, name, self._number) for name in ("tensor", "as_tensor")),
+                (torch, "asarray", self._data),
+                (torch.Tensor, "new_tensor", self._data),
+                (torch, "max_pool1d", self._max_pool1d),
+                (torch, "_foreach_lerp_", self._weight),
+                (torch, "ctc_loss", self._ctc_lengths),
+                (torch, "tensor_split", self._lengths),
+                (torch.Tensor, "tensor_split", self._lengths),
+                *((VF, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+                (VF, "_pad_packed_sequence", self._lengths),
+            ]
+            for holder, name, ours in patches:
+                call: Any = self._own(ours, getattr(holder, name))
+                static = name == "_make_subclass"
+                stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
+            data: Any = torch.Tensor.data  # a C property
+            get = self._own(self._data_get, data.__get__)
+            held = property(get, self._own(self._data_set, data.__set__))
+            stack.enter_context(_patched(torch.Tensor, "data", held))
+            flag: Any = torch.Tensor.requires_grad
+            turned = property(flag.__get__, self._own(self._turn, flag.__set__))
+            stack.enter_context(_patched(torch.Tensor, "requires_grad", turned))
+            yield
+
+    @contextmanager
+    def losses_only(self) -> Iterator[None]:
+        """Look for calls of ``backward()`` alone."""
+        original: Callable[..., Any] = torch.Tensor.backward
+
+        def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return original(loss, *args, **kwargs)
+            return self._backward(original, loss, *args, **kwargs)
+
+        with _patched(torch.Tensor, "backward", backward):
+            yield
+
+    def _own(self, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread or not is_listening():
+                return theirs(*args, **kwargs)
+            return ours(theirs, *args, **kwargs)
+
+        call.__name__ = getattr(theirs, "__name__", "call")
+        return call
+
+    def _backward(self, theirs: Any, loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        gradient = args[0] if args else kwargs.get("gradient")
+        if gradient is None and loss.numel() != 1:
+            raise NonScalarBackward(
+                f"backward() was called on a tensor of shape {tuple(loss.shape)}.",
+                where=self._trail.line,
+            )
+        self.losses.append(loss)
+        return theirs(loss, *args, **kwargs)
+
+    def _whole(self, theirs: Any, tensor: torch.Tensor) -> Any:
+        """Python reads all of it."""
+        if self._counts(tensor):
+            self._recorder.expect_content(tensor)
+        with not_listening():
+            return theirs(tensor)
+
+    def _item(self, theirs: Any, tensor: torch.Tensor) -> Any:
+        if self._trail.phase is Phase.UPDATE:
+            return self._recorder.item(tensor)
+        return theirs(tensor)
+
+    def _truth(self, theirs: Any, tensor: torch.Tensor) -> bool:
+        """Of a number, whether it is zero; not which number it is."""
+        if tensor.numel() == 1 and tensor.dtype is not torch.bool:
+            tensor = tensor.detach() != 0
+        return bool(theirs(tensor))
+
+    def _deep_copy(self, theirs: Any, tensor: torch.Tensor, memo: dict[Any, Any]) -> Any:
+        """The storage is copied as bytes: here as one tensor of all its elements, which is an op.
+
+        torch then finds the copy in ``memo``, as for the other views of a storage.
+        """
+        plain = type(tensor) is torch.Tensor and has_strides(tensor) and not tensor.is_meta
+        if plain and tensor.is_leaf and id(tensor) not in memo:
+            storage = tensor.untyped_storage()
+            copies = memo.setdefault("torch", {})
+            if storage._cdata not in copies:
+                copies[storage._cdata] = self._copy_of(tensor)
+        return theirs(tensor, memo)
+
+    def _copy_of(self, tensor: torch.Tensor) -> Any:
+        storage, memory = tensor.untyped_storage(), self._recorder.memory
+        if not self._recorder.gave_up:
+            first = memory.in_storage(tensor)
+            index = self._recorder.index(tensor) if first is None else first
+            layout = self._recorder.tape.layouts[index]
+            if layout is None or math.prod(layout.shape) * layout.dtype.itemsize != layout.nbytes:
+                self._recorder.refuse(refusals.copied_in_part(self._trail.line))
+        with torch.no_grad():
+            with not_listening():
+                size = storage.nbytes() // tensor.itemsize
+                whole = tensor.new_empty(0).set_(storage, 0, (size,), (1,))
+            return whole.clone().untyped_storage()
+
+    def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._counts(tensor) and not self._recorder.gave_up:
+            error = DataDependent(
+                f"the step calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
+                "what happens to its values then, no program can repeat.",
+                where=self._trail.line,
+            )
+            self._recorder.refuse(error)
+        with not_listening():
+            return theirs(tensor, *args, **kwargs)
+
+    def _subclass(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+        """``nn.Parameter(x)``: the same memory. torch wants to be the first to see its object."""
+        with not_listening():
+            return theirs(*args, **kwargs)
+
+    def _shown(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        exact = tensor.numel() == 1 and not (tensor.is_floating_point() or tensor.is_complex())
+        if exact and self._counts(tensor):  # ``self.heads[f"{task}"]``
+            self._recorder.expect_content(tensor)
+        with not_listening():
+            text = theirs(tensor, *args, **kwargs)
+        if isinstance(text, str) and text:
+            self._texts.setdefault(text, self._trail.line)
+        return text
+
+    def _data(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+        """C++ reads the tensors in a list, and tells nobody."""
+        for item in _listed([one for one in (*args, *kwargs.values()) if _is_list(one)]):
+            if self._counts(item):
+                self._recorder.expect_content(item)
+        return theirs(*args, **kwargs)
+
+    def _data_set(self, theirs: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """``t.data = x``: what it is given counts even if no op ever sees it."""
+        self._meet(tensor)
+        theirs(tensor, value)
+
+    def _data_get(self, theirs: Any, tensor: torch.Tensor) -> Any:
+        """``t.data``: what is read through it is read of ``t``, wherever that lies by then."""
+        self._meet(tensor)
+        return theirs(tensor)
+
+    def _turn(self, theirs: Any, tensor: torch.Tensor, trains: Any = True) -> Any:
+        """``t.requires_grad_()``: of a tensor from outside, a replay does it too."""
+        if tensor.requires_grad is not trains:
+            self._meet(tensor)
+        return theirs(tensor, trains)
+
+    def _meet(self, tensor: torch.Tensor) -> None:
+        if not is_lazy(tensor) and self._counts(tensor) and not self._recorder.gave_up:
+            self._recorder.index(tensor)
+
+    def _max_pool1d(self, theirs: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Without gradients it has a kernel that no op calls. This one finds the same elements."""
+        if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
+            return theirs(x, *args, **kwargs)
+        return torch.max_pool1d_with_indices(x, *args, **kwargs)[0]
+
+    def _number(self, theirs: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        node = number.node_of(data)
+        if node is None:
+            return self._data(theirs, data, *args, **kwargs)
+        dtype = args[0] if args else kwargs.pop("dtype", None)
+        if dtype is None:
+            dtype = torch.get_default_dtype() if node.is_float() else torch.int64
+        return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
+
+    def _weight(self, theirs: Any, tensors: Any, others: Any, weight: Any) -> Any:
+        """Torch's averages give a number as a 0-dim tensor, which C++ would read."""
+        if isinstance(weight, torch.Tensor) and weight.ndim == 0:
+            weight = self._recorder.item(weight)
+        return theirs(tensors, others, weight)
+
+    def _lengths(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+        """torch's C++ reads sizes from integer tensors on the CPU, and tells nobody."""
+        for value in (*args, *kwargs.values()):
+            whole = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+            if whole and value.dtype in (torch.int64, torch.int32) and value.ndim <= 1:
+                self._recorder.expect_content(value)
+        self._recorder.lists_numbers = True
+        try:
+            return theirs(*args, **kwargs)
+        finally:
+            self._recorder.lists_numbers = False
+
+    def _ctc_lengths(
+        self, theirs: Any, log_probs: Any, targets: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Of the labels it reads none, however they are laid out."""
+        return self._lengths(functools.partial(theirs, log_probs, targets), *args, **kwargs)
+
+    def _counts(self, tensor: torch.Tensor) -> bool:
+        """True for one that the step has made or met, or that may have been there before."""
+        memory = self._recorder.memory
+        if memory.find(tensor) is not None or memory.in_storage(tensor) is not None:
+            return True
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        return plain and has_strides(tensor) and not tensor.is_meta
+
+
+def _listed(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists and tuples."""
+    for item in values:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif _is_list(item):
+            yield from _listed(item)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+@contextmanager
+def _patched(holder: Any, name: str, value: Any) -> Iterator[None]:
+    """`mock.patch.object`, for classes whose bases are written in C, too."""
+    before = vars(holder).get(name, _ABSENT)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        if before is _ABSENT:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, before)

@@ -1,0 +1,256 @@
+"""Random draws: in eager's order, and again where the step goes back to a saved state.
+
+`torch.utils.checkpoint` saves the state of the generators before a region and sets it again before
+backward repeats the region, so that dropout has the same mask. A program has no such state: the
+draws after it are the earlier ones once more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from unittest import mock
+
+import torch
+
+from ..._torch import OpOverload
+from ..._torch.listening import not_listening
+from ...errors import RandomStateTouched
+from ...ir import effects
+from ..tape.tape import Entry, Ref
+from ..tape.trail import Trail
+from .generators import ELSEWHERE, Recorder
+from .threads import OtherThreads
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """A draw that was written down, with copies of its results where it may be repeated."""
+
+    op: OpOverload
+    arguments: Any
+    """Shapes, dtypes and numbers: what decides how many numbers are drawn, and which."""
+    copies: tuple[Any, ...]
+
+
+class Writer(Recorder, Protocol):
+    """The recorder, as far as draws need it."""
+
+    tape: Any
+
+    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op and write it down."""
+
+    def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op of which only what it overwrites is kept."""
+
+    def outs(self, out: Any) -> Any:
+        """The values of results."""
+
+    def index(self, tensor: torch.Tensor) -> int:
+        """The value of a tensor."""
+
+
+class Draws:
+    """The draws of one step, and which of them is the next."""
+
+    def __init__(self, trail: Trail, writer: Writer) -> None:
+        self._trail = trail
+        self._writer = writer
+        self._made: list[_Draw] = []
+        self._next = 0
+        self._handed_out: dict[int, tuple[torch.Tensor, int]] = {}
+        """id of a state that was handed out -> (the state, how many draws came before)."""
+        self._state: torch.Tensor | None = None
+        """Of the CPU's generator, after the last draw: nobody else may move it."""
+        self._others = OtherThreads()
+        self._gave_up = False
+        self._forked = False
+        """True once `build` has used ``torch.random.fork_rng()``."""
+
+    def draw(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a draw and write it down, or that it gives what an earlier one gave.
+
+        Raises:
+            RandomStateTouched: another draw follows a state than the first time, or the generator
+                was moved behind torch's back.
+        """
+        self._check_unmoved()
+        arguments = _described((args, kwargs))
+        again = self._made[self._next] if self._next < len(self._made) else None
+        if again is not None and (again.op, again.arguments) != (op, arguments):
+            self._refuse(
+                f"the step sets the random state back, and then {op} draws other numbers than "
+                f"{again.op} did from that state: a static program cannot draw them."
+            )
+        if self._gave_up:
+            return self._writer.unwritten(op, args, kwargs)
+        if again is not None:
+            out = self._again(again, op, args, kwargs)
+        else:
+            out = self._writer.run(op, args, kwargs)
+            results = out if isinstance(out, (tuple, list)) else (out,)
+            copies = tuple(_copy(op, one) for one in results) if self._handed_out else ()
+            self._made.append(_Draw(op, arguments, copies))
+        self._next += 1
+        with not_listening():
+            self._state = torch.default_generator.get_state()
+        return out
+
+    def _again(self, made: _Draw, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
+        if op._schema.is_mutable:
+            if effects.written(op) != (0,):
+                self._writer.give_up(f"{op} is to draw again what it has drawn, in a checkpoint")
+            else:
+                self._writer.run(aten.copy_.default, (args[0], made.copies[0]), {})
+            with not_listening():
+                return op(*args, **kwargs)
+        with not_listening():
+            out = op(*args, **kwargs)
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        here = self._trail.here()
+        for copy, result in zip(made.copies, results, strict=True):
+            if not isinstance(result, torch.Tensor):
+                continue
+            given = Ref(self._writer.index(copy))
+            outs = self._writer.outs(result)
+            if copy.dtype != result.dtype:
+                to = {"dtype": result.dtype}
+                entry = Entry(aten._to_copy.default, (given,), to, outs, here)
+            else:
+                entry = Entry(aten.clone.default, (given,), {}, outs, here)
+            self._writer.tape.entries.append(entry)
+        return out
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """States of torch's default generators are places in the order of draws, to this thread.
+
+        Raises:
+            RandomStateTouched: at the end, when the state is not the one after the last draw.
+        """
+        modules: list[Any] = [torch, torch.random]
+        if torch.cuda.is_initialized():
+            modules += [torch.cuda, torch.cuda.random]
+        here = threading.get_ident()
+
+        def own(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if threading.get_ident() != here:
+                    return theirs(*args, **kwargs)
+                with not_listening():
+                    return ours(theirs, *args, **kwargs)
+
+            return call
+
+        self._state, self._others = torch.default_generator.get_state(), OtherThreads()
+        with ExitStack() as stack:
+            for module in modules:
+                for name, ours in (("get_rng_state", self._get), ("set_rng_state", self._set)):
+                    patched = own(ours, getattr(module, name))
+                    stack.enter_context(mock.patch.object(module, name, patched))
+            fork = own(self._fork, torch.random.fork_rng)
+            stack.enter_context(mock.patch.object(torch.random, "fork_rng", fork))
+            yield
+
+    def give_up(self) -> None:
+        """From here on draws are nobody's concern."""
+        self._gave_up = True
+
+    def finish(self) -> None:
+        """The forward and backward part is over.
+
+        Raises:
+            RandomStateTouched: the generator is not where the last draw has left it.
+        """
+        if self._gave_up:
+            return
+        self._check_unmoved()
+        if self._next < len(self._made) and not self._gave_up:
+            self._refuse(
+                "the step leaves torch's generator in an earlier state: every call would draw the "
+                "same numbers."
+            )
+
+    def check_after(self, op: OpOverload) -> None:
+        """An op of the user's ran. One that draws and does not say so is nothing for a program."""
+        if self._moved() and not self._gave_up:
+            self._writer.give_up(
+                f"{op} draws random numbers and does not say so: define it with "
+                "tags=torch.Tag.nondeterministic_seeded",
+                passing=self._others.ran(),
+            )
+
+    def _moved(self) -> bool:
+        with not_listening():
+            now = torch.default_generator.get_state()
+            return self._state is not None and not torch.equal(now, self._state)
+
+    def _check_unmoved(self) -> None:
+        if not self._gave_up and self._moved():
+            if self._others.ran() and not self._forked:
+                self._writer.give_up(ELSEWHERE, passing=True)
+                return
+            self._refuse(
+                "the step seeds torch, or sets its generator, or waits for a thread that draws: a "
+                "program would draw the same at every step.",
+                fix="seed outside of the step, or draw there and pass the result in.",
+            )
+
+    def _refuse(self, what: str, fix: str = "") -> None:
+        """Raise, but for what ``torch.random.fork_rng()`` is made for: that stays with eager."""
+        if not self._forked:
+            self._writer.refuse(RandomStateTouched(what, where=self._trail.line, fix=fix))
+            return
+        self._writer.give_up(
+            "the step draws, or seeds, in torch.random.fork_rng(), which then sets the generators "
+            "back; no program does: draw from a state of torch.get_rng_state(), or before the call"
+        )
+
+    def _fork(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._forked = True
+        return theirs(*args, **kwargs)
+
+    def _get(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        state: torch.Tensor = theirs(*args, **kwargs)
+        self._handed_out[id(state)] = (state, self._next)
+        return state
+
+    def _set(self, theirs: Callable[..., Any], new_state: torch.Tensor, *rest: Any) -> None:
+        found = self._handed_out.get(id(new_state))
+        if self._gave_up:
+            theirs(new_state, *rest)
+            return
+        if found is None:
+            self._refuse(
+                "the step sets a random state that it did not get from torch.get_rng_state()."
+            )
+        theirs(new_state, *rest)
+        if found is None:
+            return
+        self._next = found[1]
+        self._state = torch.default_generator.get_state()
+
+
+def _copy(op: OpOverload, result: Any) -> Any:
+    """A draw's result as it is now: build may change it. Draws of 0 and 1 are kept as bools."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    if op._schema.name.startswith("aten::bernoulli"):
+        return aten._to_copy.default(result, dtype=torch.bool)
+    return aten.clone.default(result)
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), value.stride(), value.dtype, value.device)
+    if isinstance(value, (list, tuple)):
+        return tuple(_described(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _described(item)) for key, item in sorted(value.items()))
+    return repr(value)

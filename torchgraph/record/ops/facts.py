@@ -1,0 +1,121 @@
+"""What the recorder asks about an op, whatever it is called with: found once for each op."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+import torch
+
+from ..._torch import OpOverload
+from ..._torch.listening import decomposes
+from ...ir import effects
+from .rewritten import runs_in_parts
+
+aten = torch.ops.aten
+ITEM = aten._local_scalar_dense.default
+EQUAL = aten.equal.default
+LIFT = aten.lift_fresh.default
+_READS = frozenset({ITEM, aten.item.default})
+_READS_VALUES: dict[OpOverload, tuple[int, ...]] = {
+    aten._pack_padded_sequence.default: (1,),
+}
+"""Ops whose kernels read what a CPU tensor holds to decide about more than their results."""
+_READS_FOR: dict[OpOverload, tuple[tuple[int, int], ...]] = {
+    aten.convolution_backward.default: ((1, 1), (2, 0)),
+}
+"""(position, which result it is read for): where that is not wanted, its shape is all."""
+_BY_MASK = frozenset({"aten::index", "aten::_unsafe_index"})
+_EMPTY = re.compile(r"aten::(new_)?empty")
+_BY_SHAPE = re.compile(r"aten::(new_|\w+_like$|_?resize|set_)|torchgraph::(bernoulli|normal)$")
+
+_DRAWS_BY_SHAPE = frozenset(
+    {
+        *(aten.bernoulli.p, aten.uniform.default, aten.normal_functional.default),
+        *(aten.random.default, aten.random.to, getattr(aten.random, "from")),
+        *(aten.exponential.default, aten.geometric.default, aten.cauchy.default),
+        aten.log_normal.default,
+    }
+)
+"""Draws into a tensor that is not there yet, as the dropout of a transform of torch.func."""
+
+
+class Facts(NamedTuple):
+    """About one op."""
+
+    runs_whole: bool
+    """It is run and written down, and that is all: most ops of a step."""
+    writes: tuple[tuple[int, str], ...]
+    """(position, name) of what it writes, though its schema may not say so."""
+    moves: bool
+    """It writes no element: the tensor is another part of memory afterwards, or of other memory."""
+    gives_item: bool
+    """It hands the value of a tensor to Python."""
+    gives_blank: bool
+    """Nothing has filled its result."""
+    takes_generator: bool
+    reads_no_data: bool
+    """A view, or an op that takes a tensor for its shape alone."""
+    sized_by_data: bool
+    """The sizes of its results, or what its kernel does, depend on values."""
+    sized_by_mask: bool
+    """They do where it is indexed by a mask."""
+    of_users: bool
+    """It is none of torch's: it may draw and say nothing."""
+    reads_for: tuple[tuple[int, int], ...]
+    """(position, number in ``output_mask``) of what is read for one of its results alone."""
+    reads_values: tuple[int, ...]
+    """Positions of what its kernel looks at to decide about more than its results."""
+
+    def sizes_depend_on(self, args: tuple[Any, ...]) -> bool:
+        """True for a call whose results have sizes that its values decide about."""
+        if not self.sized_by_mask:
+            return self.sized_by_data
+        indices = args[1] if isinstance(args[1], (list, tuple)) else ()
+        masks = (torch.bool, torch.uint8)
+        return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
+
+
+@functools.cache
+def facts(op: OpOverload) -> Facts:
+    """About ``op``."""
+    schema = op._schema
+    view = any(returned.alias_info is not None for returned in schema.returns)
+    moves = torch.Tag.inplace_view in op.tags
+    takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
+    apart = (
+        op.namespace in ("profiler", "prim"),
+        decomposes(op, "cpu") or decomposes(op, "cuda"),
+        runs_in_parts(op),
+        op is EQUAL or op is LIFT,
+        takes_generator,
+        effects.of_target(op).random,
+        moves,
+    )
+    return Facts(
+        runs_whole=not any(apart),
+        writes=() if moves else _writes(op),
+        moves=moves,
+        gives_item=op in _READS,
+        gives_blank=bool(_EMPTY.match(schema.name)),
+        takes_generator=takes_generator,
+        reads_no_data=(view and not schema.is_mutable)
+        or bool(_BY_SHAPE.match(schema.name))
+        or op in _DRAWS_BY_SHAPE,
+        sized_by_data=torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES,
+        sized_by_mask=schema.name in _BY_MASK,
+        of_users=effects.of_users(op) and not effects.of_target(op).random,
+        reads_for=_READS_FOR.get(op, ()),
+        reads_values=_READS_VALUES.get(op, ()),
+    )
+
+
+def _writes(op: OpOverload) -> tuple[tuple[int, str], ...]:
+    lies = op._schema.name in effects.LYING_SCHEMAS
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(op._schema.arguments)
+        if (lies and argument.name.startswith("running"))
+        or (argument.alias_info is not None and argument.alias_info.is_write)
+    )

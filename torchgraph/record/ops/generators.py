@@ -1,0 +1,131 @@
+"""The random generators that a step may move: their states, and those that it must leave alone."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import BuiltinMethodType, FrameType, MethodType, ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from ...errors import NoProgram, RandomStateTouched, SourceLine
+from ..chains.chains import Line, Root
+from .threads import OtherThreads
+
+
+def generators() -> tuple[Any, ...]:
+    """The states of Python's, NumPy's and torch's generators."""
+    numpy = sys.modules.get("numpy")
+    array = numpy.random.get_state() if numpy is not None else None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    return random.getstate(), array, torch.default_generator.get_state(), cuda
+
+
+def set_generators(states: tuple[Any, ...]) -> None:
+    """Put them back."""
+    python, array, cpu, cuda = states
+    random.setstate(python)
+    if array is not None:
+        sys.modules["numpy"].random.set_state(array)
+    torch.default_generator.set_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+
+
+def own_generators(arguments: Any) -> list[torch.Generator]:
+    """The generators among the arguments of an op."""
+    args, kwargs = arguments
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
+
+
+def without_default(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an op, where a default generator is none at all: None means it as well."""
+    own: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
+    defaults = {generator._cdata for generator in own}  # each look has an object of its own
+
+    def known(value: Any) -> Any:
+        return None if getattr(value, "_cdata", None) in defaults else value
+
+    args, kwargs = arguments
+    return tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
+
+
+ELSEWHERE = (
+    "a random generator moved while the step ran: other threads that draw, or seed, keep it from "
+    "being recorded. Give them a generator of their own, or draw before the call"
+)
+"""Why a call was not recorded."""
+
+
+class Recorder(Protocol):
+    """As far as these generators need it."""
+
+    def give_up(self, why: str, *, passing: bool = False) -> None:
+        """No program can hold the step."""
+
+    def refuse(self, error: NoProgram) -> None:
+        """No program can hold the step: raise it, or go on without it."""
+
+
+class DrawingLine:
+    """The first line of the user's that draws from Python's generator, or NumPy's."""
+
+    def __init__(self) -> None:
+        self.found: SourceLine | None = None
+        self._before = _python_state()
+
+    def after(self, frame: FrameType, number: int, line: Line) -> None:
+        """A line ran."""
+        if self.found is not None or not _may_draw(frame, line):
+            return
+        if _python_state() != self._before:
+            self.found = SourceLine(frame.f_code.co_filename, number, frame.f_code.co_name)
+
+
+def _may_draw(frame: FrameType, line: Line) -> bool:
+    roots = {chain.name for chain, _ in line.chains if chain.root is Root.GLOBAL}
+    return any(_is_of_random(frame.f_globals.get(root)) for root in roots)
+
+
+def _is_of_random(value: Any) -> bool:
+    if isinstance(value, ModuleType):
+        return value.__name__ in ("random", "numpy", "numpy.random")
+    bound = isinstance(value, (BuiltinMethodType, MethodType))
+    module = str(type(value.__self__ if bound else None).__module__)
+    return module.startswith(("random", "numpy.random"))
+
+
+def _python_state() -> tuple[Any, ...]:
+    """Of Python's generator, and NumPy's without an array to be compared element by element."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), _comparable(numpy.random.get_state() if numpy is not None else None)
+
+
+@contextmanager
+def without_python_draws(drawing: DrawingLine, recorder: Recorder) -> Iterator[None]:
+    """Refuse a block that moves Python's generator, or NumPy's.
+
+    Where no line of its own did, other threads may have: then it is only not recorded.
+    """
+    before, others = _python_state(), OtherThreads()
+    yield
+    if _python_state() != before:
+        if drawing.found is None and others.ran():
+            recorder.give_up(ELSEWHERE, passing=True)
+            return
+        error = RandomStateTouched(
+            "The step draws from Python's random or numpy.random: a program would draw the same at "
+            "every call.",
+            where=drawing.found,
+            fix="draw before the call and pass the result in, or use torch.rand.",
+        )
+        recorder.refuse(error)
+
+
+def _comparable(state: Any) -> Any:
+    if not isinstance(state, tuple):  # of another bit generator than the usual one
+        return repr(state)
+    return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]

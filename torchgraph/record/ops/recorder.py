@@ -1,0 +1,400 @@
+"""Recorder: runs each op that it hears and writes it on the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..._torch import OpOverload
+from ..._torch.listening import decomposes, listening, not_listening
+from ...errors import NoProgram, SourceLine
+from ...ir import effects
+from ...ir.aliasing import has_strides, overlaps_itself
+from ...ir.program import Phase
+from ..tape import number
+from ..tape.tape import Entry, Ref, Tape
+from ..tape.trail import Trail
+from . import operands, refusals
+from .draws import Draws
+from .facts import EQUAL, ITEM, LIFT, Facts, facts
+from .generators import own_generators, without_default
+from .memory import Memory, place_of
+from .rewritten import in_its_own_ops, in_parts, rewritten
+from .undo import Undo
+
+aten = torch.ops.aten
+_PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout})
+"""Types of arguments that stand on the tape as they are."""
+
+
+class Recorder:
+    """Of one step. ``found`` is told each tensor that nobody knew, with its value."""
+
+    def __init__(self, trail: Trail, found: Callable[[torch.Tensor, int], None]) -> None:
+        self.tape = Tape()
+        self.memory = Memory(self.tape)
+        self.undo = Undo()
+        self._trail = trail
+        self._found = found
+        self._draws = Draws(trail, self)
+        self._numbers: dict[Any, Ref] = {}
+        self._branches: set[tuple[int, str]] = set()
+        self.check: Callable[[Any], None] | None = None
+        """Looks at the arguments of each op before it runs."""
+        self.lists_numbers = False
+        """True while what runs makes tensors of numbers that it was given."""
+        self._unset: set[int] = set()
+        """The storages that nothing has filled yet."""
+        self.written: set[int] = set()
+        """The storages, by their numbers on the tape, that ops wrote."""
+        self.gave_up = ""
+        """Why no program can hold the step; what runs after that was found is not written down."""
+        self.passing = False
+        self.strict = False
+        """What no program can hold is raised; else the step goes on as eager runs it."""
+        self._raised: NoProgram | None = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
+        with self._draws.active(), listening(self._hear):
+            yield
+        if self._raised is not None:
+            raise self._raised
+
+    # --- ops --------------------------------------------------------------------------------------
+
+    def give_up(self, why: str, *, passing: bool = False) -> None:
+        """As `refuse`, in a sentence. ``passing``: the next step may be one for a program."""
+        if passing:
+            self._go_on(why, passing=True)
+        else:
+            self.refuse(NoProgram(f"{why}."))
+
+    def refuse(self, error: NoProgram) -> None:
+        """No program can hold the step: from here on it runs as eager runs it, and that is all.
+
+        Raises:
+            NoProgram: ``error``, where that is wanted, and no update is under way.
+        """
+        if self.strict and not self.gave_up and self._trail.phase is not Phase.UPDATE:
+            self._raised = self._raised or error
+            raise error
+        self._go_on(error.reason, passing=False)
+
+    def _go_on(self, why: str, *, passing: bool) -> None:
+        self.passing = passing if not self.gave_up else self.passing and passing
+        self.gave_up = self.gave_up or why
+        self._draws.give_up()
+
+    def _hear(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.gave_up:
+            return self.unwritten(op, args, kwargs)
+        if not facts(op).runs_whole:
+            return self._hear_special(op, args, kwargs)
+        if self.check is not None:
+            self.check((args, kwargs))
+        return self.run(op, args, kwargs)
+
+    def _hear_special(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if op.namespace == "profiler" or op.namespace == "prim":
+            with not_listening():
+                return op(*args, **kwargs)
+        if decomposes(op, operands.device(args)):
+            return in_its_own_ops(op)(*args, **kwargs)
+        if facts(op).takes_generator:
+            args, kwargs = without_default((args, kwargs))
+            if own_generators((args, kwargs)):
+                self.refuse(refusals.of_own_generator(self._trail.here(), op))
+                return self.unwritten(op, args, kwargs)
+        return self._hear_whole(op, args, kwargs)
+
+    def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parts = in_parts(op, args, kwargs)
+        if parts is not None:
+            kwargs.pop("generator", None)
+            return parts(*args, **kwargs)
+        if op is EQUAL:
+            return self._equal(*args)
+        if self.gave_up:
+            return self.unwritten(op, args, kwargs)
+        if self.check is not None:
+            self.check((args, kwargs))
+        if effects.draws(op, args, kwargs):
+            return self._draws.draw(op, args, kwargs)
+        if facts(op).moves:
+            return self._move(op, args, kwargs)
+        if op is LIFT and self.memory.find(args[0]) is None:
+            self._constant(args[0])
+        return self.run(op, args, kwargs)
+
+    def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op of which only what it overwrites is kept."""
+        if op is EQUAL:
+            return self._equal(*args)
+        if self.check is not None:
+            self.check((args, kwargs))
+        for tensor in operands.written(facts(op), args, kwargs):
+            self._keep(tensor)
+        with not_listening():
+            return op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+
+    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op and write it down."""
+        known = facts(op)
+        if self._unset and not known.reads_no_data:
+            self._look_for_strange_data(known, args, kwargs)
+        if self._trail.phase is Phase.UPDATE:
+            args, kwargs = number.exact_sizes(op, args, kwargs)
+        given = self.refs(args), self.refs(kwargs)
+        for tensor in operands.written(known, args, kwargs):
+            self._writes(op, tensor)
+        with not_listening():
+            out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            if known.gives_item:
+                return self._item(given, out)
+            if known.of_users:
+                self._draws.check_after(op)
+            self._add(op, given, out)
+            if known.gives_blank and isinstance(out, torch.Tensor) and out.numel():
+                self._unset.add(self.memory.storage(out))
+            if known.sizes_depend_on(args) and not self.gave_up:
+                self._expect_sizes(known, args, out)
+        return out
+
+    def _move(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an op that changes a tensor object: the tape has the value that it shows then."""
+        given = self.refs(args), self.refs(kwargs)
+        held = args[0].untyped_storage() if args[0].layout is torch.strided else None
+        nbytes = 0 if held is None else held.nbytes()
+        with not_listening():
+            out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            shown = effects.view_form(op)
+            if shown is None and held is not None and held.nbytes() > nbytes:
+                shown = effects.other_form(op)
+                self._grown(out)
+            if shown is not None:
+                self._add(shown, given, out)
+        return out
+
+    def _grown(self, tensor: torch.Tensor) -> None:
+        unset = self.memory.storage(tensor) in self._unset
+        self.memory.grown(tensor)
+        if unset:
+            self._unset.add(self.memory.storage(tensor))
+
+    def _look_for_strange_data(self, known: Facts, args: Any, kwargs: Any) -> None:
+        written = {id(tensor) for tensor in operands.written(known, args, kwargs)}
+        for tensor in operands.read(known, args, kwargs):
+            if not has_strides(tensor):
+                continue
+            storage = self.memory.storage(tensor)
+            if storage in self._unset and id(tensor) not in written:
+                self._unset.discard(storage)
+                self._strange_data(tensor)
+            elif id(tensor) in written:
+                self._unset.discard(storage)
+
+    def _strange_data(self, tensor: torch.Tensor) -> None:
+        """C++ lists sizes in tensors. What else it wrote there, nobody knows."""
+        inexact = tensor.is_floating_point() or tensor.is_complex()
+        if tensor.ndim > 1 or (inexact and not self.lists_numbers):
+            self.refuse(refusals.unfilled(self._trail.here()))
+        self._constant(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> None:
+        """A tensor that Python has just made from its own data."""
+        index = self.memory.new(tensor)
+        with not_listening():
+            self.tape.constants[index] = tensor.detach().clone()
+
+    def _add(self, op: Any, given: Any, out: Any) -> None:
+        target, (args, kwargs) = rewritten(op, *given)
+        self.tape.entries.append(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
+
+    def outs(self, out: Any) -> Any:
+        """The values of results, new ones where nothing lay there."""
+        if isinstance(out, torch.Tensor):
+            if out.is_nested:
+                self.refuse(refusals.nested(self._trail.here()))
+            else:
+                self._refuse_layout(out)
+            return self.memory.result(out)
+        if isinstance(out, (list, tuple)):
+            return [self.outs(item) for item in out]
+        return None
+
+    def write(self, place: int, value: torch.Tensor) -> None:
+        """Write down that a state takes over a value that lies elsewhere."""
+        args = (Ref(place), Ref(self.index(value)))
+        self.tape.entries.append(Entry(aten.copy_.default, args, {}, place, self._trail.here()))
+
+    def finish_draws(self) -> None:
+        """The forward and backward part is over. Raises RandomStateTouched."""
+        self._draws.finish()
+
+    def refs(self, value: Any) -> Any:
+        """``value`` with tensors and moving numbers replaced by their values on the tape."""
+        if isinstance(value, torch.Tensor):
+            return Ref(self.index(value))
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is list or kind is tuple:
+            return kind([self.refs(item) for item in value])
+        if kind is dict:
+            return {key: self.refs(item) for key, item in value.items()}
+        node = number.node_of(value)
+        return value if node is None else node.ref
+
+    def index(self, tensor: torch.Tensor) -> int:
+        """The value of a tensor; one that nobody knew is told to ``found``."""
+        place = place_of(tensor)
+        if place is not None and self.undo.holds(place[0]):
+            self.memory.read(tensor)
+        if (known := self.memory.at(tensor, place)) is not None:
+            return known
+        if tensor.is_nested:
+            self.refuse(refusals.nested(self._trail.here()))
+        elif tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
+            self.refuse(refusals.sparse(self._trail.here(), tensor.layout))
+            return self.memory.new(tensor)
+        self.memory.set_apart(tensor)
+        base = self.memory.base(tensor)
+        if base is None:
+            index = self.memory.entered(tensor)
+            self._found(tensor, index)
+        else:
+            index = self.memory.new(tensor)
+            self._view(base, tensor, index)
+        return index
+
+    def _view(self, base: int, tensor: torch.Tensor, index: int) -> None:
+        """Known memory in a way that no op has shown it: ``.data``, a saved tensor, ``.real``."""
+        layout = self.tape.layouts[base]
+        assert layout is not None
+        self._refuse_torn(tensor)
+        if layout.dtype != tensor.dtype or tensor.is_conj() or tensor.is_neg():
+            self.refuse(refusals.read_as(tensor.dtype, layout.dtype, self._trail.line))
+            return
+        args = (Ref(base), list(tensor.shape), list(tensor.stride()), self.memory.offset(tensor))
+        entry = Entry(aten.as_strided.default, args, {}, index, self._trail.here())
+        self.tape.entries.append(entry)
+
+    def line_of(self, tensor: torch.Tensor) -> SourceLine | None:
+        """The user's line that made a tensor."""
+        return self.tape.line_of(self.memory.find(tensor))
+
+    # --- what Python looks at ---------------------------------------------------------------------
+
+    def _equal(self, left: Any, right: Any) -> bool:
+        """``torch.equal``: what Python learns is whether all elements are.
+
+        TorchScript compares constants so; tensors that C++ made of numbers arrive as numbers.
+        """
+        with not_listening():
+            outcome = EQUAL(_as_tensor(left), _as_tensor(right))
+        if self.gave_up or not isinstance(left, torch.Tensor):
+            return bool(outcome)
+        if not isinstance(right, torch.Tensor):
+            self.expect_content(left)
+        elif left.shape == right.shape:
+            self.expect_content(aten.all.default(aten.eq.Tensor(left, right)))
+        return bool(outcome)
+
+    def _item(self, given: Any, value: Any) -> Any:
+        ref = self._computed(ITEM, given, value)
+        if self._trail.phase is Phase.UPDATE and _moves(value):
+            # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
+            return number.make(value, ref, self)
+        self.branched(ref, value)
+        return value
+
+    def item(self, tensor: torch.Tensor) -> Any:
+        """``tensor.item()`` as a number that moves."""
+        ref = Ref(self.index(tensor))
+        with not_listening():
+            value = tensor.item()
+        found = self._computed(ITEM, ((ref,), {}), value)
+        if isinstance(value, (bool, complex)):
+            self.branched(found, value)
+            return value
+        return number.make(value, found, self)
+
+    def _computed(self, op: Any, given: Any, value: Any) -> Ref:
+        index = self.tape.add(None)
+        args, kwargs = given
+        entry = Entry(op, args, kwargs, index, self._trail.here(), value)
+        self.tape.entries.append(entry)
+        return Ref(index)
+
+    def computed(self, target: Any, args: tuple[Any, ...], value: Any) -> Ref:
+        """As `Writer.computed`; the same of the same is one value."""
+        key = (target, *((type(arg), repr(arg)) for arg in args))
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = self._computed(target, (args, {}), value)
+        return found
+
+    def branched(self, number: Ref, value: Any) -> None:
+        """As `Writer.branched`."""
+        key = (number.index, repr(value))
+        if key not in self._branches:
+            self._branches.add(key)
+            self._expect(number.index, value)
+
+    def _expect(self, index: int, value: Any) -> None:
+        self.tape.expect(index, value, self._trail.here())
+
+    def expect_content(self, tensor: torch.Tensor) -> None:
+        """Python, or a kernel, went by all that ``tensor`` holds."""
+        index = self.index(tensor)
+        with not_listening():
+            self._expect(index, tensor.detach().clone())
+
+    def _expect_sizes(self, known: Facts, args: Any, out: Any) -> None:
+        for position in known.reads_values:
+            self.expect_content(args[position])
+        for item in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(item, torch.Tensor):
+                self._expect(self.index(item), item.shape)
+
+    # --- what an op writes ------------------------------------------------------------------------
+
+    def _writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
+        if not has_strides(tensor):
+            return
+        if overlaps_itself(tensor):
+            self.refuse(refusals.overlapping(op, self._trail.line))
+        self.written.add(self.memory.storage(tensor))
+        self.memory.write(tensor)
+        self._refuse_torn(tensor)
+        self._keep(tensor)
+
+    def _refuse_torn(self, tensor: torch.Tensor) -> None:
+        if self.memory.torn(tensor):
+            self.refuse(refusals.torn(self._trail.line))
+
+    def _keep(self, tensor: torch.Tensor) -> None:
+        """``tensor`` is about to be written: the step may be taken back."""
+        keeps = self.undo if self._trail.phase is not Phase.UPDATE else self.undo.trial
+        if keeps is not None and has_strides(tensor):
+            with not_listening():
+                keeps.keep(tensor)
+
+    def _refuse_layout(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
+            self.refuse(refusals.made_sparse(tensor.layout, self._trail.line))
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+
+
+def _moves(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

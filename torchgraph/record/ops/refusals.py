@@ -1,0 +1,243 @@
+"""What a recording refuses on the user's behalf, and torch's own refusals in the user's terms."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from ..._torch import OpOverload
+from ..._torch.listening import not_listening
+from ...errors import (
+    DataDependent,
+    DeviceMismatch,
+    NoProgram,
+    RandomStateTouched,
+    ScalerInBuild,
+    SourceLine,
+    user_frames,
+)
+from ...ir.program import Provenance
+from ...live.step import Step
+from ...options.options import Options
+from ..tape.trail import Trail
+
+
+def own_step_refused(
+    step: Step, optimizer: torch.optim.Optimizer, options: Options, late: bool
+) -> str:
+    """Why ``optimizer.step()`` in `build` is an error; empty when `build` may take the step.
+
+    ``late``: earlier calls did not.
+    """
+    scales = step.scaler is not None
+    call = f"build calls {type(optimizer).__name__}.step()"
+    if scales or options.micro_batches > 1 or options.clips:
+        what = "a grad scaler" if scales else "clipping"
+        what = "gradient accumulation" if options.micro_batches > 1 else what
+        return f"{call}, which is the Graph's to do: it has {what} set."
+    if step.driven or not step.optimizers:
+        return ""
+    if late:
+        return f"{call}, and did not in earlier calls, where the Graph did."
+    if not any(optimizer is known for known in step.optimizers):
+        return f"{call}, but other optimizers were given to add_optimizer."
+    return ""
+
+
+@contextlib.contextmanager
+def scaler_calls(
+    own: Any,
+    trail: Trail,
+    unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None],
+    found: list[ScalerInBuild],
+) -> Iterator[None]:
+    """What `build` does with scalers. ``scaler.unscale_(optimizer)`` of the Graph's is ``unscale``.
+
+    ``found`` gets the refusals for a build that leaves the update to the Graph.
+    """
+    here = threading.get_ident()
+
+    def calls(name: str) -> Callable[..., Any]:
+        original = getattr(torch.amp.GradScaler, name)
+
+        def method(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled() or threading.get_ident() != here:
+                return original(scaler, *args, **kwargs)
+            if own is not None and name == "unscale_":
+                return unscale(scaler, *args, **kwargs)
+            refusal = ScalerInBuild(
+                f"build calls scaler.{name}(), which is the Graph's to do.", where=trail.line
+            )
+            if own is not None:
+                raise refusal
+            found.append(refusal)
+            return original(scaler, *args, **kwargs)
+
+        return method
+
+    methods: dict[str, Any] = {n: calls(n) for n in ("scale", "step", "update", "unscale_")}
+    with mock.patch.multiple(torch.amp.GradScaler, **methods):
+        yield
+
+
+def higher_order(name: str, line: SourceLine | None) -> NoProgram:
+    """The refusal of an op that takes functions."""
+    return NoProgram(
+        f"the step calls torch's {name}, which a Graph cannot hold yet.",
+        where=line,
+        fix="compute both sides and choose with torch.where, or branch outside of the step.",
+    )
+
+
+def sparse(at: Provenance, layout: torch.layout) -> NoProgram:
+    """The refusal of a sparse tensor from outside."""
+    return NoProgram(
+        f"{_who(at)} reads a tensor of layout {layout}, and a program holds dense tensors only.",
+        where=at.line,
+        fix="keep it dense, or its indices and values as tensors.",
+    )
+
+
+def _who(at: Provenance) -> str:
+    return repr(at.module) if at.module else "build"
+
+
+def nested(at: Provenance) -> NoProgram:
+    """The refusal of a nested tensor."""
+    return NoProgram(
+        f"{_who(at)} makes or reads a nested tensor, which no program holds.",
+        where=at.line,
+        fix="pad it; nn.TransformerEncoder makes none with enable_nested_tensor=False.",
+    )
+
+
+def unfilled(at: Provenance) -> NoProgram:
+    """The refusal of memory that is read and that no op has filled."""
+    return NoProgram(
+        f"{_who(at)} reads memory that no op has filled: torch.empty() gave it, or something "
+        "wrote there that no program hears of.",
+        where=at.line,
+        fix="make it with torch.zeros().",
+    )
+
+
+def of_own_generator(at: Provenance, op: OpOverload) -> RandomStateTouched:
+    """The refusal of a draw from a generator that is not torch's default."""
+    return RandomStateTouched(
+        f"{_who(at)} draws {op} from a torch.Generator of its own, whose state no program has.",
+        where=at.line,
+        fix="draw from torch's default generator, or before the call, and pass it in.",
+    )
+
+
+def read_as(dtype: torch.dtype, held: torch.dtype, line: SourceLine | None) -> NoProgram:
+    """The refusal of known memory that is read with another dtype."""
+    return NoProgram(
+        f"the step reads memory of dtype {held} as {dtype} in a way that no op has shown.",
+        where=line,
+        fix="use Tensor.view(dtype).",
+    )
+
+
+def copied_in_part(line: SourceLine | None) -> NoProgram:
+    """The refusal of ``copy.deepcopy`` of a tensor that is a part of memory from outside."""
+    return NoProgram(
+        "the step calls copy.deepcopy() on a part of a larger tensor, of which it copies all.",
+        where=line,
+        fix="use .clone().",
+    )
+
+
+def overlapping(op: OpOverload, line: SourceLine | None) -> NoProgram:
+    """The refusal of an op that writes one element by several names."""
+    return NoProgram(
+        f"{op} writes a tensor whose elements share memory, as those of expand() do.",
+        where=line,
+        fix="clone() it before it is written.",
+    )
+
+
+def torn(line: SourceLine | None) -> NoProgram:
+    """The refusal of tensors from outside that overlap, where one of them is written."""
+    return NoProgram(
+        "The step writes memory in which tensors from outside overlap, and none holds the others.",
+        where=line,
+        fix="keep the tensor that they are parts of, and take the parts in the step.",
+    )
+
+
+def escaped(name: str) -> NoProgram:
+    """The refusal of what a transform of torch.func follows, left after it."""
+    return NoProgram(
+        f"{name} is a tensor of a transform of torch.func (grad, vmap, jvp) after the step: it was "
+        "kept inside of the transform, and nobody can use it outside.",
+        fix="keep nothing inside of the transform: return it, with has_aux=True, and keep that.",
+    )
+
+
+def text(path: str, line: SourceLine | None) -> DataDependent:
+    """The refusal of a result that says what a tensor holds."""
+    at = f" at {path}" if path else ""
+    return DataDependent(
+        f"the step returns{at} a text of what a tensor holds, and no program writes text.",
+        where=line,
+        fix="return the tensor, and make the text after the call.",
+    )
+
+
+def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
+    """The refusal of a sparse tensor that an op gives, a gradient perhaps."""
+    return NoProgram(
+        f"the step makes a tensor of layout {layout}; a program holds dense ones only.",
+        where=line,
+        fix="use nn.Embedding(sparse=False), or to_dense().",
+    )
+
+
+def no_cond(trail: Trail, refuse: Callable[[NoProgram], None]) -> AbstractContextManager[Any]:
+    """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
+    original = torch.cond
+
+    here = threading.get_ident()
+
+    def cond(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != here:
+            return original(*args, **kwargs)
+        refuse(higher_order("cond", trail.line))
+        with not_listening():
+            return original(*args, **kwargs)
+
+    return mock.patch.object(torch, "cond", cond)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turn torch's own refusals into errors that name the user's line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if any(words in str(error) for words in _DEVICES):
+            raise DeviceMismatch(str(error).splitlines()[0], where=_line_of(error)) from error
+        raise
+
+
+_DEVICES = ("two different devices", "same device", "not on the expected device")
+"""What torch says where devices do not fit."""
+
+
+def _line_of(error: BaseException) -> Any:
+    """The innermost user line of a traceback."""
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        frames = user_frames(1, trace.tb_frame)
+        if frames and frames[0].function == trace.tb_frame.f_code.co_name:
+            found = frames[0]._replace(lineno=trace.tb_lineno)
+        trace = trace.tb_next
+    return found

@@ -1,0 +1,185 @@
+"""Ops that a program holds in another form than the one that ran.
+
+``native_batch_norm`` and the vendor forms write the running statistics without saying so; each
+becomes the overload of the same kernel that tells the truth. ``bernoulli_`` and ``normal_`` draw in
+an order that depends on strides, which their functional forms do not keep, and that of
+``rrelu_with_noise`` gives its result other strides than eager's. ``_grouped_mm`` has no
+fake kernel for most of what the CPU computes. ``binary_cross_entropy_with_logits`` has another
+formula under `torch.func.functionalize`, a bit off eager's: the ops that its eager kernel calls are
+heard instead. The backward of indexing calls the kernel of ``index_put_`` under a private name.
+``_reshape_alias`` takes strides without a look at the memory that there is. ``allclose`` hands a
+value to Python, and autocast casts what the kernel of ``_trilinear`` calls: their ops are heard,
+too; so are ops that find what ``_nested_tensor_from_mask_left_aligned`` does, and for ``one_hot``
+ops that ask whether the classes fit, not which the smallest is. oneDNN's LSTM rounds otherwise
+where gradients are off. Ops that only raise are looks at what they go by: where a program finds
+what eager refuses, eager is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ... import library
+from ..._torch import OpOverload, composite, has_kernel_for
+from ..._torch.listening import not_listening
+
+aten = torch.ops.aten
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _bernoulli_(self: torch.Tensor, p: float = 0.5) -> torch.Tensor:
+    return self.copy_(library.bernoulli(self, p))
+
+
+def _normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0) -> torch.Tensor:
+    return self.copy_(library.normal(self, mean, std))
+
+
+def _rrelu(self: torch.Tensor, noise: torch.Tensor, *numbers: Any) -> Any:
+    return aten.rrelu_with_noise.default(self.contiguous(), noise, *numbers)
+
+
+def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether no row of ``mask`` has a True behind a False: the op, and a look at what it reads."""
+    with not_listening():
+        found = aten._nested_tensor_from_mask_left_aligned.default(padded, mask)
+    lengths = mask.sum(1, keepdim=True)
+    torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths)
+    return bool(found)
+
+
+def _no_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    with not_listening():
+        aten._linalg_check_errors.default(info, *args, **kwargs)
+    torch.equal(info, torch.zeros_like(info))
+
+
+def _holds(condition: torch.Tensor, *message: str) -> None:
+    check = aten._assert_async.msg if message else aten._assert_async.default
+    with not_listening():
+        check(condition, *message)
+    torch.equal(condition != 0, torch.ones_like(condition, dtype=torch.bool))
+
+
+_refusing: Callable[..., torch.Tensor] = composite(
+    aten.one_hot.default, "CompositeImplicitAutograd"
+)
+
+
+def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Whether all classes fit is one condition; where they do not, eager says so."""
+    if classes.dtype is torch.int64 and classes.numel() and classes.device.type == "cpu":
+        count = int(classes.max()) + 1 if num_classes == -1 else num_classes
+        if bool(((classes >= 0) & (classes < count)).all()):
+            made = classes.new_zeros((*classes.shape, count))
+            return made.scatter_(-1, classes.unsqueeze(-1), 1)
+    return _refusing(classes, num_classes)
+
+
+_CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
+"""Their kernels call ops that autocast casts."""
+_PARTS: dict[OpOverload, Callable[..., Any]] = {
+    aten.binary_cross_entropy_with_logits.default: composite(
+        aten.binary_cross_entropy_with_logits.default
+    ),
+    **{op: composite(op, "CompositeExplicitAutogradNonFunctional") for op in _CAST_INSIDE},
+    aten.allclose.default: composite(aten.allclose.default),
+    aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
+    aten._linalg_check_errors.default: _no_errors,
+    aten._assert_async.default: _holds,
+    aten._assert_async.msg: _holds,
+    aten.bernoulli_.float: _bernoulli_,
+    aten.normal_.default: _normal_,
+    aten.rrelu_with_noise.default: _rrelu,
+}
+
+
+def in_its_own_ops(op: OpOverload) -> Callable[..., Any]:
+    """The body of a composite op: eager's, where Python has another beside it."""
+    if op is aten.one_hot.default:
+        return _one_hot
+    key = "CompositeImplicitAutograd"
+    return composite(op, key) if has_kernel_for(op.name(), key) else op.decompose
+
+
+def runs_in_parts(op: OpOverload) -> bool:
+    """True for an op of which `in_parts` may find parts."""
+    return op in _PARTS
+
+
+def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
+    found = _PARTS.get(op)
+    if found is None or not op._schema.is_mutable:
+        return found
+    whole = kwargs.get("generator") is not None or args[0].is_contiguous()
+    return None if whole else found
+
+
+def rewritten(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, _Arguments]:
+    """The call that a program makes for a call of ``op``: mostly that call."""
+    name = op._schema.name
+    if name == "aten::native_batch_norm":
+        return _native_batch_norm(*args, **kwargs)
+    if name == "aten::cudnn_batch_norm":
+        return _cudnn_batch_norm(*args, **kwargs)
+    if op is aten._grouped_mm.default:
+        return library.grouped_mm, (args, kwargs)
+    if name == "aten::mkldnn_rnn_layer" and not torch.is_grad_enabled():
+        return library.rnn_layer_without_grad, (args, kwargs)
+    if name == "aten::_reshape_alias":  # strides are for the layout that eager's tensor has
+        return aten.view.default, (args[:2], {})
+    if name == "aten::_index_put_impl_":
+        return _index_put(*args, **kwargs)
+    return op, (args, kwargs)
+
+
+def _index_put(
+    self: Any, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
+) -> tuple[Any, _Arguments]:
+    return aten.index_put_.default, ((self, indices, values, accumulate), {})
+
+
+def _native_batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, _Arguments]:
+    if running_mean is None:
+        target = aten._native_batch_norm_legit.no_stats
+        return target, ((input, weight, bias, training, momentum, eps), {})
+    if not training:
+        target = aten._native_batch_norm_legit_no_training.default
+        return target, ((input, weight, bias, running_mean, running_var, momentum, eps), {})
+    stats = (running_mean, running_var, training, momentum, eps)
+    return aten._native_batch_norm_legit.default, ((input, weight, bias, *stats), {})
+
+
+def _cudnn_batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, _Arguments]:
+    if running_mean is None:
+        target = aten._native_batch_norm_legit.no_stats
+        return target, ((input, weight, bias, training, momentum, eps), {})
+    # Both pick the same vendor kernel by the same rule, and return the same reserve space.
+    whole = (input, weight, bias, running_mean, running_var, momentum, eps)
+    if not training:
+        return aten._batch_norm_no_update.default, (whole, {})
+    return aten._batch_norm_with_update.default, (whole, {})

@@ -1,0 +1,107 @@
+"""Undo: what memory held before the step wrote it, for a step that is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...ir.aliasing import has_strides
+from ...live.step import Step
+from ..tape.watch import AttributeWatch
+from .generators import generators, set_generators
+
+
+class Undo:
+    """Memory that was there before the step, each storage copied before its first write."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
+        self._own: set[int] = set()
+        self.trial: Any = None
+        """What keeps the memory that a step of an optimizer writes, if anything does."""
+        self.moved: Callable[[], set[Any]] = set
+        """The places known by name that the step has changed."""
+
+    def foreign(self, tensor: torch.Tensor) -> None:
+        """``tensor`` was there before the step."""
+        if has_strides(tensor):
+            storage = tensor.untyped_storage()
+            self._before.setdefault(storage._cdata, (storage, None))
+
+    def holds(self, address: int) -> bool:
+        """True for a storage that was there before the step."""
+        return address in self._before
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Copy the memory of ``tensor``, which is about to be written, if it is not the step's."""
+        address = tensor.untyped_storage()._cdata
+        known = self._before.get(address)
+        if known is not None and known[1] is None:
+            self._before[address] = (known[0], known[0].clone())
+
+    def put_back(self) -> None:
+        """Everything is as before the step."""
+        for storage, before in self._before.values():
+            if before is not None:
+                storage.copy_(before)
+
+
+@contextmanager
+def taken_back(
+    step: Step, undo: Undo, attributes: AttributeWatch, applies: Callable[[BaseException], bool]
+) -> Iterator[None]:
+    """When the block raises what ``applies``, all is as before.
+
+    Tensors, gradients, attributes and generators.
+    """
+    before_step = generators()
+    held: list[tuple[Any, dict[str, Any]]] = [
+        (holder, dict(holder))
+        for module in step.modules.values()
+        for holder in (module._parameters, module._buffers, module._modules)
+    ]
+    places = [(leaf.value, leaf.value.data) for _, leaf in step.tensors()]
+    leaves = [(leaf.value, leaf.value.grad) for _, leaf in step.tensors() if leaf.value.is_leaf]
+
+    def tensors_back() -> None:
+        for holder, before in held:
+            _refill(holder, before)
+        for tensor, place in places:
+            moved = tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape
+            if moved or tensor.stride() != place.stride():
+                tensor.data = place
+        for tensor, grad in leaves:
+            tensor.grad = grad
+
+    back = (undo.put_back, tensors_back, attributes.put_back, lambda: set_generators(before_step))
+    try:
+        yield
+    except BaseException as error:
+        if not applies(error):
+            raise
+        for part in back:
+            try:
+                part()
+            except Exception as failure:  # what the step itself raised is what counts
+                _note(error, f"torchgraph could not take all of the step back: {failure!r}")
+        raise
+
+
+def _refill(holder: Any, before: dict[str, Any]) -> None:
+    """As before; names neither come nor go in what a TorchScript module has instead of a dict."""
+    if isinstance(holder, dict):
+        holder.clear()
+        holder.update(before)
+        return
+    for name, value in before.items():
+        if holder[name] is not value:
+            holder[name] = value
+
+
+def _note(error: BaseException, text: str) -> None:
+    add = getattr(error, "add_note", None)  # from Python 3.11 on
+    if add is not None:
+        add(text)

@@ -1,0 +1,394 @@
+"""What a step reads and writes by name, as it was when it was met, and what has become of it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..._torch import storage_id
+from ...errors import SourceLine
+from ...guards import ABSENT
+from ...guards.looks import (
+    Aspect,
+    Never,
+    Same,
+    alike,
+    is_buffer,
+    is_container,
+    items_in,
+    look,
+    shown,
+)
+from ...guards.names import CONTENT, By, Name, Path, follow
+from ...ir.aliasing import has_strides
+from ...ir.program import Role
+from ...live.step import Leaf
+from ..chains.chains import Use
+from ..chains.inside import containers_within, held_by, lay_at
+from ..chains.resolve import Source
+from ..chains.touched import Cell, Touched, idle, in_cell, look_at, settings, unmoved_in
+from ..host.elsewhere import Elsewhere
+
+_LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
+
+
+class Meeting(NamedTuple):
+    """A value that a chain has led to."""
+
+    text: str
+    value: Any
+    use: Use
+    where: SourceLine | None
+    deep: bool = True
+
+
+class Ledger:
+    """Of one recording.
+
+    Args:
+        guarded: true for an object whose own attributes others watch.
+        given: the identities of the objects among the arguments.
+    """
+
+    def __init__(self, guarded: Callable[[Any], bool], given: set[int]) -> None:
+        self._guarded = guarded
+        self._given = given
+        self._made: set[int] = set()
+        """The identities of what the step has made."""
+        self._names: dict[Any, tuple[Any, Name]] = {}
+        """All that was read, and what the step wrote, as it was before."""
+        self._reads: set[Any] = set()
+        self._own: set[Any] = set()
+        """What the step wrote before it read it."""
+        self._stored: set[Any] = set()
+        self._replaced: set[Any] = set()
+        """What the step may have replaced, whether it reads it or not."""
+        self._containers: dict[Any, Any] = {}
+        self._alike: dict[Any, Any] = {}
+        """What tensors, and containers of tensors, were like."""
+        self._within: dict[Any, dict[tuple[Any, ...], int]] = {}
+        """The containers in each value, as they were."""
+        self._outside: dict[int, Any] = {}
+        """By identity, what was there before the step, as far as names have led there."""
+        self._depths: dict[int, int] = {}
+        """How many containers deep what is in that was looked at."""
+        self._outer: set[Any] = set()
+        self.old: dict[int, Any] = {}
+        """By identity, what was there before the step, once that is over."""
+        self._cells: dict[Any, Cell] = {}
+        self._lengths: set[Any] = set()
+        """Lists of which the step reads what it has put there, by its number."""
+        self._elsewhere = Elsewhere()
+        self._compared: dict[int, Any] = {}
+        """By identity, tensors and containers of which the step asks which object they are."""
+
+    def cell(self, name: str, value: Any) -> Cell:
+        """The variable of a function around, by what it holds."""
+        found = in_cell(value)
+        return self._cells.setdefault((name, found), Cell(name, found))
+
+    def was_there(self, value: Any) -> bool:
+        """True for what is known to have been there before the step."""
+        return id(value) in self._outside
+
+    def mark(self, value: Any, depth: int = 3) -> None:
+        """It was there before the step, and what is in it."""
+        if type(value) in _LEAVES or self._depths.get(id(value), -1) >= depth:
+            return
+        self._outside[id(value)] = value
+        self._depths[id(value)] = depth
+        for item in held_by(value) if depth else ():
+            self.mark(item, depth - 1)
+
+    @property
+    def compared(self) -> frozenset[int]:
+        """The identities of what the step compares by ``is``."""
+        return frozenset(self._compared)
+
+    def which(self, value: Any, use: Use) -> None:
+        """What becomes of it may go by which object it is."""
+        if use is Use.COMPARED and (is_container(value) or isinstance(value, torch.Tensor)):
+            self._compared[id(value)] = value
+        elif use is Use.KEPT:
+            self._elsewhere.hold(value)
+
+    def keep(self, meeting: Meeting, source: Source) -> None:
+        """A container that lies there is put into another place as well: it has to be that one."""
+        key = (id(source.owner), source.path, True)
+        if source.path and self.is_outside(source.owner) and key not in self._own:
+            self.mark(meeting.value)
+            self._elsewhere.add(meeting.text, meeting.value, source, meeting.where)
+
+    def add(self, meeting: Meeting, source: Source) -> Any:
+        """Something is read, or about to be written, that lies there; gives its key."""
+        use = meeting.use
+        if isinstance(meeting.value, torch.Tensor):
+            source = self._as_before(meeting.value, source)
+        key = (id(source.owner), source.path, meeting.deep)
+        if key not in self._names:
+            self.notice(meeting, source)
+        if self.is_outside(source.owner):
+            self._outer.add(key)
+            if key not in self._own:
+                self.mark(meeting.value)
+        if use < Use.NAMED:
+            self._replaced.add(key)
+            if use is Use.STORED:
+                self._stored.add(key)
+            elif use is Use.CLEARED and key not in self._reads:
+                self._own.add(key)
+        elif key not in self._own:
+            self._reads.add(key)
+        return key
+
+    def notice(self, meeting: Meeting, source: Source) -> None:
+        """How what lies there is now: the step may write into it, and read or fill it later."""
+        for deep in (True, False):
+            key = (id(source.owner), source.path, deep)
+            if key not in self._names:
+                self._meet(key, meeting._replace(deep=deep), source)
+
+    def written(self, key: Any, use: Use, now: Callable[[str], Any]) -> None:
+        """A line is over that may have stored something there: what it reads next is of its own.
+
+        Args:
+            now: what a variable of the function that runs holds; `ABSENT` for none.
+        """
+        if self._is_another(key, now) and use is Use.STORED and key not in self._reads:
+            self._own.add(key)
+
+    def _is_another(self, key: Any, now: Callable[[str], Any]) -> bool:
+        owner, name = self._names[key]
+        if not isinstance(owner, Cell):
+            held = owner if _is_held(owner) else owner()
+            return bool(look(follow(held, name.path), deep=name.deep) != name.found)
+        value = now(owner.name)
+        if name.path != CONTENT or value is ABSENT:
+            return False
+        owner.last = in_cell(value)
+        self._cells[owner.name, owner.last] = owner
+        return bool(look(value, deep=name.deep) != name.found)
+
+    def moved(self) -> set[Any]:
+        """The places that were written and hold something else now; variables, whatever they do."""
+
+        def moves(key: Any) -> bool:
+            owner = self._names[key][0]
+            made = is_container(owner) and key not in self._outer
+            is_another = isinstance(owner, Cell) or self._is_another(key, lambda name: ABSENT)
+            return is_another and not made
+
+        return {key for key in self._replaced if moves(key)}
+
+    def _meet(self, key: Any, meeting: Meeting, source: Source) -> None:
+        owner, path = source
+        value = meeting.value
+        found, words = look_at(value, meeting.use, deep=meeting.deep), shown(value)
+        name = Name(meeting.text, lambda: None, path, meeting.deep, found, words, meeting.where)
+        self._names[key] = (owner if _is_held(owner) else Same(owner), name)
+        for around, replaced in self._moved_around(owner, path, value):
+            self._own.add(key)  # it is what the step has made of what is around it
+            if not (replaced or isinstance(value, torch.Tensor) or self._is_appended(around, path)):
+                self._reads.add(around)
+                self._outer |= {around} if self.is_outside(owner) else set()
+            key_in = path[len(around[1])][1]
+            if type(key_in) is int and key_in >= 0:
+                self._lengths.add(around)
+        unchanging = isinstance(value, (tuple, frozenset))
+        if is_buffer(value) or (is_container(value) and not unchanging):
+            self._containers[key] = value
+        if is_container(value) or is_buffer(value):
+            self._within[key] = containers_within(value)
+        if is_container(value) or isinstance(value, torch.Tensor):
+            self._alike[key] = alike(value)
+
+    def _moved_around(self, owner: Any, path: Path, value: Any) -> Iterator[tuple[Any, bool]]:
+        """Containers on the way that the step has changed since it met them, or replaced."""
+        for length in range(1, len(path)):
+            key = (id(owner), path[:length], True)
+            container = self._containers.get(key)
+            if container is None:
+                continue
+            replaced = self._follow(owner, path[:length], container) is not container
+            before = self._names[key][1].found
+            if isinstance(value, torch.Tensor) and lay_at(path[length:], before, value):
+                continue
+            if replaced or look(container) != before:
+                yield key, replaced
+
+    def _follow(self, owner: Any, path: Path, container: Any) -> Any:
+        """What lies there; in a variable of a function around, from the container in it on."""
+        if not isinstance(owner, Cell):
+            return follow(owner, path)
+        held = self._containers.get((id(owner), path[:1], True))
+        return container if held is None else follow(held, path[1:])
+
+    def _as_before(self, tensor: torch.Tensor, source: Source) -> Source:
+        """Where in a list that the step has changed since then a tensor lay before."""
+        around = (id(source.owner), source.path[:-1], True)
+        container, item = self._containers.get(around), look(tensor)
+        if not isinstance(container, (list, deque)):
+            return source
+        before = self._names[around][1].found
+        items = items_in(before)
+        if item not in items or look(container) == before:
+            return source
+        place, key = items.index(item), source.path[-1][1]
+        place -= len(items) if type(key) is int and key < 0 else 0
+        return source._replace(path=(*source.path[:-1], (By.ITEM, place)))
+
+    def _is_appended(self, around: Any, path: Path) -> bool:
+        """True for an item behind all that a list held when the step met it."""
+        container, found = self._containers[around], self._names[around][1].found
+        before, (_, key) = items_in(found), path[len(around[1])]
+        if not isinstance(container, list) or items_in(look(container))[: len(before)] != before:
+            return False
+        small = isinstance(found[1], tuple)
+        return small and type(key) is int and key % len(container) >= len(before)
+
+    def is_outside(self, owner: Any) -> bool:
+        """True for what a name may begin at: the step has not made it."""
+        known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
+        return known or self._guarded(owner)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While the step runs: what it makes is not what was there before."""
+        enabled = gc.isenabled()
+        gc.collect(0)
+        gc.disable()  # a collection would make what the step makes old
+        try:
+            yield
+            self._made.update(map(id, gc.get_objects(generation=0)))
+            self.old = {i: one for i, one in self._outside.items() if i not in self._made}
+        finally:
+            if enabled:
+                gc.enable()
+
+    def _was_before(self, owner: Any) -> bool:
+        return owner is not None and id(owner) not in self._made and id(owner) not in self._given
+
+    def pinned(self) -> list[torch.Tensor]:
+        """The tensors that names lead to, after the step as before: they are guarded."""
+        found = []
+        for owner, name in (self._names[key] for key in self._reads & self._outer):
+            value = name.found() if isinstance(name.found, Same) else None
+            if not isinstance(value, torch.Tensor):
+                continue
+            held = owner() if isinstance(owner, Same) else owner
+            now = held.last() if isinstance(held, Cell) else follow(held, name.path)
+            found += [value] if now is value else []
+        return found
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def cells(self) -> list[Cell]:
+        """The variables that were met."""
+        return list(self._cells.values())
+
+    def finish(
+        self,
+        leaves: Sequence[tuple[Leaf, int]],
+        functions: Sequence[FunctionType],
+        returned: Any,
+    ) -> list[Touched]:
+        """What was read and written."""
+        inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
+        lasting = {storage_id(leaf.value) for leaf in inputs if leaf.role is not Role.INPUT}
+        met = {storage_id(leaf.value) for leaf in inputs if has_strides(leaf.value)} | lasting
+        self._outside.clear()
+        self._depths.clear()
+        found = [Touched(name, True, None, True) for name in settings(functions)]
+        self._outer |= {
+            key
+            for key, (owner, _) in self._names.items()
+            if isinstance(owner, Same) and self._was_before(owner())
+        }
+        boxes: dict[int, Any] = {}
+        for key, (owner, name) in self._names.items():
+            if key not in self._reads and key not in self._replaced:
+                continue
+            held = owner if _is_held(owner) else owner()
+            if isinstance(held, Cell):
+                found += [self._touch(key, name, cell) for cell in held.within(functions)]
+            elif held is not None:
+                boxes.setdefault(id(held), (held, []))[1].append((key, name))
+        self._names.clear()
+        self._cells.clear()
+        owner = held = None
+        held_here = Counter(map(id, self._containers.values()))
+        for box in boxes.values():
+            found += self._of_owner(box, held_here)
+        self._containers.clear()
+        # What was read later under the same name, the step has put there.
+        first: dict[Any, Touched] = {}
+        for one in found:
+            first.setdefault(one.name.key, one)
+        touched = first.values()
+        self._elsewhere.hold_left([one for one in touched if one.outer], returned, self.old.keys())
+        holds = self._elsewhere.holds
+        kept = (idle(one, met if one.outer else lasting, holds) for one in touched)
+        more = (*self._more(touched, met), *self._elsewhere.named(functions, self._was_before))
+        return [one for one in kept if one is not None] + list(more)
+
+    def _more(self, touched: Collection[Touched], met: set[int]) -> Iterator[Touched]:
+        """Names of what has to be that very object, or as long as it was."""
+        places = {one.place for one in touched if one.read and one.outer}
+        for one in touched:
+            value = follow(one.name.owner(), one.name.path)
+            if one.name.moved and one.container is value and one.place in places:
+                places.remove(one.place)
+                yield from unmoved_in(one, value, met, self._elsewhere.holds)
+            if one.outer and one.length is not None:
+                name = replace(one.name, found=one.length, deep=False, aspect=Aspect.LENGTH)
+                yield one._replace(name=replace(name, moved=False), read=True, container=None)
+            compared = id(value) in self._compared and one.name.path
+            if one.outer and not one.name.moved and compared:
+                name = replace(one.name, found=Same(value), deep=False, aspect=Aspect.IDENTITY)
+                yield one._replace(name=name, container=None)
+            if one.outer:
+                yield from self._elsewhere.inside(one, self.old.keys())
+
+    def _of_owner(self, box: tuple[Any, list[Any]], held: Counter[int]) -> Iterator[Touched]:
+        """A container that only this holds was made by the step."""
+        if is_container(box[0]) and sys.getrefcount(box[0]) <= 2 + held[id(box[0])]:
+            return
+        for key, name in box[1]:
+            yield self._touch(key, name, box[0])
+
+    def _touch(self, key: Any, name: Name, owner: Any) -> Touched:
+        value = follow(owner, name.path)
+        length = len(name.found[1]) if key in self._lengths else None
+        container = self._containers.get(key)
+        moved = look(value, deep=name.deep) != name.found
+        moved |= container is not None and value is not container  # an equal one
+        if (not moved or key in self._reads) and self._moves_about(key, value):
+            name = replace(name, found=Never())
+        name = replace(name, owner=Same(owner), moved=moved)
+        counted = key not in self._stored
+        read, old = key in self._reads, id(value) in self.old
+        # A dict counts as new to the collector when a first container is put into it.
+        outer = key in self._outer and (is_container(owner) or id(owner) not in self._made)
+        compared = isinstance(name.found, Same) and id(name.found()) in self._compared
+        like = self._alike.get(key)
+        within = self._within.get(key, {})
+        return Touched(name, read, container, outer, counted, like, compared, length, old, within)
+
+    def _moves_about(self, key: Any, value: Any) -> bool:
+        """True for containers that the step has put where others were: no copy is that one."""
+        before = self._within.get(key, {})
+        now = containers_within(value) if is_container(value) else {}
+        return any(found in self.old and before.get(at) != found for at, found in now.items())
+
+
+def _is_held(owner: Any) -> bool:
+    """True for what no weak reference finds again."""
+    return is_container(owner) or isinstance(owner, Cell)

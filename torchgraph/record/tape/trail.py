@@ -1,0 +1,146 @@
+"""Where the trace is: module path, phase, the user's lines. Nodes take their provenance here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..._torch import current_autograd_node, engine_watch, sequence_number
+from ...errors import SourceLine, user_frames
+from ...ir.program import Phase, Provenance
+
+
+class Trail:
+    """The running position of a capture.
+
+    A backward node belongs to the forward node whose autograd function it runs, found by the
+    sequence number that autograd gives to both.
+    """
+
+    def __init__(self, depth: int, accumulates: Callable[[torch.Tensor], str]) -> None:
+        self._depth = depth
+        self._accumulates = accumulates
+        self._modules: list[tuple[str, int]] = []
+        self._calls = 0
+        self._phase = Phase.FORWARD
+        self._forward: dict[int, Provenance] = {}
+        self._around: list[Phase] = []
+        """What each running engine interrupted: a node's backward may run another engine."""
+        self.backward_runs = 0
+        self._one: Provenance | None = None
+        """Of all nodes of the update, while it runs from one line."""
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the code that runs now."""
+        return self._phase
+
+    @property
+    def in_engine(self) -> bool:
+        """True while the autograd engine runs."""
+        return self._phase is Phase.BACKWARD
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's line that runs now."""
+        frames = user_frames(1)
+        return frames[0] if frames else None
+
+    @contextmanager
+    def module(self, path: str) -> Iterator[None]:
+        """Nodes recorded inside belong to the module at ``path``."""
+        self._calls += 1
+        self._modules.append((path, self._calls))
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Nodes recorded inside belong to the optimizer step."""
+        outer, self._phase = self._phase, Phase.UPDATE
+        try:
+            yield
+        finally:
+            self._phase = outer
+
+    @contextmanager
+    def from_one_line(self) -> Iterator[None]:
+        """No line of the user's runs in the block: its nodes belong to the line around it."""
+        outer, self._one = self._one, self._here(Phase.UPDATE)
+        try:
+            yield
+        finally:
+            self._one = outer
+
+    @contextmanager
+    def watching_engine(
+        self,
+        around: Callable[..., AbstractContextManager[None]],
+        scaled: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> Iterator[None]:
+        """Nodes recorded while the autograd engine runs belong to the backward phase."""
+        with engine_watch(self._enter_engine, self._leave_engine, around, scaled):
+            yield
+
+    def here(self) -> Provenance:
+        """The provenance of a node that is recorded now."""
+        if self._phase is Phase.BACKWARD:
+            return self._of_backward()
+        if self._one is not None and self._phase is Phase.UPDATE:
+            return self._one
+        found = self._here(self._phase)
+        if self._phase is Phase.FORWARD:
+            self._forward.setdefault(sequence_number(), found)
+        return found
+
+    def _here(self, phase: Phase) -> Provenance:
+        module = self._modules[-1][0] if self._modules else ""
+        return Provenance(module, phase, user_frames(self._depth), calls=tuple(self._modules))
+
+    def _enter_engine(self, roots: tuple[Any, ...]) -> None:
+        self.backward_runs += 1
+        self._around.append(self._phase)
+        self._phase = Phase.BACKWARD
+
+    def _leave_engine(self) -> None:
+        self._phase = self._around.pop()
+
+    def _of_backward(self) -> Provenance:
+        """Of the autograd node that runs now."""
+        node = current_autograd_node()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            return Provenance(self._accumulates(variable).rpartition(".")[0], Phase.BACKWARD)
+        forward = None if node is None else self._forward.get(node._sequence_nr())
+        if forward is None:
+            return Provenance(phase=Phase.BACKWARD)
+        return Provenance(forward.module, Phase.BACKWARD, forward.frames)
+
+
+class Stamp:
+    """Gives each node of a growing graph its provenance as soon as it appears."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._last = graph._root
+
+    def new_nodes(self, found: Callable[[], Provenance]) -> None:
+        """Stamp the nodes made since the last call."""
+        stamp: Provenance | None = None
+        for node in self.unstamped():
+            stamp = stamp or found()
+            node.meta.setdefault("provenance", stamp)
+        self._last = next(iter(reversed(self._graph.nodes)), self._graph._root)
+
+    def unstamped(self) -> Iterator[fx.Node]:
+        """The nodes made since the last call of ``new_nodes``, newest first."""
+        for node in reversed(self._graph.nodes):
+            if node is self._last:
+                return
+            yield node

@@ -1,0 +1,391 @@
+"""Watches modules while `build` runs: which one is called, which attributes it reads and writes."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import nn
+
+from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
+from ...guards import ABSENT, same_attribute, stands_in
+from ...ir.program import CallRecord
+from ...live.inputs import described
+from .trail import Trail
+
+_PLAIN = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+)
+# Bookkeeping of nn.Module itself: guarded by structure, or of no effect on what forward computes.
+_OWN = frozenset(
+    {
+        "_is_full_backward_hook",
+        "_is_hf_initialized",
+        "_compiled_call_impl",
+        "_version",
+        "_flat_weights",
+        "_flat_weight_refs",
+    }
+)
+# The OrderedDicts are a module's hooks: one that build registered is taken off again.
+_CONTAINERS = frozenset({list, dict, set, OrderedDict})
+
+
+_MODULE = frozenset(vars(nn.Module()))
+_STATE = ("_parameters", "_buffers", "_modules")
+
+
+def is_plain(value: Any) -> bool:
+    """True for immutable values that each call can compare: numbers, strings, tuples of them."""
+    kind = type(value)
+    return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
+
+
+def is_own(value: Any) -> bool:
+    """True for plain values, tensors and callables: what a step reads of them, it may go by.
+
+    Of what else a step replaces itself, a cache or a log, its ops tell whether it went by that.
+    """
+    return is_plain(value) or isinstance(value, (torch.Tensor, enum.Enum)) or callable(value)
+
+
+class AttributeWatch:
+    """The attributes that `build` read from modules, and those that it wrote."""
+
+    def __init__(self, owners: Mapping[int, tuple[str, Any]], line: Callable[[], Any]) -> None:
+        self._owners = dict(owners)
+        """id of an object -> (its path, the object). Others are not watched."""
+        self._line = line
+        self.reads: dict[tuple[int, str], Any] = {}
+        self._loads: Counter[tuple[int, str]] = Counter()
+        self._class_reads: dict[tuple[type, str], Any] = {}
+        self._writes: dict[tuple[int, str], SourceLine | None] = {}
+        self._before = {key: _Snapshot(vars(owner)) for key, (_, owner) in owners.items()}
+
+    @contextmanager
+    def active(self, classes: tuple[type, ...]) -> Iterator[None]:
+        """Record reads and writes of attributes of objects of the given classes."""
+        with ExitStack() as stack:
+            for cls in classes:
+                for name, made in (
+                    ("__getattribute__", self._reader(cls)),
+                    ("__setattr__", self._writer(cls)),
+                ):
+                    stack.enter_context(mock.patch.object(cls, name, stands_in(made, cls, name)))
+            yield
+
+    def watch(self, path: str, owner: Any) -> None:
+        """Watch one more object from here on; its present attributes are those to put back."""
+        if id(owner) not in self._owners:
+            self._owners[id(owner)] = (path, owner)
+            self._before[id(owner)] = _Snapshot(vars(owner))
+
+    def watches(self, owner: Any) -> bool:
+        """True when the attributes of ``owner`` are watched here."""
+        return id(owner) in self._owners
+
+    def read_values(self, carried: Callable[[Any, str], bool]) -> list[tuple[str, Any, str, Any]]:
+        """(path, object, attribute, value) of everything that was read.
+
+        ``carried``: true for an attribute of an object that is looked at elsewhere.
+        """
+        own = [
+            (*self._owners[key], name, value)
+            for (key, name), value in self.reads.items()
+            if not carried(self._owners[key][1], name)
+        ]
+        return (
+            own
+            + self._rewritten()
+            + [
+                (f"class {holder.__qualname__}", holder, name, value)
+                for (holder, name), value in self._class_reads.items()
+            ]
+        )
+
+    def tensors(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+        """(attributes, name, tensor) of each tensor that was read."""
+        for (key, name), value in self.reads.items():
+            if isinstance(value, torch.Tensor):
+                yield vars(self._owners[key][1]), name, value
+
+    def _rewritten(self) -> list[tuple[str, Any, str, Any]]:
+        """What was written unread and came to what it was: another one would not have stayed."""
+        found = []
+        for key, name in [place for place in self._writes if place not in self.reads]:
+            path, owner = self._owners[key]
+            before = self._before[key].values.get(name, ABSENT)
+            kept = is_own(before) and same_attribute(vars(owner), name, before)
+            if kept and not is_plain(before) and name not in _OWN and not _is_mode(owner, name):
+                found.append((path, owner, name, before))
+        return found
+
+    def objects(self) -> Iterator[tuple[str, Any, str, Any]]:
+        """(path, object, attribute, value) of those that were written and are what they were."""
+        for key, name in self._writes:
+            path, owner = self._owners[key]
+            before = self._before[key].values.get(name, ABSENT)
+            if vars(owner).get(name, ABSENT) is before and not is_own(before):
+                yield path, owner, name, before
+
+    def stores(self) -> Iterator[tuple[Any, Change, Any]]:
+        """(object, change, value) of each plain value that was written and not read before.
+
+        `ABSENT` for one that was taken away again.
+        """
+        for (key, name), where in self._writes.items():
+            path, owner = self._owners[key]
+            value = vars(owner).get(name, ABSENT)
+            kept = is_plain(value) or (value is ABSENT and not _is_elsewhere(owner, name))
+            unread = (key, name) not in self.reads and name not in _OWN
+            if kept and unread and not _is_mode(owner, name):
+                yield owner, Change(path, name, False, where), value
+
+    @property
+    def modes(self) -> dict[nn.Module, bool]:
+        """Modules that ``train()`` or ``eval()`` was called on, as they are now."""
+        owners = (self._owners[key][1] for key, name in self._writes if name == "training")
+        return {owner: owner.training for owner in owners if isinstance(owner, nn.Module)}
+
+    def drop_counters(self, counted: Mapping[tuple[int, str], int]) -> list[Count]:
+        """Numbers that were only moved on, which is no read; ``counted``: how often, by place."""
+        found = []
+        for key in [key for key in self.reads if self._loads[key] == counted.get(key)]:
+            path, owner = self._owners[key[0]]
+            before, now = self.reads[key], vars(owner).get(key[1])
+            if type(before) is int and type(now) is int:
+                del self.reads[key]
+                change = Change(path, key[1], False, self._writes.get(key))
+                found.append(Count(owner, change, now - before))
+        return found
+
+    def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
+        original = cls.__getattribute__
+        reads, writes, owners = self.reads, self._writes, self._owners
+
+        def __getattribute__(owner: Any, name: str) -> Any:
+            try:
+                value = original(owner, name)
+            except AttributeError:
+                value = ABSENT
+                raise
+            finally:
+                key = (id(owner), name)
+                self._loads[key] += 1
+                # What build wrote before is its own value: no later call could find it changed.
+                if key not in reads and key not in writes and id(owner) in owners:
+                    self._note(owner, name, value, original(owner, "__dict__"))
+            return value
+
+        return __getattribute__
+
+    def _note(self, owner: Any, name: str, value: Any, own: dict[str, Any]) -> None:
+        """Remember a read of what may change: a value of the object, of its class, or none."""
+        if name in _OWN or name.startswith("__"):
+            return
+        if name in own:
+            if own[name] is value and (name not in _MODULE or is_own(value)):
+                self.reads[id(owner), name] = value
+        elif value is ABSENT or is_plain(value):
+            holder = next((c for c in type(owner).__mro__ if name in vars(c)), None)
+            if value is ABSENT and not any(name in own.get(held, ()) for held in _STATE):
+                self.reads[id(owner), name] = ABSENT
+            elif holder is not None and vars(holder)[name] is value:
+                self.reads[id(owner), name] = ABSENT
+                self._class_reads[holder, name] = value
+
+    def _writer(self, cls: Any) -> Callable[[Any, str, Any], None]:
+        original = cls.__setattr__
+
+        def __setattr__(owner: Any, name: str, value: Any) -> None:
+            if id(owner) in self._owners:
+                self._writes.setdefault((id(owner), name), self._line())
+            original(owner, name, value)
+
+        return __setattr__
+
+    def put_back(self) -> None:
+        """Restore every watched object's attributes."""
+        for key, (_, owner) in self._owners.items():
+            self._before[key].restore(vars(owner))
+
+    def changes(self) -> list[tuple[Any, Change]]:
+        """(object, change) of the attributes that are not what they were."""
+        found = []
+        for key, (path, owner) in self._owners.items():
+            for name in self._before[key].changes(vars(owner)):
+                if name not in _OWN and not _is_mode(owner, name):
+                    read = (key, name) in self.reads and is_own(self.reads[key, name])
+                    where = self._writes.get((key, name))
+                    found.append((owner, Change(path, name, read, where)))
+        return found
+
+
+def _is_elsewhere(owner: Any, name: str) -> bool:
+    """True for an attribute of the class, and for a parameter, a buffer or a submodule."""
+    held = (vars(owner).get(state, ()) for state in _STATE)
+    return any(name in one for one in (*held, *map(vars, type(owner).__mro__)))
+
+
+def _is_mode(owner: Any, name: str) -> bool:
+    return name == "training" and isinstance(owner, nn.Module)
+
+
+class Count(NamedTuple):
+    """A number of an object that the step has moved on."""
+
+    owner: Any
+    change: Change
+    by: int
+
+
+class Change(NamedTuple):
+    """An attribute that a step changed."""
+
+    path: str
+    name: str
+    read: bool
+    """True when the step read it before, and may have gone by it."""
+    where: SourceLine | None
+
+    def __str__(self) -> str:
+        return f"{self.path}.{self.name}" if self.path else self.name
+
+
+def warn_written(changes: Sequence[Change]) -> None:
+    """Warn of attributes that only recorded calls write."""
+    first = changes[0]
+    at = f" (at {first.where})" if first.where else ""
+    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    warn(
+        f"the step writes the attribute {first}{at}{more}. The calls that record "
+        "and confirm the step write it, later calls of the Graph do not: return the value from "
+        "the step instead.",
+        AttributeWriteWarning,
+    )
+
+
+class _Snapshot:
+    """The attributes of one object, and the contents of its plain containers."""
+
+    _HELD = frozenset({"_parameters", "_buffers", "_modules"})  # restored by `take`
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.values = dict(attributes)
+        self._contents = {
+            name: value.copy()
+            for name, value in attributes.items()
+            if type(value) in _CONTAINERS and name not in self._HELD
+        }
+
+    def changes(self, now: dict[str, Any]) -> list[str]:
+        """The names whose value is another one."""
+        names = [*now, *(name for name in self.values if name not in now)]
+        changed = [
+            name
+            for name in names
+            if not (name in self.values and name in now)
+            or not (self.values[name] is now[name] or _equal(self.values[name], now[name]))
+        ]
+        return changed + [n for n in self._contents if n not in changed and self._moved(n)]
+
+    def restore(self, now: dict[str, Any]) -> None:
+        """Put everything back."""
+        for name in [*now, *(name for name in self.values if name not in now)]:
+            if name not in self.values:
+                del now[name]
+            elif name not in now or now[name] is not self.values[name]:
+                now[name] = self.values[name]
+        for name, saved in self._contents.items():
+            if self._moved(name):
+                live = self.values[name]
+                live.clear()
+                live.extend(saved) if isinstance(live, list) else live.update(saved)
+
+    def _moved(self, name: str) -> bool:
+        live, saved = self.values[name], self._contents[name]
+        pairs = zip(_items(live), _items(saved), strict=False)
+        return len(live) != len(saved) or any(a is not b for a, b in pairs)
+
+
+def _items(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*container.keys(), *container.values()]
+    return sorted(container, key=id) if isinstance(container, set) else container
+
+
+def _equal(old: Any, new: Any) -> bool:
+    return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
+
+
+class CallWatch:
+    """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
+
+    def __init__(
+        self,
+        paths: Mapping[int, str],
+        trail: Trail,
+        met: Callable[[nn.Module], None],
+    ) -> None:
+        """``met`` is told a module that no attribute of the Graph holds."""
+        self._paths = dict(paths)
+        self._trail = trail
+        self._met = met
+        self.calls: list[CallRecord] = []
+        self._made: dict[int, nn.Module] = {}
+        """Modules that `build` itself makes; held, so that no other object gets the id of one."""
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Watch every module call in the block."""
+        original, make = nn.Module.__call__, nn.Module.__init__
+        here = threading.get_ident()  # modules that other threads run meanwhile are none of ours
+
+        def __init__(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+            if threading.get_ident() == here:
+                self._made[id(module)] = module
+            make(module, *args, **kwargs)
+
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            path = self._paths.get(id(module))
+            if threading.get_ident() != here:
+                return original(module, *args, **kwargs)
+            if path is None:
+                if id(module) in self._made:
+                    return original(module, *args, **kwargs)
+                path = self._meet(module)
+            with self._trail.module(path):
+                out = original(module, *args, **kwargs)
+            self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
+            return out
+
+        patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}
+        for name, made in patches.items():
+            stands_in(made, nn.Module, name)
+        with mock.patch.multiple(nn.Module, **patches):
+            yield
+
+    def _meet(self, module: nn.Module) -> str:
+        """A module that no attribute of the Graph holds: its tensors are inputs by reference."""
+        self._met(module)
+        for child in module.modules():
+            self._paths.setdefault(id(child), "")
+        return ""
+
+
+def warn_unregistered(module: nn.Module, warned: MutableSet[nn.Module]) -> None:
+    """Warn once of a module whose parameters no optimizer of the Graph can train."""
+    if module in warned or not any(True for _ in module.parameters()):
+        return
+    warned.add(module)
+    warn(
+        f"{type(module).__name__} is called in build, but no attribute of the Graph holds it: its "
+        "parameters are read by reference and no optimizer of the Graph can train them.",
+        UnregisteredModuleWarning,
+    )

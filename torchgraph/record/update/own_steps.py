@@ -1,0 +1,291 @@
+"""Steps of optimizers and schedulers that the recorded function takes itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ... import library
+from ..._torch.listening import not_listening
+from ..._torch.symbolic import symbolic_python_math
+from ...guards import Read
+from ...live.step import SCALER_NUMBERS, SCALER_TENSORS, Step
+from ...optim import fused
+from ...optim.rules import allocates_slots, eager_branch, refusal
+from ...options.options import Options
+from ...structure.nested import map_nested
+from ..amp import Autocast
+from ..ops.recorder import Recorder
+from ..tape.trail import Trail
+from .numbers import Numbers
+from .trial import tried
+from .update import namespaces, noting_step
+
+
+class OwnSteps:
+    """Of one call.
+
+    Args:
+        begin: told the first optimizer; it refuses where the Graph has the step to do.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        recorder: Recorder,
+        trail: Trail,
+        numbers: Numbers,
+        autocast: Autocast,
+        options: Options,
+        begin: Callable[[Optimizer], None],
+    ) -> None:
+        self._step, self._recorder, self._trail = step, recorder, trail
+        self._numbers, self._autocast, self._options = numbers, autocast, options
+        self._begin = begin
+        self.heard = True
+        self.began = False
+        self.stepped: list[Optimizer] = []
+        self.actions: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        """(scheduler, args, kwargs), tensors as copies of the step's own."""
+        self.moved: set[str] = set()
+        """Tensors of optimizers that schedulers have written."""
+        self.unknown: list[Optimizer] = []
+        """Optimizers that the scan of the step did not know: the next one does."""
+        self.scaler_reads: list[Read] = []
+        """(name, scaler, attribute, value) of what scalers have updated themselves by."""
+        self._running: list[tuple[Optimizer, ExitStack]] = []
+        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        """Attributes and settings as they were before a scheduler stepped."""
+        self._acted: set[int] = set()
+        """Optimizers, by id, whose scheduler has stepped."""
+        self._acting = False
+        numbers.acted.give_up = self._read_too_late
+        self._thread = threading.get_ident()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Follow what optimizers, schedulers and grad scalers of this thread step and update."""
+        with ExitStack() as stack:
+            stack.callback(register_optimizer_step_pre_hook(self._enter).remove)
+            stack.callback(register_optimizer_step_post_hook(self._leave).remove)
+            for cls in classes_with(LRScheduler, "step"):
+                stack.enter_context(mock.patch.object(cls, "step", self._acts(vars(cls)["step"])))
+            for cls in classes_with(GradScaler, "update"):
+                noting = self._noting_scaler(vars(cls)["update"])
+                stack.enter_context(mock.patch.object(cls, "update", noting))
+            if self.heard:
+                trying = tried(self._step.optimizers, self._recorder, self._stop)
+                stack.enter_context(trying)
+            try:
+                yield
+            finally:
+                while self._running:  # of a step that raised
+                    self._running.pop()[1].close()
+
+    # --- optimizers -------------------------------------------------------------------------------
+
+    def _enter(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return None
+        if not self.began:
+            self._begin(optimizer)
+        self._check(optimizer)
+        self.began, self._recorder.strict = True, False  # an update is not taken back
+        args, kwargs = self._with_closure(optimizer, args[1:], dict(kwargs))
+        self._running.append((optimizer, self._around(optimizer)))
+        return (optimizer, *args), kwargs
+
+    def _leave(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._running and self._running[-1][0] is optimizer:
+            self._running.pop()[1].close()
+            if not any(known is optimizer for known in self.stepped):
+                self.stepped.append(optimizer)
+
+    def _stop(self, optimizer: Optimizer) -> None:
+        """The step of an optimizer has raised."""
+        if self._running and self._running[-1][0] is optimizer:
+            self._running.pop()[1].close()
+
+    def _check(self, optimizer: Optimizer) -> None:
+        give_up = self._recorder.give_up
+        name = type(optimizer).__name__
+        if not any(optimizer is known for known in (*self._step.optimizers, *self.unknown)):
+            self.unknown.append(optimizer)
+        refused = refusal(optimizer, given=True, where=self._trail.line)
+        if refused is not None:
+            self._recorder.refuse(refused)
+        if id(optimizer) in self._acted:
+            at = f" (at {self._trail.line})" if self._trail.line else ""
+            give_up(
+                f"a scheduler of {name} steps before {name}.step(){at}: call scheduler.step() "
+                "after the last optimizer.step()"
+            )
+
+    def _around(self, optimizer: Optimizer) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(self._trail.update())
+        stack.enter_context(self._autocast.backward(accumulates=True))
+        stack.enter_context(eager_branch(optimizer))
+        if self.heard and not self._recorder.gave_up and not self.unknown:
+            stack.enter_context(fused.recorded())
+            stack.enter_context(symbolic_python_math(namespaces([optimizer])))
+            if self._options.marks_gradients and allocates_slots(optimizer):
+                stack.enter_context(self._marked(optimizer))
+            stack.enter_context(noting_step(self._step, self._recorder, self._trail, optimizer))
+            stack.enter_context(self._numbers.in_place([optimizer]))
+        return stack
+
+    @contextmanager
+    def _marked(self, optimizer: Optimizer) -> Iterator[None]:
+        """Let the step read each gradient through an op that says whose it is.
+
+        Only for steps that are known not to write gradients: it reads copies.
+        """
+        own = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        before = [parameter.grad for parameter in own]
+        for parameter in own:
+            with torch.no_grad():
+                fqn = self._step.parameter_fqn(parameter)
+                parameter.grad = library.gradient(parameter.grad, fqn)
+        try:
+            yield
+        finally:
+            for parameter, gradient in zip(own, before, strict=True):
+                parameter.grad = gradient
+
+    def _with_closure(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The closure of ``step(closure)`` runs as the user's code does, not as the update."""
+        closure = args[0] if args else kwargs.get("closure")
+        if not callable(closure):
+            return args, kwargs
+
+        def run() -> Any:
+            self._running.pop()[1].close()
+            try:
+                return closure()
+            finally:
+                self._running.append((optimizer, self._around(optimizer)))
+
+        return ((run, *args[1:]), kwargs) if args else (args, {**kwargs, "closure": run})
+
+    def put_back(self) -> None:
+        """Schedulers, and what they have moved, are as before the step."""
+        for held, before in reversed(self._before):
+            held.clear()
+            held.update(before)
+
+    # --- grad scalers -----------------------------------------------------------------------------
+
+    def _noting_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``update`` reads attributes by torch's code, where nobody looks at names."""
+
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            original(scaler, *args, **kwargs)
+            if threading.get_ident() == self._thread:
+                found = [f"_{name}" for name in (*SCALER_TENSORS, *SCALER_NUMBERS)]
+                own = vars(scaler)
+                self.scaler_reads += [("scaler", scaler, n, own[n]) for n in found if n in own]
+
+        return update
+
+    # --- schedulers -------------------------------------------------------------------------------
+
+    def _acts(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._acting or threading.get_ident() != self._thread or not self.heard:
+                return original(scheduler, *args, **kwargs)
+            self._acting = True
+            try:
+                return self._act(original, scheduler, args, kwargs)
+            finally:
+                self._acting = False
+
+        return step
+
+    def _read_too_late(self, text: str) -> None:
+        at = f" (at {self._trail.line})" if self._trail.line else ""
+        self._recorder.give_up(
+            f"it reads {text} after scheduler.step() has set it{at}: read it before that, or step "
+            "the scheduler after the step",
+            passing=True,
+        )
+
+    def _act(
+        self, original: Callable[..., Any], scheduler: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        with torch.no_grad():
+            kept = map_nested((args, kwargs), torch.Tensor, lambda t: t.detach().clone())
+        optimizers = [
+            one for one in self._step.optimizers if any(one is o for o in _moved_by(scheduler))
+        ]
+        groups = [group for one in _moved_by(scheduler) for group in one.param_groups]
+        held = [*_attributes(scheduler), *groups]
+        self._before += [(one, dict(one)) for one in held]
+        before = {id(t): t._version for one in optimizers for t in _tensors(one)}
+        with not_listening():
+            found = original(scheduler, *args, **kwargs)
+        self.actions.append((scheduler, *kept))
+        for one in (scheduler, *held):
+            own = one if isinstance(one, dict) else vars(one)
+            self._numbers.acted.note(one, [key for key, set_ in own.items() if _is_set(set_)])
+        for one in optimizers:
+            self._acted.add(id(one))
+            self._numbers.accept(one)
+            for tensor in _tensors(one):
+                if before.get(id(tensor)) != tensor._version:
+                    self.moved.add(self._step.leaves[self._step.index[id(tensor)]].fqn)
+        return found
+
+
+def classes_with(base: type, method: str) -> list[type]:
+    """``base`` and the classes below it with a ``method`` of their own."""
+    found: dict[type, None] = {}
+    pending: list[type] = [base]
+    while pending:
+        cls = pending.pop()
+        found[cls] = None
+        subclasses: list[type] = cls.__subclasses__()
+        pending.extend(sub for sub in subclasses if sub not in found)
+    return [cls for cls in found if method in vars(cls)]
+
+
+def _moved_by(scheduler: Any) -> list[Optimizer]:
+    """The optimizers whose settings a scheduler moves."""
+    own = getattr(scheduler, "optimizer", None)
+    inner = vars(scheduler).get("_schedulers", ())
+    return [*([own] if own is not None else ()), *(o for one in inner for o in _moved_by(one))]
+
+
+def _attributes(scheduler: Any) -> Iterator[dict[str, Any]]:
+    """Those of a scheduler and of the ones that it steps."""
+    yield vars(scheduler)
+    for one in vars(scheduler).get("_schedulers", ()):
+        yield from _attributes(one)
+
+
+def _is_set(value: Any) -> bool:
+    """True for what a scheduler may have put there: numbers, and lists of them."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_set, value))
+    return value is None or isinstance(value, (bool, int, float, torch.Tensor))
+
+
+def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        for key, value in group.items():
+            if key != "params" and isinstance(value, torch.Tensor):
+                yield value

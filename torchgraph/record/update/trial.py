@@ -1,0 +1,159 @@
+"""A step of a user's optimizer that raises over numbers that move: taken back, run with plain ones.
+
+C code that asks for Python's own numbers, as ``deque(maxlen=k)`` does, refuses those that move.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..._torch.listening import is_listening, not_listening
+from ...optim.rules import allocates_slots
+from ..ops.generators import generators, set_generators
+from ..ops.recorder import Recorder
+from ..tape import number
+
+_MOST = 1 << 26
+"""Bytes that are copied of what a step overwrites: it mostly raises at its first parameter."""
+_DEEPEST, _MANY = 8, 1 << 16
+"""What lies deeper stays; where names lead there, that is seen. Larger ones are not copied."""
+_HELD = (dict, list, set, deque)
+
+
+class Trial:
+    """What a step of an optimizer starts from."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._generators = generators()
+        self._written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self._bytes = 0
+        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._note(vars(optimizer))
+        own = [p for group in optimizer.param_groups for p in group["params"]]
+        self._tensors = [(tensor, tensor.data, tensor.grad) for tensor in own]
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """``tensor`` is about to be written."""
+        storage = tensor.untyped_storage()
+        if self.is_whole and storage._cdata not in self._written:
+            self._bytes += storage.nbytes()
+            if self.is_whole:
+                self._written[storage._cdata] = (storage, storage.clone())
+
+    @property
+    def is_whole(self) -> bool:
+        """True as long as all that was written can be put back."""
+        return self._bytes <= _MOST
+
+    def put_back(self) -> None:
+        """All is as before the step, its numbers plain ones."""
+        for held, before in self._containers.values():
+            held.clear()
+            if isinstance(held, dict):
+                held.update((key, _plain(value)) for key, value in before.items())
+            elif isinstance(held, set):
+                held.update(before)
+            else:
+                held.extend(map(_plain, before))
+        for storage, copy in self._written.values():
+            storage.copy_(copy)
+        for tensor, place, gradient in self._tensors:
+            if tensor.data_ptr() != place.data_ptr() or tensor.stride() != place.stride():
+                tensor.data = place
+            tensor.grad = gradient
+        set_generators(self._generators)
+
+    def _note(self, value: Any, depth: int = 0) -> None:
+        """The containers of an optimizer, and the attributes of objects that it holds."""
+        other = isinstance(value, (torch.Tensor, torch.nn.Module, type)) or callable(value)
+        if other or depth > _DEEPEST:
+            return
+        if isinstance(value, tuple):
+            for item in value:
+                self._note(item, depth + 1)
+        held = value if isinstance(value, _HELD) else getattr(value, "__dict__", None)
+        if not isinstance(held, _HELD) or id(held) in self._containers:
+            return
+        if len(held) > _MANY:
+            self._bytes = _MOST + 1
+            return
+        items = list(held.values() if isinstance(held, dict) else held)
+        self._containers[id(held)] = (held, dict(held) if isinstance(held, dict) else items)
+        for item in items:
+            self._note(item, depth + 1)
+
+
+def _plain(value: Any) -> Any:
+    items = value if isinstance(value, tuple) else (value,)
+    moves = any(number.node_of(item) is not None for item in items)
+    return number.bare(value) if moves else value
+
+
+@contextmanager
+def tried(
+    optimizers: Sequence[Optimizer], recorder: Recorder, leave: Callable[[Optimizer], None]
+) -> Iterator[None]:
+    """Steps of users' optimizers that raise with numbers that move are run with plain ones.
+
+    Args:
+        leave: told an optimizer whose step has raised.
+    """
+    with ExitStack() as stack:
+        for one in optimizers:
+            if not allocates_slots(one):
+                stack.enter_context(_as_step(one, _trying(one, recorder, leave)))
+        yield
+
+
+@contextmanager
+def _as_step(optimizer: Optimizer, step: Callable[..., Any]) -> Iterator[None]:
+    held = vars(optimizer)
+    before = held.get("step")
+    held["step"] = step
+    try:
+        yield
+    finally:
+        if held.get("step") is step:
+            del held["step"]
+            held.update({} if before is None else {"step": before})
+
+
+def _trying(
+    optimizer: Optimizer, recorder: Recorder, leave: Callable[[Optimizer], None]
+) -> Callable[..., Any]:
+    original, undo = optimizer.step, recorder.undo
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        once = any(map(callable, (*args, *kwargs.values())))  # a closure is not called again
+        if once or recorder.gave_up or undo.trial is not None or not is_listening():
+            return original(*args, **kwargs)
+        before, trial = undo.moved(), Trial(optimizer)
+        undo.trial = trial
+        try:
+            return original(*args, **kwargs)
+        except (TypeError, AttributeError) as error:
+            leave(optimizer)
+            if not trial.is_whole:
+                raise
+            with not_listening():
+                trial.put_back()
+            if undo.moved() != before:  # what others hold, a global perhaps
+                raise
+            name = type(optimizer).__name__
+            why = f"{name}.step() hands a number to code that takes no moving one: {error}"
+            recorder.give_up(why, passing=True)
+        finally:
+            undo.trial = None
+        return original(*args, **kwargs)
+
+    # A scheduler that is made meanwhile wraps what it finds, for good.
+    vars(step)["__func__"] = getattr(original, "__func__", original)
+    return step

@@ -1,0 +1,185 @@
+"""The optimizers' part of a recorded step: their own ``step()``, over numbers that move."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ... import library
+from ..._torch import OpOverload, step_hooks
+from ..._torch.listening import is_listening, not_listening
+from ..._torch.symbolic import symbolic_python_math
+from ...ir.program import OutputKind, OutputSpec, Role
+from ...live.optimizers import clip_gradients, scaled_step, unscale
+from ...live.scaler import Scaling
+from ...live.step import Leaf, Step
+from ...optim import fused
+from ...optim.rules import eager_branches
+from ...options.options import Options
+from ..chains.resolve import is_library
+from ..ops.recorder import Recorder
+from ..tape.tape import OptimizerStep, Ref
+from ..tape.trail import Trail
+from .closure import Evaluations
+from .trial import tried
+
+
+class Update:
+    """Unscales, clips, scales the learning rates and steps, each for all optimizers in turn."""
+
+    def __init__(
+        self,
+        step: Step,
+        trail: Trail,
+        options: Options,
+        scaling: Scaling,
+        recorder: Recorder,
+        tensors: Callable[[], Iterable[Leaf]],
+        evaluations: Evaluations,
+    ) -> None:
+        self._step = step
+        self._trail = trail
+        self._options = options
+        self._scaling = scaling
+        self._recorder = recorder
+        self._tensors = tensors
+        self._evaluations = evaluations
+        self.gradients: dict[int, torch.Tensor] = {}
+        """What optimizers read, by the id of the parameter, where it is asked for."""
+        self.outputs: list[tuple[OutputSpec, Any]] = []
+        """BEFORE, SKIP and NORM."""
+        self.written: dict[str, set[int]] = defaultdict(set)
+        """Under a GradScaler, which optimizers' steps, with their hooks, write a tensor."""
+        self.skipped: frozenset[int] = frozenset()
+
+    def run(self, wanted: Iterable[torch.Tensor]) -> None:
+        """``wanted``: parameters whose gradients, as the optimizers read them, are returned."""
+        optimizers = self._step.optimizers
+        for optimizer in optimizers:
+            if self._options.micro_batches > 1:
+                self._mark(optimizer, library.accumulated)
+        written_down = is_listening() and not self._recorder.gave_up
+        with ExitStack() as stack:
+            stack.enter_context(eager_branches(optimizers))
+            stack.enter_context(fused.recorded())
+            stack.enter_context(symbolic_python_math(namespaces(optimizers) * written_down))
+            trying = tried(optimizers * written_down, self._recorder, lambda optimizer: None)
+            stack.enter_context(trying)
+            unscale(optimizers, self._scaling, self._options)
+            if self._options.gradient_norms:
+                self._measure()
+            self._clip()
+            for parameter in wanted:
+                assert parameter.grad is not None
+                self.gradients[id(parameter)] = parameter.grad.detach().clone()
+            if self._scaling.dynamic:
+                self._mark_states()
+            with not_listening():
+                hit = (n for n, found in self._scaling.found.items() if found.item())
+                self.skipped = frozenset(hit)
+            for number_, optimizer in enumerate(optimizers):
+                if number_ in self.skipped:
+                    continue
+                if self._options.marks_gradients:
+                    self._mark(optimizer, library.gradient)
+                noted = noting_step(self._step, self._recorder, self._trail, optimizer)
+                with self._noting_writes(number_), noted:
+                    scaled_step(optimizer, *self._evaluations.closure(optimizer, self._clip))
+        self._scaling.update()
+        for number_, found in self._scaling.found.items():
+            spec = OutputSpec(OutputKind.SKIP, f"optimizer.{number_}")
+            self.outputs.append((spec, self._ref(found)))
+
+    def _clip(self) -> None:
+        clip_gradients(self._step.optimizers, self._parameters(), self._options)
+
+    def _ref(self, tensor: torch.Tensor) -> Ref:
+        return Ref(self._recorder.index(tensor))
+
+    def _mark(self, optimizer: torch.optim.Optimizer, mark: OpOverload) -> None:
+        """Let what follows read each gradient through an op that says whose it is."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    with torch.no_grad():
+                        fqn = self._step.parameter_fqn(parameter)
+                        parameter.grad = mark(parameter.grad, fqn)
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """In the order of their modules."""
+        return [leaf.value for _, leaf in self._step.tensors() if leaf.role is Role.PARAMETER]
+
+    def _measure(self) -> None:
+        for n, optimizer in enumerate(self._step.optimizers):
+            for index, group in enumerate(optimizer.param_groups):
+                found = [p.grad for p in group["params"] if p.grad is not None]
+                if found:
+                    name = f"optimizer.{n}.param_groups.{index}"
+                    norm = torch.nn.utils.get_total_norm(found)
+                    self.outputs.append((OutputSpec(OutputKind.NORM, name), self._ref(norm)))
+
+    def _mark_states(self) -> None:
+        """Note what tensors hold now: `build` may have written them."""
+        with torch.no_grad():
+            for leaf in self._tensors():
+                if leaf.role in (Role.PARAMETER, Role.SLOT, Role.BUFFER, Role.FREE):
+                    mark = library.before_update(leaf.value.detach())
+                    spec = OutputSpec(OutputKind.BEFORE, leaf.fqn)
+                    self.outputs.append((spec, self._ref(mark)))
+
+    @contextmanager
+    def _noting_writes(self, n: int) -> Iterator[None]:
+        recorder = self._recorder
+        outer, recorder.written = recorder.written, set()
+        try:
+            yield
+        finally:
+            inner, recorder.written = recorder.written, outer | recorder.written
+        if self._scaling.dynamic:
+            for leaf in self._tensors():
+                if recorder.memory.storage(leaf.value) in inner:
+                    self.written[leaf.fqn].add(n)
+
+
+@contextmanager
+def noting_step(
+    step: Step, recorder: Recorder, trail: Trail, optimizer: torch.optim.Optimizer
+) -> Iterator[None]:
+    """Note which part of the tape is the step of ``optimizer``."""
+    tape, find = recorder.tape, recorder.memory.find
+    gradients = {
+        step.parameter_fqn(parameter): find(parameter.grad)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    }
+    known = {name: index for name, index in gradients.items() if index is not None}
+    start, values = len(tape.entries), len(tape.layouts)
+    with nullcontext() if runs_users_code(optimizer) else trail.from_one_line():
+        yield
+    name = type(optimizer).__name__.lower()
+    now = len(tape.entries), len(tape.layouts)
+    if now[0] > start:
+        tape.steps.append(OptimizerStep(name, start, now[0], values, now[1], known))
+
+
+def runs_users_code(optimizer: torch.optim.Optimizer) -> bool:
+    """True for a class of the user's, and where hooks run around a step."""
+    hooked = any(map(bool, step_hooks(optimizer)))
+    return hooked or not all(is_library(base.__module__) for base in type(optimizer).__mro__)
+
+
+def namespaces(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    """Where the optimizers' methods look up ``max``, ``min`` and ``type``."""
+    classes = {cls for opt in optimizers for cls in type(opt).__mro__}
+    methods = (
+        inspect.unwrap(one) for cls in classes for one in vars(cls).values() if callable(one)
+    )
+    spaces = (method.__globals__ for method in methods if isinstance(method, FunctionType))
+    return list({id(space): space for space in spaces}.values())

@@ -1,0 +1,369 @@
+"""Confirm: on some calls the compiled step is compared with the `aten` program, before it counts.
+
+The compiled step runs first, over the live tensors, after what it writes was copied. Then the
+`aten` program runs over these copies, fed with what left the compiled regions (`Reference`), and
+what differs has to be explained by rounding (`rounding`). If it is, the compiled results stay: a
+run gives the same numbers whether it is watched or not. If not, the copies are put back, and the
+step is the `aten` program's, this one and all that follow.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..errors import BackendWarning, SourceLine, warn
+from ..ir.each import expanded
+from ..ir.program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
+from ..lower import Lowered, Plan, Region
+from . import rounding
+from .cuda.cuda_graph import CudaGraph
+from .generators import Generators
+from .outputs import copy_of, fill
+from .reference import Observed, Reference, parts_of
+from .rounding import Gap, Noise, Shaker, Suspect
+
+
+class NotConfirmed(Exception):
+    """The compiled step is not the program's. Everything is as it was before the call."""
+
+    def __init__(self, what: str, where: SourceLine | None = None) -> None:
+        super().__init__(what)
+        self.where = where
+
+
+@dataclass
+class Confirmation:
+    """How often a compiled program was compared with the `aten` program."""
+
+    mode: str | int = "first"
+    """As `set_confirm` was told."""
+    confirmed: int = 0
+    last: int | None = None
+    """The last call of the program that was confirmed, counted from 1."""
+    note: str = ""
+    """What was not compared and why, or why the compiled program was dropped."""
+    dropped: bool = False
+
+    def __str__(self) -> str:
+        times = f"{self.confirmed} call{'s' * (self.confirmed != 1)} confirmed"
+        last = f", the last was call {self.last}" if self.last else ""
+        what = "not confirmed: set_confirm('off')" if self.mode == "off" else f"{times}{last}"
+        return f"{what}; {self.note}" if self.note else what
+
+
+class Audit:
+    """Of one compiled program."""
+
+    def __init__(
+        self,
+        program: Program,
+        compiled: Lowered,
+        regions: Sequence[Region],
+        mode: str | int,
+        fallback: Callable[[], Lowered],
+        name: str,
+    ) -> None:
+        """``program`` is the `aten` program; ``fallback`` lowers it, if it has to go on."""
+        self.program = program
+        self.fallback = fallback
+        self.status = Confirmation(mode)
+        self._name = name
+        self._compiled = compiled
+        self._regions = regions
+        self._single = expanded(program)  # each parameter has ops, as in the compiled program
+        self._parts = parts_of(self._single) if mode != "off" else ()
+        self._calls = 0
+        self._pending = mode != "off"
+        """True until a call was confirmed, or could not be."""
+        self._redraws = any(region.effects.random for region in regions)
+        """Compiled code draws other numbers: the draws count as noise, too."""
+        metas = (spec.meta for spec in program.signature.inputs)
+        self._gpus = {m.device for m in metas if m is not None and m.device.type == "cuda"}
+        specs = compiled.signature.inputs
+        self._places = {spec.fqn: i for i, spec in enumerate(specs)}
+        outputs = compiled.signature.outputs
+        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        self._written = [i for i, s in enumerate(specs) if s.fqn in written and s.meta is not None]
+        fqns = {spec.name: spec.fqn for spec in specs}
+        self._inside = {fqns.get(name, "") for region in regions for name in region.states}
+        """States that regions write."""
+
+    def drop(self, found: NotConfirmed, call: int) -> None:
+        """Say that the compiled program is not run any more."""
+        self.status.dropped = True
+        self.status.note = f"dropped at call {call}: {found}"
+        where = f"\n  at {found.where}" if found.where else ""
+        warn(
+            f"{self._name} goes on with the aten backend. Call {call} ran in compiled code and in "
+            f"the aten program: {found}.{where}\nNothing of the compiled step was kept. Please "
+            "report this, with the step.",
+            BackendWarning,
+        )
+
+    def is_due(self) -> bool:
+        """True when the call that begins is to be confirmed."""
+        number, self._calls = self._calls, self._calls + 1
+        mode = self.status.mode
+        return self._pending or (type(mode) is int and number % mode == 0)
+
+    @property
+    def is_over(self) -> bool:
+        """True when no call will be confirmed any more."""
+        return not self._pending and type(self.status.mode) is not int
+
+    def function(self, values: Sequence[Any], call: int) -> tuple[Any, ...]:
+        """The compiled step, compared; ``call`` is the number of the call, counted from 1.
+
+        Raises:
+            NotConfirmed: it differs, or it failed where the `aten` program does not.
+        """
+        try:
+            start = {i: copy_of(values[i]) for i in self._written}
+            random = Generators(self._gpus)
+        except Exception as failure:
+            if not _no_memory(failure):
+                raise
+            return self._unconfirmed(call, self._compiled.function(values))
+        try:
+            observed = Observed(self._parts, self._regions)
+            results = self._observe(observed, values)
+        except Exception as failure:
+            self._undo(values, start, random)
+            if not self._runs(self._given(values, start), random):
+                raise  # the step cannot be done: compiled code is not to blame
+            raise NotConfirmed(f"it failed ({type(failure).__name__}: {failure})") from failure
+        ended = Generators(self._gpus)
+        try:
+            observed.check()
+            found = self._compare(observed, self._given(values, start), random, results, values)
+        except Exception as failure:
+            if _no_memory(failure):
+                ended.put_back()
+                return self._unconfirmed(call, results)
+            self._undo(values, start, random)
+            raise NotConfirmed(
+                f"the aten program failed ({type(failure).__name__}: {failure})"
+            ) from failure
+        if found is not None:
+            self._undo(values, start, random)
+            raise found
+        ended.put_back()
+        self.status.note = "random draws are its own, and count as noise" if self._redraws else ""
+        if not self._skips(results):  # a step that was skipped says nothing about the update
+            self._pending = False
+            self.status.confirmed += 1
+            self.status.last = call
+        return results
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _observe(self, observed: Observed, values: Sequence[Any]) -> tuple[Any, ...]:
+        executable = _op_by_op(self._compiled)
+        if isinstance(executable, Plan):
+            executable = replace(executable, update=_Told(executable.update, observed))
+        observed.begin()
+        try:
+            results: tuple[Any, ...] = executable.function(values)
+            return results
+        finally:
+            observed.end()
+
+    def _runs(self, values: Sequence[Any], random: Generators) -> bool:
+        """True when the `aten` program comes to an end."""
+        try:
+            list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
+        except Exception:
+            return False
+        finally:
+            random.put_back()
+        return True
+
+    def _given(self, values: Sequence[Any], start: dict[int, torch.Tensor]) -> list[Any]:
+        """What the `aten` program takes: nothing of it has been written since the call began."""
+        found = []
+        for spec in self.program.signature.inputs:
+            if spec.role is Role.DERIVED:
+                place = self._places[str(spec.derived_from)]
+                source = start.get(place, values[place])
+                found.append(_cast(source, spec))
+            else:
+                place = self._places[spec.fqn]
+                found.append(start.get(place, values[place]))
+        return found
+
+    def _undo(
+        self, values: Sequence[Any], start: dict[int, torch.Tensor], random: Generators
+    ) -> None:
+        for place, value in start.items():
+            fill(values[place], value)
+        random.put_back()
+
+    def _unconfirmed(self, call: int, results: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._pending = False
+        self.status.note = f"call {call} was not compared: no memory for a copy of what it writes"
+        return results
+
+    # --- comparing --------------------------------------------------------------------------------
+
+    def _compare(
+        self,
+        observed: Observed,
+        given: list[Any],
+        random: Generators,
+        results: Sequence[Any],
+        values: Sequence[Any],
+    ) -> NotConfirmed | None:
+        ended = Generators(self._gpus)
+        ends = self._ends(results, values)
+        suspects: dict[Any, Suspect] = {}
+        reference = Reference(self._single, self._parts, observed)
+        random.put_back()
+
+        def judge(key: Any, node: fx.Node | None, expected: Any, got: Any, mixed: bool) -> None:
+            found = rounding.gap(expected, got)
+            if not found.within(rounding.first_tolerance(expected, mixed)):
+                what = key.target if isinstance(key, OutputSpec) else ""
+                suspects[key] = Suspect(node, what, expected, found, mixed)
+
+        def first(key: Any, node: fx.Node | None, value: Any) -> None:
+            part, run, name = key
+            judge(key, node, value, observed.of(part, run)[name], mixed=True)
+
+        for out, value, node in reference.run(given, first):
+            if out in ends:
+                mixed = not observed.complete or out.target in self._inside
+                judge(out, _node(node), value, ends[out], mixed)
+        if not self._redraws and not ended.equal(Generators(self._gpus)):
+            return NotConfirmed("it leaves the random generator in another state")
+
+        for seed, noise in enumerate(rounding.RUNS):
+            if not suspects:
+                return None
+            if not self._redraws:
+                random.put_back()
+            self._shake(reference, given, Shaker(noise, seed), noise, suspects)
+            suspects = {key: one for key, one in suspects.items() if not one.explained}
+        return _named(next(iter(suspects.values()))) if suspects else None
+
+    def _shake(
+        self,
+        reference: Reference,
+        given: list[Any],
+        shaker: Shaker,
+        noise: Noise,
+        suspects: dict[Any, Suspect],
+    ) -> None:
+        def again(key: Any, node: fx.Node | None, value: Any) -> None:
+            if key in suspects:
+                suspects[key].met(value, noise)
+
+        try:
+            for out, value, _ in reference.run(given, again, shaker):
+                again(out, None, value)
+        except Exception as failure:  # a value that must not move did: this run says nothing
+            if _no_memory(failure):
+                raise
+
+    def _ends(self, results: Sequence[Any], values: Sequence[Any]) -> dict[OutputSpec, Any]:
+        """What the compiled step returned and wrote, without what a skipped optimizer did not."""
+        returned = dict(zip(self._compiled.outputs, results, strict=True))
+        skipped = self._skips(results)
+        found = {}
+        for out in self._compiled.signature.outputs:
+            if out in returned:
+                if optimizer_of(out.target) not in skipped or out.kind is OutputKind.SKIP:
+                    found[out] = returned[out]
+            elif out.kind is OutputKind.UPDATE and out.target in self._places:
+                found[out] = values[self._places[out.target]]
+        return found
+
+    def _skips(self, results: Sequence[Any]) -> set[str]:
+        pairs = zip(self._compiled.outputs, results, strict=True)
+        return {o.target for o, value in pairs if o.kind is OutputKind.SKIP and value.item()}
+
+
+class _Told:
+    """The update of a plan, which says what it was given."""
+
+    def __init__(self, update: Lowered, observed: Observed) -> None:
+        self._update, self._observed = update, observed
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        self._observed.update_given(self._update.signature, values)
+        return self._update.function(values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._update, name)
+
+
+def _op_by_op(executable: Lowered) -> Any:
+    """The same kernels, launched one after the other where a CUDA Graph would replay them."""
+    if isinstance(executable, Plan):
+        first, following, update = map(_op_by_op, executable.executables)
+        return replace(executable, first=first, following=following, update=update)
+    return executable.halves if isinstance(executable, CudaGraph) else executable
+
+
+def _nobody(key: Any, node: fx.Node | None, value: Any) -> None:
+    """Looks away."""
+
+
+def _node(value: Any) -> fx.Node | None:
+    return value if isinstance(value, fx.Node) else None
+
+
+def _cast(source: torch.Tensor, spec: InputSpec) -> torch.Tensor:
+    assert spec.meta is not None
+    return torch.empty_like(source, dtype=spec.meta.dtype).copy_(source)
+
+
+def _no_memory(failure: BaseException) -> bool:
+    if isinstance(failure, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(failure, RuntimeError) and "can't allocate memory" in str(failure)
+
+
+def _named(suspect: Suspect) -> NotConfirmed:
+    node, far, allowed = suspect.node, suspect.gap, suspect.allowed
+    called = f"{node.name} ({_op(node)})" if node is not None else ""
+    what = " computed by ".join(filter(None, (suspect.what, called)))
+    return NotConfirmed(
+        f"{what} differs by {_words(far, suspect.expected)}, where rounding gives "
+        f"{_words(allowed, suspect.expected)} at most",
+        _line(node),
+    )
+
+
+def _op(node: fx.Node) -> str:
+    """The op that computes it, be it one of several results."""
+    source: Any = node.args[0] if node.target is operator.getitem else node
+    return str(source.target)
+
+
+def _line(node: fx.Node | None) -> SourceLine | None:
+    """The user's line of a node; of the nearest that it is computed from, where it has none."""
+    waiting = deque([node] if node is not None else [])
+    seen = set(waiting)
+    while waiting:
+        found = waiting.popleft()
+        if provenance(found).line is not None:
+            return provenance(found).line
+        new = [source for source in found.all_input_nodes if source not in seen]
+        seen.update(new)
+        waiting.extend(new)
+    return None
+
+
+def _words(one: Gap, value: Any) -> str:
+    if one.broken:
+        return f"{one.broken} values that are not finite"
+    if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
+        return f"{one.size:g} of its {value.numel()} values"
+    return f"{one.size:.3g}"

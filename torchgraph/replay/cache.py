@@ -1,0 +1,158 @@
+"""The programs of one Graph: one per signature of a call, the least recently used goes first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+from ..counters import counters
+from ..errors import CacheThrashWarning, StepFailed, warn
+from ..live.inputs import Call
+from ..live.step import Step
+from .cuda.graphs import CudaGraphs
+from .replay import Replay
+
+Key = tuple[Any, ...]
+"""What a call is like; torch's ambient switches; the options."""
+
+
+class ProgramCache:
+    """Replays by key. Several may share a key: a training and an evaluation program, say."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, tuple[Key, Replay]] = OrderedDict()
+        self._by_key: dict[Key, list[Replay]] = {}
+        self._latest: tuple[Key, list[Replay]] = ((), [])
+        self.graphs = CudaGraphs()
+        """What the CUDA Graphs of all programs share."""
+        self.broken = ""
+        """How a step of one of the programs failed half-way; empty when none did."""
+        self._captures_since_hit = 0
+        self._warned = False
+        self.hits = 0
+        self.misses = 0
+        self._gone = 0
+        """Runs of programs that are no longer held."""
+        self.reasons: list[str] = []
+        """Why programs did not fit a call, latest last."""
+
+    def __iter__(self) -> Iterator[Replay]:
+        return (replay for _, replay in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, replay: Replay) -> bool:
+        return id(replay) in self._entries
+
+    def find(self, key: Key) -> Replay | None:
+        """The program that serves a call as things stand; None when there is none."""
+        latest, candidates = self._latest
+        if not latest or key[0] is not latest[0] or key != latest:  # less than to hash it
+            candidates = self._by_key.get(key, [])
+            self._latest = (key, candidates)
+        for replay in candidates:
+            if not replay.why_not():
+                self._hit(replay)
+                return replay
+        return None
+
+    @property
+    def served(self) -> int:
+        """Calls that programs ran."""
+        return self._gone + sum(replay.runs for replay in self)
+
+    def others(self, key: Key, tried: Replay) -> list[Replay]:
+        """The other programs that fit such a call as things stand."""
+        found = [one for one in self._by_key.get(key, ()) if one is not tried]
+        return [one for one in found if not one.why_not()]
+
+    def prefer(self, key: Key, replay: Replay) -> None:
+        """Try ``replay`` first from now on: values that Python looks at often stay as they are."""
+        candidates = self._by_key[key]
+        candidates.remove(replay)
+        candidates.insert(0, replay)
+
+    def holds(self, key: Key) -> bool:
+        """True when there is a program for such calls, though it may not fit as things stand."""
+        return bool(self._by_key.get(key))
+
+    def why_not(self, key: Key) -> str:
+        """Why a program for such calls does not serve one now; empty when nothing is known."""
+        return next(filter(None, (one.why_not() for one in self._by_key.get(key, ()))), "")
+
+    def run(self, replay: Replay, call: Call) -> Any:
+        """One step of a program.
+
+        Raises:
+            StepFailed: an op raised. ``broken`` says whether anything was written before.
+        """
+        start = perf_counter()
+        try:
+            returned = replay.run(call)
+        except StepFailed:
+            self.broken = replay.broken
+            raise
+        counters.replays += 1  # a program whose predicate fails has served nobody
+        if replay.runs > 1:
+            replay.seconds.append(perf_counter() - start)
+        else:
+            replay.first_seconds = perf_counter() - start
+        return returned
+
+    def refit(self, key: Key, step: Step) -> Replay | None:
+        """A program that serves the call once it is bound to the tensors that are there now."""
+        for replay in self._by_key.get(key, ()):
+            self.reasons.append(replay.why_not())
+            if replay.refit(step) and not replay.why_not():
+                self.reasons.pop()
+                self._hit(replay)
+                return replay
+        return None
+
+    def add(self, key: Key, replay: Replay, size: int) -> None:
+        """Keep a new program, and at most ``size`` in all."""
+        self.misses += 1
+        self._entries[id(replay)] = (key, replay)
+        self._by_key.setdefault(key, []).insert(0, replay)
+        self._latest = ((), [])
+        while len(self._entries) > size:
+            self.remove(next(iter(self)))
+
+    def drafted(self) -> None:
+        """A program was made, and none served a call since the last."""
+        self._captures_since_hit += 1
+
+    def warn_of_thrash(self, size: int, why: str) -> None:
+        """Warn when more programs than it holds were made, and none served a call since."""
+        if self._captures_since_hit > size and not self._warned:
+            self._warned = True
+            last = f" The last reason: {why}." if why else ""
+            warn(
+                f"{self._captures_since_hit} calls in a row needed a new program, more than the "
+                f"cache holds ({size}).{last} Pass what changes as a tensor, pad inputs to few "
+                "shapes, or raise config.set_cache_size.",
+                CacheThrashWarning,
+            )
+
+    def remove(self, replay: Replay) -> None:
+        """Drop one program."""
+        key, _ = self._entries.pop(id(replay))
+        self._gone += replay.runs
+        self._by_key[key].remove(replay)
+        if not self._by_key[key]:
+            del self._by_key[key]
+        self._latest = ((), [])
+        replay.close()
+
+    def clear(self) -> None:
+        """Drop all programs: the next call records again."""
+        for replay in list(self):
+            self.remove(replay)
+
+    def _hit(self, replay: Replay) -> None:
+        self.hits += 1
+        self._captures_since_hit = 0
+        self._entries.move_to_end(id(replay))

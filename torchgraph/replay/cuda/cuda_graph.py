@@ -1,0 +1,322 @@
+"""A step's device half as a CUDA Graph: cold → warm → captured → closed.
+
+The first call runs op by op, which also warms up: kernels are loaded, algorithms chosen, memory
+lies in the pool. The second call captures, which runs nothing, and replays. Each call is one real
+step. Where the host has to look at a value before the step may go on, it is several CUDA Graphs.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from contextlib import nullcontext
+from time import perf_counter
+from typing import Any, final
+
+import torch
+from torch import fx
+
+from ...counters import counters
+from ...errors import BackendWarning, CudaGraphRefused, SourceLine, warn
+from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature
+from ...library import ValueMoved
+from ...lower import Halves
+from ..outputs import blank, copy_of, fill
+from .device import Captured, GraphDevice
+
+_COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
+"""What a caller keeps. A gradient stays where it is: the next part of the step reads it there."""
+
+
+class Stage(enum.Enum):
+    """How far a CUDA Graph has come."""
+
+    COLD = "cold"
+    WARM = "warm"
+    CAPTURED = "captured"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class Calls:
+    """Counts the calls of a Graph: a part of a step runs more than once in one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+@final
+class CudaGraph:
+    """Behind the interface of an executable. Parameters, buffers and slots are used in place.
+
+    Args:
+        lends: results are handed out as they are, to be copied before the next call.
+        required: a failed capture raises; else it warns, and the step goes on op by op.
+    """
+
+    def __init__(
+        self, halves: Halves, device: GraphDevice, calls: Calls, *, lends: bool, required: bool
+    ) -> None:
+        self.stage = Stage.COLD
+        self.failure = ""
+        """Why the capture failed."""
+        self.capture_seconds = 0.0
+        self.first_replay_seconds = 0.0
+        """On the host; the device may still be computing."""
+        self._halves = halves
+        self._device = device
+        self._calls = calls
+        self._lends = lends
+        self._required = required
+        self._warmed_in = 0
+        self._wrote = False
+        """True in a replay, once no predicate can end it any more: its last part may write."""
+        self._captured: Captured | None = None
+        self._vector: torch.Tensor | None = None
+        self._numbers: list[float] = []
+        """What the vector holds."""
+        specs = halves.signature.inputs
+        placeholders = halves.device.program.placeholders[:-1]
+        read = [i for i, node in enumerate(placeholders) if node.users]
+        tensors = [i for i in read if specs[i].meta is not None]
+        self._copied = [i for i in tensors if specs[i].role is Role.INPUT]
+        self._static = [i for i in tensors if specs[i].role is not Role.INPUT]
+        self._buffers: dict[int, torch.Tensor] = {}
+        self._addresses: list[int] = []
+        updates = {o.target for o in halves.signature.outputs if o.kind is OutputKind.UPDATE}
+        self._written = [i for i in self._static if specs[i].fqn in updates]
+        self._copied_back = [i for i in self._copied if specs[i].fqn in updates]
+
+    # --- as an executable -------------------------------------------------------------------------
+
+    @property
+    def signature(self) -> Signature:
+        """As `Executable.signature`."""
+        return self._halves.signature
+
+    @property
+    def program(self) -> Program:
+        """As `Executable.program`."""
+        return self._halves.program
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """As `Executable.outputs`."""
+        return self._halves.outputs
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """As `Executable.programs`."""
+        return self._halves.programs
+
+    @property
+    def source(self) -> str:
+        """As `Executable.source`."""
+        return self._halves.source
+
+    @property
+    def writes(self) -> bool:
+        """As `Executable.writes`."""
+        return self._halves.writes
+
+    @property
+    def random(self) -> bool:
+        """As `Executable.random`."""
+        return self._halves.random
+
+    def wrote(self, error: BaseException) -> bool:
+        """As `Executable.wrote`."""
+        return self._wrote or self._halves.wrote(error)
+
+    @property
+    def expects(self) -> bool:
+        """As `Executable.expects`."""
+        return self._halves.expects
+
+    def moved(self, error: BaseException) -> bool:
+        """As `Executable.moved`."""
+        return isinstance(error, ValueMoved) or self._halves.moved(error)
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """As `Executable.node_at`."""
+        return self._halves.node_at(error)
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """As `Executable.line_of`."""
+        return self._halves.line_of(node)
+
+    @property
+    def parts(self) -> int:
+        """How many CUDA Graphs it is, once captured."""
+        return len(self._captured.graphs) if self._captured else 0
+
+    @property
+    def halves(self) -> Halves:
+        """What is replayed, to be run op by op."""
+        return self._halves
+
+    def close(self) -> None:
+        """Give the memory of the CUDA Graph back to the pool. It is not run any more."""
+        self._forget()
+        self._buffers, self._vector = {}, None
+        self.stage = Stage.CLOSED
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One step."""
+        assert self.stage is not Stage.CLOSED, "a closed CUDA Graph is not run"
+        self._wrote = False
+        if self.stage is Stage.FAILED:
+            return self._halves.function(values)
+        if self.stage is Stage.COLD and not self._open():
+            return self._halves.function(values)
+        self._device.ordered()
+        if self.stage is Stage.COLD or self._warmed_in == self._calls.number:
+            return self._warm_up(values)
+        if self.stage is Stage.CAPTURED and self._addresses != self._addresses_of(values):
+            self._forget()
+            self.stage = Stage.WARM
+        if self.stage is Stage.CAPTURED:
+            return self._replay(values)
+        if not self._capture(values):
+            return self._halves.function(values)
+        start = perf_counter()
+        results = self._replay(values)
+        self.first_replay_seconds = perf_counter() - start
+        return results
+
+    def _open(self) -> bool:
+        """True when the device has a stream and a pool."""
+        try:
+            self._device.open()
+        except Exception as error:  # op by op computes the same
+            self._failed(error)
+            return False
+        return True
+
+    def _warm_up(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        def device_half(numbers: list[float]) -> list[Any]:
+            return self._handed_out(self._run_aside([*values, self._write(numbers)]))
+
+        results = self._halves.run(values, device_half)
+        if self.stage is Stage.COLD:
+            self.stage, self._warmed_in = Stage.WARM, self._calls.number
+        return results
+
+    def _run_aside(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        """The device's half as a warm-up; plainly where the device cannot even begin."""
+        function, began = self._halves.device.function, False
+
+        def run(values: Sequence[Any]) -> tuple[Any, ...]:
+            nonlocal began
+            began = True
+            return function(values)
+
+        try:
+            return self._device.warm_up(run, given)
+        except Exception as error:  # of the device, not of the step
+            if began:
+                raise
+            self._failed(error)
+            return function(given)
+
+    def _capture(self, values: Sequence[Any]) -> bool:
+        """Capture; False when that failed, and nothing has changed.
+
+        Raises:
+            CudaGraphRefused: it failed, and a CUDA Graph is required.
+        """
+        held = list(values)
+        for i in self._copied:
+            if i not in self._buffers:
+                self._buffers[i] = blank(values[i])
+            fill(self._buffers[i], values[i])
+            held[i] = self._buffers[i]
+        start = perf_counter()
+        try:
+            parts = self._halves.device.pauses.parts
+            self._captured = self._device.capture(parts, [*held, self._vector])
+        except Exception as error:  # a capture runs nothing: op by op computes the same
+            self._failed(error)
+            return False
+        counters.graph_captures += 1
+        self.capture_seconds = perf_counter() - start
+        self._addresses = self._addresses_of(values)
+        self.stage = Stage.CAPTURED
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        line = self.line_of(self._halves.device.node_at(error))
+        if self._required:
+            message = f"The step cannot be captured as a CUDA Graph: {reason}"
+            raise CudaGraphRefused(message, where=line) from error
+        self.stage, self.failure, self._buffers = Stage.FAILED, reason, {}
+        at = "" if line is None else f" at {line}"
+        warn(f"No CUDA Graph, the capture failed{at}: {reason}", BackendWarning)
+
+    def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        assert self._captured is not None
+        results = self._captured.results
+        # Only a predicate ends a replay before it writes; else the counters need no copies.
+        undone = self._halves.undone(values, unless=self.wrote) if self.expects else nullcontext()
+        self._wrote = not self.expects
+        with undone:
+            found = self._halves.numbers(values)
+            self._write(found.numbers)
+            for i, buffer in self._buffers.items():
+                fill(buffer, values[i])
+            self._replay_parts(self._captured)
+            for i in self._copied_back:
+                fill(values[i], self._buffers[i])
+            # A replay does not tell autograd what it writes.
+            written = [values[i] for i in self._written if not values[i].is_inference()]
+            torch.autograd.graph.increment_version(written)
+            self._halves.count_steps(values, found, results)
+            returned = (*found.kept, *self._handed_out(results))
+        self._wrote = False
+        return returned
+
+    def _replay_parts(self, captured: Captured) -> None:
+        for number, flags in enumerate(captured.seen):
+            captured.graphs[number].replay()
+            moved = self._halves.device.pauses.moved(number, flags)
+            if moved is not None:
+                raise moved
+        self._wrote = True
+        captured.graphs[-1].replay()
+        counters.graph_replays += 1
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _write(self, numbers: list[float]) -> torch.Tensor:
+        """The vector, with these numbers in it."""
+        if self._vector is None:
+            self._vector = torch.zeros(
+                len(numbers), dtype=torch.float64, device=self._device.device
+            )
+            self._numbers = [0.0] * len(numbers)
+        if numbers != self._numbers:
+            self._device.write(self._vector, numbers)
+            self._numbers = numbers
+        return self._vector
+
+    def _handed_out(self, results: Sequence[Any]) -> list[Any]:
+        """Copies of what the next replay would overwrite."""
+        if self._lends:
+            return list(results)
+        outputs = self._halves.device.outputs
+        return [
+            copy_of(value) if out.kind in _COPIED_OUT else value
+            for out, value in zip(outputs, results, strict=True)
+        ]
+
+    def _addresses_of(self, values: Sequence[Any]) -> list[int]:
+        return [values[i].data_ptr() for i in self._static]
+
+    def _forget(self) -> None:
+        if self._captured is not None:
+            graphs, self._captured = self._captured.graphs, None
+            for graph in graphs:
+                graph.reset()

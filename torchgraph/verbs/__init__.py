@@ -1,1 +1,0 @@
-"""The option verbs of GraphConfig, by subject."""
