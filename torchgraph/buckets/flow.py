@@ -269,7 +269,7 @@ def _pairs(ours: Any, theirs: Any) -> list[tuple[Any, Any]]:
 
 
 def _placeholders(program: Program) -> list[tuple[Any, fx.Node]]:
-    return list(zip(program.signature.inputs, program.placeholders, strict=True))
+    return program.inputs()
 
 
 def _attribute(program: Program, node: fx.Node) -> Any:

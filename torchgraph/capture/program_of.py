@@ -150,7 +150,7 @@ def _value_guard(
 
 def _check_branches(program: Program, values: ValueGuard) -> None:
     """Refuse a branch that could be taken otherwise in the next micro-batch of the same call."""
-    for out, value in zip(program.signature.outputs, program.results, strict=True):
+    for out, value in program.returns():
         early = isinstance(value, fx.Node) and provenance(value).phase is not Phase.UPDATE
         if early and out.kind is OutputKind.UPDATE and out.target in values.fqns:
             raise NotSupported(

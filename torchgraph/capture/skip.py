@@ -26,7 +26,7 @@ def keep_skipped(program: Program, written: Mapping[str, Collection[int]]) -> No
     Raises:
         NotSupported: two optimizers write one tensor.
     """
-    outputs = list(zip(program.signature.outputs, program.results, strict=True))
+    outputs = program.returns()
     before = {out.target: value for out, value in outputs if out.kind is OutputKind.BEFORE}
     found = {out.target: value for out, value in outputs if out.kind is OutputKind.SKIP}
     if not found:
@@ -45,7 +45,7 @@ def keep_skipped(program: Program, written: Mapping[str, Collection[int]]) -> No
 
 
 def _drop(program: Program, kind: OutputKind) -> None:
-    outputs = zip(program.signature.outputs, program.results, strict=True)
+    outputs = program.returns()
     kept = [(out, value) for out, value in outputs if out.kind is not kind]
     program.output.args = (tuple(value for _, value in kept),)
     program.signature = replace(program.signature, outputs=tuple(out for out, _ in kept))
@@ -65,7 +65,7 @@ def _by_parameter(
             )
         owners[fqn] = f"optimizer.{min(numbers)}"
     found: dict[tuple[str, ...], list[int]] = {}
-    outputs = zip(program.signature.outputs, program.results, strict=True)
+    outputs = program.returns()
     for place, (out, value) in enumerate(outputs):
         if out.kind is not OutputKind.UPDATE or not _is_tensor(value):
             continue

@@ -269,6 +269,20 @@ class Program:
         """What the program returns: nodes and constants, in signature order."""
         return tuple(self.output.args[0])  # type: ignore[arg-type]  # fx types args as Argument
 
+    def inputs(self) -> list[tuple[InputSpec, fx.Node]]:
+        """Each input with its placeholder, in signature order."""
+        return list(zip(self.signature.inputs, self.placeholders, strict=True))
+
+    def returns(self) -> list[tuple[OutputSpec, Any]]:
+        """Each output with what is returned for it, a node or a constant, in signature order."""
+        return list(zip(self.signature.outputs, self.results, strict=True))
+
+    def states(self) -> dict[fx.Node, Any]:
+        """placeholder of a state -> its new value, for each state that the program updates."""
+        nodes = {spec.fqn: node for spec, node in self.inputs()}
+        updates = (pair for pair in self.returns() if pair[0].kind is OutputKind.UPDATE)
+        return {nodes[out.target]: value for out, value in updates if out.target in nodes}
+
     def count(self, phase: Phase | None = None) -> int:
         """Number of op nodes, of one phase or of all; those of a body once, however many rows.
 

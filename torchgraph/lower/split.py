@@ -120,7 +120,7 @@ class _Parts:
         self._marks = set(marks)
         after = self._late | self._marks
         self._late |= {n for n in expects_of(program) if after.intersection(n.all_input_nodes)}
-        self._outputs = list(zip(program.signature.outputs, program.results, strict=True))
+        self._outputs = program.returns()
         self._gradients = list(self._owning(marks))
         self._casts = [_Cast(node) for node in calls if self._is_cast_of_weight(node)]
 

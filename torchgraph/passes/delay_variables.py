@@ -59,7 +59,7 @@ def _delay(node: fx.Node, derived: dict[fx.Node, None], edit: Rewriter) -> None:
 
 def _lasting(program: Program) -> set[fx.Node]:
     """States of the user, constants, and views of them: they cost nothing, whenever they come."""
-    specs = zip(program.signature.inputs, program.placeholders, strict=True)
+    specs = program.inputs()
     found = {node for spec, node in specs if spec.role in _STATES}
     for node in program.nodes:
         sources = alias_sources(node)
@@ -70,7 +70,7 @@ def _lasting(program: Program) -> set[fx.Node]:
 
 def _derived(program: Program) -> Iterator[fx.Node]:
     """In program order, the pure calls that compute from states and constants alone."""
-    specs = zip(program.signature.inputs, program.placeholders, strict=True)
+    specs = program.inputs()
     found = {node for spec, node in specs if spec.role in _STATES}
     for node in program.nodes:
         known = all(source in found for source in node.all_input_nodes)

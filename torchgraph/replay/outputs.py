@@ -53,9 +53,5 @@ class Ring:
 
 def fake_outputs(program: Program, out_tree: Returned) -> Any:
     """What `build` returned, with the fake tensors of the program in it."""
-    users = [
-        value.meta["val"]
-        for out, value in zip(program.signature.outputs, program.results, strict=True)
-        if out.kind is OutputKind.USER
-    ]
+    users = [value.meta["val"] for out, value in program.returns() if out.kind is OutputKind.USER]
     return out_tree.shown(users)

@@ -104,6 +104,6 @@ def _keeps_layouts(body: Program) -> bool:
     """True when the new value of each tensor is laid out as the tensor."""
     inputs = {node.name: node.meta["val"] for node in body.placeholders}
     names = {spec.fqn: spec.name for spec in body.signature.inputs}
-    outputs = zip(body.signature.outputs, body.results, strict=True)
+    outputs = body.returns()
     updates = [(o, value) for o, value in outputs if o.kind is OutputKind.UPDATE]
     return all(same_layout(inputs[names[o.target]], value.meta["val"]) for o, value in updates)

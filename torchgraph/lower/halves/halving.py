@@ -48,7 +48,7 @@ class Halving:
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
-        outputs = zip(program.signature.outputs, program.results, strict=True)
+        outputs = program.returns()
         self._flags: dict[Any, str] = {
             value: out.target for out, value in outputs if out.kind is OutputKind.SKIP
         }

@@ -118,7 +118,7 @@ class _Reinplace:
 
     def _memory_of_inputs(self) -> Iterator[int]:
         """The storages that are not the step's own, as the accumulators are."""
-        specs = zip(self._program.signature.inputs, self._program.placeholders, strict=True)
+        specs = self._program.inputs()
         for spec, node in specs:
             if spec.role is not Role.ACCUMULATOR:
                 yield from storages(node)
@@ -129,7 +129,7 @@ class _Reinplace:
         specs = zip(self._program.signature.inputs, placeholders, strict=True)
         states = {spec.fqn: node for spec, node in specs}
         found: dict[int, list[fx.Node | None]] = {}
-        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        outputs = self._program.returns()
         for out, value in outputs:
             target = states[out.target] if out.kind is OutputKind.UPDATE else None
             if isinstance(value, fx.Node):
@@ -368,7 +368,7 @@ class _Reinplace:
         specs = self._program.signature.inputs
         tensors = {spec.fqn for spec in specs if spec.meta is not None}
         kept = []
-        outputs = zip(self._program.signature.outputs, self._program.results, strict=True)
+        outputs = self._program.returns()
         for out, value in outputs:
             if out.kind is OutputKind.UPDATE and out.target in tensors:
                 continue

@@ -23,7 +23,7 @@ def branch_on_flags(program: Program) -> dict[fx.Node, str]:
     Edits the program. Returns the states that are conditional now, and for each the SKIP output
     that says whether it stays as it is.
     """
-    outputs = zip(program.signature.outputs, program.results, strict=True)
+    outputs = program.returns()
     names = {value: out.target for out, value in outputs if out.kind is OutputKind.SKIP}
     choices = [node for node in program.nodes if node.target is library.keep and _is_simple(node)]
     choices = [c for c in choices if _flag(c) in names and _only_leaves(c, program.output)]
@@ -69,7 +69,7 @@ def _conditional(
     """node -> the flag, for nodes that nothing reads but what that flag leaves out."""
     # Numbers that a skipped optimizer does not write.
     written: dict[Any, list[str]] = {}
-    for out, value in zip(program.signature.outputs, program.results, strict=True):
+    for out, value in program.returns():
         late = out.kind is OutputKind.UPDATE
         written.setdefault(value, []).append(optimizer_of(out.target) if late else "")
     skippable = set(names.values())

@@ -103,7 +103,7 @@ class _Graph:
         names = {
             out.target for out in self.program.signature.outputs if out.kind is OutputKind.UPDATE
         }
-        specs = zip(self.program.signature.inputs, self.program.placeholders, strict=True)
+        specs = self.program.inputs()
         states = {node for spec, node in specs if spec.fqn in names}
         shown: dict[fx.Node, set[fx.Node]] = {state: {state} for state in states}
         readers: dict[fx.Node, tuple[list[fx.Node], list[fx.Node]]] = {s: ([], []) for s in states}

@@ -302,7 +302,7 @@ def _is_one_kernel(op: OpOverload) -> bool:
 def _swapped(program: Program) -> set[fx.Node]:
     """What takes the value of one state to another, or of an argument, and computes nothing."""
     found: set[fx.Node] = set()
-    for out, value in zip(program.signature.outputs, program.results, strict=True):
+    for out, value in program.returns():
         chain: list[fx.Node] = []
         node: Any = value if out.kind is OutputKind.UPDATE else None
         while isinstance(node, fx.Node) and (came := _copied_from(node)) is not None:

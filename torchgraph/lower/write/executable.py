@@ -349,7 +349,7 @@ class _Writer:
 
     def _memory_of_states(self) -> set[fx.Node]:
         written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
-        specs = zip(self._program.signature.inputs, self._program.placeholders, strict=True)
+        specs = self._program.inputs()
         return {
             node
             for spec, node in specs

@@ -309,7 +309,7 @@ def _without_data(program: Program) -> Iterator[fx.Node]:
 
     A scale does not fit into float16, and what it is multiplied with is 1 or divided by k.
     """
-    specs = zip(program.signature.inputs, program.placeholders, strict=True)
+    specs = program.inputs()
     data = {node for spec, node in specs if spec.role is not Role.SCALER}
     for node in program.nodes:
         if node.op == "placeholder":

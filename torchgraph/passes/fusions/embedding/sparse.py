@@ -72,9 +72,9 @@ class SparseEmbedding(Pass):
 
 def _updates(program: Program) -> dict[fx.Node, fx.Node]:
     """New value of a state -> its placeholder."""
-    specs = zip(program.signature.inputs, program.placeholders, strict=True)
+    specs = program.inputs()
     states = {spec.fqn: node for spec, node in specs}
-    outputs = zip(program.signature.outputs, program.results, strict=True)
+    outputs = program.returns()
     return {
         value: states[out.target]
         for out, value in outputs

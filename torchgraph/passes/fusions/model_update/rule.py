@@ -126,7 +126,7 @@ class _Region:
     def __init__(self, program: Program) -> None:
         self._output = program.output
         self._results = program.results
-        specs = zip(program.signature.inputs, program.placeholders, strict=True)
+        specs = program.inputs()
         self._inputs = {spec.fqn: (spec, node) for spec, node in specs}
         outputs = list(enumerate(program.signature.outputs))
         self._places = {o.target: i for i, o in outputs if o.kind is OutputKind.UPDATE}
