@@ -151,7 +151,7 @@ def _turns(
 ) -> tuple[list[float], dict[str, list[float]]]:
     """Times of the bare program, and of the Graph in each form; who comes first changes."""
     function = replay.executable.function
-    values = [*replay._values(_call(graph, work))]
+    values = [*replay._binding.values(_call(graph, work))]
     bare: list[float] = []
     whole: dict[str, list[float]] = {form: [] for form in forms}
 
@@ -190,7 +190,7 @@ def _measured(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> dict
         return results
 
     with torch.no_grad(), below_autograd():
-        done = executable.function([*replay._values(_call(graph, work))])
+        done = executable.function([*replay._binding.values(_call(graph, work))])
     try:
         replay.executable = replace(executable, function=timed)
         inside = [_timed(lambda: graph(work.x, work.y)) - ran[-1] for _ in range(calls)]
@@ -214,7 +214,7 @@ def _parts(graph: TrainGraph, replay: Replay, work: Work) -> list[tuple[str, Cal
         ("ambient switches", ambient),
         ("guards", replay.why_not),
         ("no gradients left", lambda: replay.guards.check_gradients(replay.name_of)),
-        ("gather the values", lambda: replay._values(call)),
+        ("gather the values", lambda: replay._binding.values(call)),
         ("interrupts wait", patience),
     ]
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from torchgraph import ops
-from torchgraph.calls import running
+from torchgraph.calls import compiling
 from torchgraph.ir import values
 from torchgraph.ir.program import Program
 from torchgraph.ir.rewriter import Rewriter
@@ -43,7 +43,7 @@ def add_expect_shape(program: Program, node: fx.Node, *shape: int) -> fx.Node:
 @pytest.fixture
 def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any]], None]:
     """``edited(edit)``: each program that a Graph makes from then on is handed to ``edit``."""
-    program_of = running.program_of
+    program_of = compiling.program_of
 
     def use(edit: Callable[[Program], Any]) -> None:
         def edited_program_of(*args: Any, **kwargs: Any) -> Any:
@@ -51,6 +51,6 @@ def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any
             edit(captured.program)
             return captured
 
-        monkeypatch.setattr(running, "program_of", edited_program_of)
+        monkeypatch.setattr(compiling, "program_of", edited_program_of)
 
     return use

@@ -16,7 +16,8 @@ from . import amp
 from ._torch import is_tracing
 from ._torch.listening import is_listening
 from .amp import Scaler
-from .calls.running import Running, building
+from .calls.running import Running
+from .calls.stepping import building
 from .config import with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text

@@ -15,7 +15,7 @@ from torchgraph.ir import text
 from torchgraph.ir.each import Each, expanded, is_each
 from torchgraph.ir.program import Phase, Program
 from torchgraph.ir.verify import Stage, verify
-from torchgraph.lower.write.executable import lower
+from torchgraph.lower import lower
 from torchgraph.testing import Setup, assert_parity
 
 Make = Callable[[Iterable[torch.Tensor]], optim.Optimizer]
@@ -183,7 +183,7 @@ def test_expanded_it_is_the_same_step() -> None:
     ends = []
     for one in (found, single):
         given = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
-        ends.append((*lower(one, "test").function(given), *given))
+        ends.append((*lower(one, "test").runs.function(given), *given))
     for left, right in zip(*ends, strict=True):
         assert torch.equal(torch.as_tensor(left), torch.as_tensor(right))
 

@@ -14,10 +14,10 @@ from tests.lower.test_memory import forced
 from torchgraph import ops
 from torchgraph.ir.program import Phase, Program, provenance
 from torchgraph.library import ValueMoved
+from torchgraph.lower import Executable, Target, lower
 from torchgraph.lower.halves.scan import scan
 from torchgraph.lower.memory.order import orders
 from torchgraph.lower.regions.cut import cut
-from torchgraph.lower.write import executable
 from torchgraph.options.memory import STRAIGHTEN_MODES
 from torchgraph.options.options import Options
 
@@ -83,7 +83,7 @@ def same(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
 @pytest.mark.parametrize("step", STEPS)
 def test_nothing_is_written_before(step, options):
     program = program_of(step)
-    lowered = executable.lower(program, "test", options)
+    lowered = lower(program, "test", Target(options)).runs
     values = copies(HOLDS)
     results = lowered.function(values)
     want = program.gm(*copies(HOLDS))
@@ -104,7 +104,7 @@ def test_nothing_is_written_before(step, options):
 def test_what_comes_after_the_last_is_still_written_in_place():
     counts = {}
     for step in STEPS:
-        nodes = executable.lower(program_of(step), "test").program.nodes
+        nodes = lower(program_of(step), "test").runs.program.nodes
         counts[step] = sum(node.target is aten.copy_.default for node in nodes)
     assert counts == {early: 0, between: 1, twice: 1, late: 2}
 
@@ -136,7 +136,7 @@ def indexes(x, i, w):
 def test_another_ops_error_before_the_last_predicate_is_one():
     x, i, w = torch.ones(3), torch.tensor([2, 0]), torch.ones(2)
     program = support.build(indexes, x, i, w, updates=["w"])
-    lowered = executable.lower(program, "test")
+    lowered = lower(program, "test").runs
     lowered.function([x, i, w])
     values = [x, torch.tensor([2, 7]), w.clone()]
     with pytest.raises(IndexError) as caught:
@@ -152,11 +152,11 @@ def fails_after(x, i, w):
 
 def test_an_error_after_the_last_predicate_is_an_error():
     x, i, w = torch.ones(3), torch.tensor([2, 0]), torch.ones(2)
-    lowered = executable.lower(support.build(fails_after, x, i, w, updates=["w"]), "test")
+    lowered = lower(support.build(fails_after, x, i, w, updates=["w"]), "test").runs
     with pytest.raises(IndexError) as caught:
         lowered.function([x, torch.tensor([2, 7]), w])
     assert not lowered.moved(caught.value)
-    none = executable.lower(support.build(lambda x, i: (x[i],), x, i), "test")
+    none = lower(support.build(lambda x, i: (x[i],), x, i), "test").runs
     with pytest.raises(IndexError) as caught:
         none.function([x, torch.tensor([2, 7])])
     assert not none.expects
@@ -190,7 +190,7 @@ def test_a_recorded_size(options):
     program, x, other, w = sized_program()
     small, anyhow = forced()
     with small, anyhow:
-        lowered = executable.lower(program, "test", options)
+        lowered = lower(program, "test", Target(options)).runs
     want = program.gm(x, w)
     for _ in range(2):
         value = w.clone()
@@ -207,11 +207,11 @@ def test_a_recorded_size(options):
 # --- regions --------------------------------------------------------------------------------------
 
 
-def interpreted(program: Program) -> tuple[executable.Executable, list[Any]]:
+def interpreted(program: Program) -> tuple[Executable, list[Any]]:
     calling, regions = cut(program, eager_draws=True)
     for region in regions:
         region.compiled(region.gm)
-    return executable.lower(calling, "test"), regions
+    return lower(calling, "test").runs, regions
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -13,7 +13,7 @@ from tests.support import confirm
 from torchgraph.ir.each import expanded
 from torchgraph.ir.program import OutputKind, TensorMeta
 from torchgraph.ir.values import evaluate, leaves, mode_of, neutral, with_values
-from torchgraph.lower import halve
+from torchgraph.lower import Target, lower
 from torchgraph.lower.halves.scan import scan
 from torchgraph.lower.numbers.numbers import is_number
 
@@ -33,6 +33,10 @@ def captured(make, configure=lambda config: None, scaler=None):
     for batch in batches(Mlp, 3):
         graph(*batch)
     return graph._last()[0].program
+
+
+def halves_of(program, device):
+    return lower(program, "test", Target(halved_for=device)).runs
 
 
 def on_a_gpu(program):
@@ -69,7 +73,7 @@ def devices(program):
 def test_each_half_is_on_its_own_device(name):
     program = on_a_gpu(captured(ELEMENTWISE[name]))
     assert scan(program, CUDA) == ()
-    halves = halve(program, "test", CUDA)
+    halves = halves_of(program, CUDA)
     assert devices(halves.device.program) == {"cuda"}
     assert devices(halves.host.program) <= {"cpu"}
     targets = {str(node.target) for node in halves.device.program.nodes}
@@ -85,7 +89,7 @@ def test_a_grad_scaler_waits_for_nothing_before_the_end(make, fused):
         captured(make, lambda config: config.enable_multi_tensor_update(fused), scaler)
     )
     assert scan(program, CUDA) == ()
-    halves = halve(program, "test", CUDA)
+    halves = halves_of(program, CUDA)
     assert devices(halves.device.program) == {"cuda"}
     assert devices(halves.host.program) <= {"cpu"}
     assert "if not" not in halves.device.source
@@ -100,7 +104,7 @@ def test_a_grad_scaler_waits_for_nothing_before_the_end(make, fused):
 def test_lists_of_parameters(make):
     program = on_a_gpu(captured(lambda p: make(p, foreach=True)))
     assert scan(program, CUDA) == ()
-    halves = halve(program, "test", CUDA)
+    halves = halves_of(program, CUDA)
     assert devices(halves.device.program) == {"cuda"}
     assert devices(halves.host.program) <= {"cpu"}
 
@@ -110,7 +114,7 @@ def test_fused_updates(name):
     program = captured(ELEMENTWISE[name], lambda config: config.enable_multi_tensor_update())
     program = on_a_gpu(program)
     assert scan(program, CUDA) == ()
-    halves = halve(program, "test", CUDA)
+    halves = halves_of(program, CUDA)
     assert devices(halves.device.program) == {"cuda"}
     (update,) = [node for node in halves.device.program.nodes if "_update" in str(node.target)]
     assert str(update.target).endswith("_.device"), "it writes in place"
@@ -127,7 +131,7 @@ def test_a_step_that_reads_norms_on_the_host(name):
 
 def test_the_step_counters_are_counted_where_eager_has_them():
     program = on_a_gpu(captured(lambda p: optim.AdamW(p, lr=0.1)))
-    halves = halve(program, "test", CUDA)
+    halves = halves_of(program, CUDA)
     outputs = halves.host.signature.outputs
     written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
     parameters = ("first.weight", "first.bias", "second.weight", "second.bias")
@@ -144,8 +148,8 @@ def test_halves_run_op_by_op_as_the_whole():
         (batch,) = batches(Mlp, 1)
         confirm(graph, *batch)
         replay = graph._shown[0]
-        halves = halve(replay.program, "test", torch.device("cpu"))
-        values = replay._values(graph._inputs.bind(batch, {}))
+        halves = halves_of(replay.program, torch.device("cpu"))
+        values = replay._binding.values(graph._inputs.bind(batch, {}))
         copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]
         with torch.no_grad():
             expected = replay.executable.function(values)

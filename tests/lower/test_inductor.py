@@ -269,7 +269,7 @@ graph = tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.para
 graph.config.set_backend("auto", switch_at=16)
 x, y = torch.randn(5, 6), torch.randint(3, (5,))
 for _ in range(5): graph(x, y)
-compilation = graph._shown[0].before_run.__self__._compilation
+compilation = graph._shown[0]._switch._compilation
 print(compilation._process.pid, flush=True)
 """
 
@@ -350,8 +350,8 @@ def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short
     seen = []
 
     def run(self, call, run=Replay.run):
-        if self.before_run is not None:
-            process = self.before_run.__self__._compilation
+        if not self._switch.is_over:
+            process = self._switch._compilation
             seen.append(process and stops(process._process.pid, seconds=20 if short else 0.1))
         return run(self, call)
 

@@ -17,13 +17,13 @@ from tests import support
 from tests.lower.test_reinplace import assert_same
 from tests.passes.test_random_programs import Line, contents
 from torchgraph.ir.program import Phase, Program, Provenance
+from torchgraph.lower import Target, lower
 from torchgraph.lower.inplace.reinplace import reinplace
 from torchgraph.lower.lifetimes import Lifetimes, Value, peak
 from torchgraph.lower.memory import arena, planning, slots
 from torchgraph.lower.memory.order import orders
 from torchgraph.lower.memory.planning import plan
 from torchgraph.lower.memory.workspace import workspaces
-from torchgraph.lower.write.executable import lower
 from torchgraph.options.memory import STRAIGHTEN_MODES
 from torchgraph.options.options import Options
 from torchgraph.passes import pipeline, run
@@ -261,7 +261,7 @@ def test_every_mode_computes_the_same(mode: str) -> None:
 
 def test_memory_first_lets_gradients_die_early() -> None:
     program, examples = training()
-    plain = lower(program, "plain")
+    plain = lower(program, "plain").runs
     early = assert_same(program, *examples, options=Options(straighten="MemoryFirst"))
     peaks = [peak(Lifetimes(one.program)) for one in (plain, early)]
     assert peaks[1] < 0.7 * peaks[0]
@@ -272,7 +272,7 @@ def test_memory_first_lets_gradients_die_early() -> None:
 
 def test_a_failing_forward_still_finds_nothing_written() -> None:
     program, _ = training()
-    early = lower(program, "early", Options(straighten="MemoryFirst"))
+    early = lower(program, "early", Target(Options(straighten="MemoryFirst"))).runs
     lines_of = [i for i, n in enumerate(early.lines, 1) if n is not None and n.name == "sum_1"]
     assert max(lines_of) < early.first_write
 
@@ -355,7 +355,7 @@ def test_the_gradient_of_a_clamp_reads_its_result() -> None:
     examples = (torch.cat([edges, torch.randn(1016)]),)
     program = run(support.build(step, *examples), pipeline(Options()), support.STRICT)
     executable = assert_same(program, *examples, options=Options(compress_memory=True))
-    plain = lower(program, "plain")
+    plain = lower(program, "plain").runs
     assert peak(Lifetimes(executable.program)) < peak(Lifetimes(plain.program))
 
 

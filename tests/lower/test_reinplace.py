@@ -13,9 +13,10 @@ from hypothesis import given, settings, strategies as st
 from tests import support
 from tests.passes.test_random_programs import Line, contents, interpret, lines, results
 from torchgraph.ir.program import OutputKind, Program
+from torchgraph.lower import Target, lower
 from torchgraph.lower.inplace.forms import in_place_form
 from torchgraph.lower.inplace.reinplace import reinplace
-from torchgraph.lower.write.executable import Executable, lower
+from torchgraph.lower.write.executable import Executable
 from torchgraph.options.options import Options
 from torchgraph.passes import pipeline, run
 
@@ -35,7 +36,7 @@ def run_lowered(executable: Executable, *examples: Any) -> tuple[Sequence[Any], 
 
 def assert_same(program: Program, *examples: Any, options: Options = DEFAULT_OPTIONS) -> Executable:
     """The lowered program returns what the functional one does, and writes its updates."""
-    executable = lower(program, "test", options)
+    executable = lower(program, "test", Target(options)).runs
     torch.manual_seed(0)
     expected = program.gm(*examples)
     torch.manual_seed(0)
@@ -213,7 +214,7 @@ def test_values_die_after_their_last_use() -> None:
     def step(x: Any) -> Sequence[Any]:
         return [aten.sin.default(aten.mm.default(x, x))]
 
-    executable = lower(support.build(step, torch.randn(3, 3)), "test")
+    executable = lower(support.build(step, torch.randn(3, 3)), "test").runs
     assert "del mm" in executable.source
 
 
@@ -221,7 +222,7 @@ def test_lines_lead_to_nodes() -> None:
     def step(x: Any, index: Any) -> Sequence[Any]:
         return [aten.index_select.default(aten.sin.default(x), 0, index)]
 
-    executable = lower(support.build(step, torch.randn(3), torch.tensor([0])), "test")
+    executable = lower(support.build(step, torch.randn(3), torch.tensor([0])), "test").runs
     try:
         executable.function([torch.randn(3), torch.tensor([7])])
     except (IndexError, RuntimeError) as error:

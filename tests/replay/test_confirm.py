@@ -35,8 +35,11 @@ from tests.replay.confirming import (
 )
 from tests.support import confirm as settle_in_eager, settle
 from torchgraph.errors import BackendWarning, InvalidOption, StepFailed
+from torchgraph.ir.program import Program
+from torchgraph.lower import Target
 from torchgraph.lower.inductor import job
-from torchgraph.replay import audit as confirm, switch
+from torchgraph.replay.audit import audit as confirm
+from torchgraph.replay.cuda.graphs import CudaGraphs
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -104,19 +107,21 @@ def reads_memory_in_order(update):
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
 def test_a_gradient_in_another_layout(name, plant, monkeypatch):
     """Its values are right, and an update that reads memory in order makes nonsense of them."""
-    original = switch.lower_to_regions
+    original = CudaGraphs.lower
 
-    def lowered(*args: Any, **kwargs: Any):
-        executable, regions = original(*args, **kwargs)
-        names = executable.function.__globals__
+    def lowered(graphs: CudaGraphs, program: Program, name: str, target: Target):
+        code = original(graphs, program, name, target)
+        if not target.compiled:
+            return code
+        names = code.executable.function.__globals__
         kernels = {n: f for n, f in names.items() if callable(f) and "update" in n}
         assert kernels, list(names)
         names.update((n, reads_memory_in_order(f)) for n, f in kernels.items())
-        return executable, regions
+        return code
 
     expected = trained(Mlp, OPTIMIZERS[name], "aten").left
     plant(other_layout)
-    monkeypatch.setattr(switch, "lower_to_regions", lowered)
+    monkeypatch.setattr(CudaGraphs, "lower", lowered)
     unwatched = trained(Mlp, OPTIMIZERS[name], "auto", off, switch_at=3).left
     assert not all(map(torch.allclose, unwatched, expected))
     with pytest.warns(BackendWarning, match="model.first.weight computed by") as caught:

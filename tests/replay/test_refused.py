@@ -109,7 +109,7 @@ def fails(*_: object):
 
 
 def test_what_cannot_be_halved_runs_op_by_op(recording, monkeypatch):
-    monkeypatch.setattr("torchgraph.replay.cuda.graphs.halve", fails)
+    monkeypatch.setattr("torchgraph.lower.pipeline.halve", fails)
     graph = scaled(None)
     data = batches(Mlp, 5)
     with pytest.warns(BackendWarning, match="cannot be halved: ZeroDivisionError: out of luck"):

@@ -11,7 +11,7 @@ import torch
 from ..ir.program import OutputKind, Role
 from ..live.inputs import Call
 from ..live.step import Leaf, Step
-from ..lower import lower
+from ..lower import Target
 from ..options.options import Options
 from ..passes import pipeline, run
 from ..record.compare.batch import Batch
@@ -151,9 +151,9 @@ def as_eager(replay: Replay, options: Options) -> Replay:
         return replay
     options = replace(options, amp=None, cuda_graph="off")
     program = run(replay.captured.program, pipeline(options), options.passes)
-    lowered = lower(program, "as eager", options)
-    graphing = CudaGraphs().graphing(options)
-    return Replay(replay.captured, program, lowered, options, graphing)
+    graphs = CudaGraphs()
+    code = graphs.lower(program, "as eager", Target(options))
+    return Replay(replay.captured, code, options, graphs.calls)
 
 
 def _shadow(replay: Replay, start: Start) -> tuple[Replay, dict[str, Leaf]]:

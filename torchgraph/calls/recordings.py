@@ -282,7 +282,7 @@ class Recordings:
                 ConfirmWarning,
             )
             return
-        replay.captured.host = outcome.host.plus(list(repeated.values()))
+        replay.confirmed(outcome.host.plus(list(repeated.values())))
         known.restless = known.restless_constants = known.others = 0
         known.latest = draft.outcome if _idles(lesson) else None
         self._drifting.came_back(outcome)

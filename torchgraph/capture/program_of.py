@@ -27,7 +27,7 @@ from .rows.per_kind import per_kind as with_kinds
 from .skip import keep_skipped
 
 
-@dataclass
+@dataclass(frozen=True)
 class Captured:
     """A program with everything that binds it to the user's objects."""
 

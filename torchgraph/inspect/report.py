@@ -12,8 +12,9 @@ from ..calls.fallback import Fallback
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
 from ..options.options import Options
-from ..replay.audit import Confirmation
+from ..replay.audit.audit import Confirmation
 from ..replay.cache import ProgramCache
+from ..replay.cuda.graphs import status
 from ..replay.replay import Replay
 from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
@@ -113,8 +114,8 @@ class Report:
             guard_form=replay.guards.form,
             baked=values,
             peaks=measured or peaks.planned(replay, options),
-            cuda_graph=replay.graphing.status(replay.executable),
-            refusals=replay.graphing.refusals,
+            cuda_graph=status(replay.code),
+            refusals=replay.code.refusals,
             recomputed=recomputation.collect(program),
             precision=precision(program),
             predicates=facts.predicates(program),

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..errors import SourceLine
 from ..ir.program import PassRecord, Refusal
 from ..lower.memory.planning import MemoryPlan
-from ..replay.audit import Confirmation
+from ..replay.audit.audit import Confirmation
 from .baked import Baked, Kind
 from .facts import Branch, Calls, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
 from .peaks import Peaks

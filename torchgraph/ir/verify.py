@@ -10,7 +10,7 @@ import enum
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from torch import fx
 from .._torch import FakeTensor, HigherOrderOperator, OpOverload
 from ..errors import VerifyError
 from . import aliasing, effects, text, values
-from .each import Each
 from .program import RECORDED, OutputKind, Program, Provenance, TensorMeta, provenance
+from .writes import Memory, Writing
 
 PREDICATES = "predicates"
 """The namespace of predicates among ordered calls: who removes some names it in `Pass.removes`."""
@@ -74,10 +74,14 @@ def verify(
     ``made_by`` names the pass, or the stage, that is to blame. ``strict`` also computes every fake
     value again and compares dtype, device, shape and strides.
     """
-    rules = (*RULES[stage], *STRICT) if strict else RULES[stage]
+    check(program, (*RULES[stage], *STRICT) if strict else RULES[stage], made_by or stage.value)
+
+
+def check(program: Program, rules: Iterable[Rule], made_by: str) -> None:
+    """Raise `VerifyError` for the first rule that ``program`` breaks."""
     for rule in rules:
         for broken in rule.check(program):
-            raise _error(program, rule.name, broken, made_by or stage.value)
+            raise _error(program, rule.name, broken, made_by)
 
 
 def verify_promises(
@@ -170,8 +174,10 @@ def _targets(program: Program) -> Iterator[Broken]:
 
 
 def _is_target(target: Any) -> bool:
-    if isinstance(target, (OpOverload, HigherOrderOperator, Each)):
+    if isinstance(target, (OpOverload, HigherOrderOperator)):
         return True
+    if isinstance(getattr(target, "effects", None), effects.Effects):
+        return True  # `Each`, a region: it says itself what a call does
     name = getattr(target, "__name__", "")
     module = getattr(target, "__module__", "")
     symbolic = module.split(".")[0] == "torch" and name.startswith(("sym_", "_sym_"))
@@ -301,6 +307,8 @@ def _recomputed(program: Program) -> Iterator[Broken]:
         for node in program.nodes:
             if node.op != "call_function" or not values.is_predictable(node.target):
                 continue
+            if effects.of(node).mutates or isinstance(node.target, Writing):
+                continue  # of a lowered program: another rule is about what it writes
             args, kwargs = values.with_values(node.args), values.with_values(node.kwargs)
             facts = [node.target, *values.flat((node.meta.get("val"), args, kwargs))]
             if _same(node.meta.get(_COMPUTED), facts):
@@ -345,11 +353,22 @@ def _constants(program: Program) -> Iterator[Broken]:
                 yield Broken(node, f"the constant is recorded with {why} held")
 
 
+def _memory(program: Program) -> Iterator[Broken]:
+    return (Broken(fault.node, fault.why) for fault in Memory(program).faults())
+
+
+def _lowered_targets(program: Program) -> Iterator[Broken]:
+    """Besides ops: functions of torchgraph, such as the one that puts numbers in a vector."""
+    for broken in _targets(program):
+        module = "" if broken.node is None else getattr(broken.node.target, "__module__", "")
+        if not str(module).startswith("torchgraph."):
+            yield broken
+
+
 _STRUCTURE = (
     Rule("one output, last", _one_output),
     Rule("inputs first, then calls", _node_kinds),
     Rule("arguments before their users", _topological),
-    Rule("targets are ops", _targets),
     Rule("every node has a fake value of one mode", _typed),
     Rule("every call has provenance", _provenance),
     Rule("placeholders match the signature", _inputs),
@@ -358,13 +377,18 @@ _STRUCTURE = (
 _FUNCTIONAL = (
     *_STRUCTURE,
     Rule("outputs match the signature", _outputs),
+    Rule("targets are ops", _targets),
     Rule("functional until lowered", _functional),
 )
 
 RULES: dict[Stage, tuple[Rule, ...]] = {
     Stage.CAPTURED: _FUNCTIONAL,
     Stage.OPTIMIZED: _FUNCTIONAL,
-    Stage.LOWERED: _STRUCTURE,
+    Stage.LOWERED: (
+        *_STRUCTURE,
+        Rule("targets are ops", _lowered_targets),
+        Rule("reads find their values, writes are allowed", _memory),
+    ),
 }
 STRICT = (
     Rule("fake values are what the ops return", _recomputed),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,9 @@ from ..errors import SourceLine
 from ..ir.program import OutputKind, OutputSpec, Program, Signature
 from ..live.micro_batch import chunk
 from .lowered import Lowered
-from .split import split
+
+PARTS = ("first micro-batch", "following micro-batches", "update")
+"""What a step that accumulates gradients is split into, in the order in which they run."""
 
 
 @dataclass
@@ -47,16 +49,6 @@ class Plan:
     program: Program
     """The whole step, not split."""
     _progress: _Progress = field(default_factory=_Progress)
-
-    @classmethod
-    def of(cls, program: Program, name: str, lower: Callable[[Program, str], Lowered]) -> Plan:
-        """Split, and ``lower`` each part. Raises what `split` raises."""
-        parts = split(program)
-        names = ("first micro-batch", "following micro-batches", "update")
-        first, following, update = (
-            lower(part, f"{name}, {what}") for part, what in zip(parts, names, strict=True)
-        )
-        return cls(first, following, update, program.signature, program)
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
 from ..counters import counters
@@ -89,17 +88,12 @@ class ProgramCache:
         Raises:
             StepFailed: an op raised. ``broken`` says whether anything was written before.
         """
-        start = perf_counter()
         try:
             returned = replay.run(call)
         except StepFailed:
             self.broken = replay.broken
             raise
         counters.replays += 1  # a program whose predicate fails has served nobody
-        if replay.runs > 1:
-            replay.seconds.append(perf_counter() - start)
-        else:
-            replay.first_seconds = perf_counter() - start
         return returned
 
     def refit(self, key: Key, step: Step) -> Replay | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -13,24 +14,28 @@ import torch
 from .._torch import below_autograd
 from ..capture.program_of import Captured
 from ..debug.tree import TreeSource
-from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
+from ..errors import CudaGraphRefused, GraphBroken, StepFailed
 from ..guards import Found
-from ..ir.aliasing import restrided_inputs, storages_overlap
-from ..ir.program import OutputKind, OutputSpec, Program, Role, optimizer_of
+from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call, described
-from ..live.places import assign
 from ..live.step import Leaf, Step
 from ..lower import Lowered
 from ..options.options import Options
+from ..record.host.host import Host
 from . import cudnn
-from .audit import Audit, NotConfirmed
-from .cuda.graphs import CudaGraphs, Graphing, op_by_op
+from .audit.audit import Audit, NotConfirmed
+from .binding import Binding
+from .code import Code
+from .commit import Commit
+from .cuda.cuda_graph import Calls
+from .cuda.graphs import op_by_op
 from .derived import Derived
 from .fit import fits
 from .generators import Generators, gpus_drawn_on
 from .interrupts import InterruptsWait
 from .outputs import Ring, fake_outputs
+from .switch import Switch
 
 _KEPT = 64
 
@@ -41,40 +46,28 @@ class Replay:
     def __init__(
         self,
         captured: Captured,
-        program: Program,
-        executable: Lowered,
+        code: Code,
         options: Options,
-        graphing: Graphing,
+        calls: Calls,
+        switch: Switch | None = None,
     ) -> None:
+        """``calls``: those of the Graph; ``switch``: to Inductor's code, where that is wanted."""
         self.captured = captured
-        self.program = program
-        """The program after all passes."""
-        self.executable = executable
-        self.graphing = graphing
+        self.code = code
         self.guards = captured.guards
         self.runs = 0
         self.first_seconds = 0.0
         """What the first run took."""
         self.seconds: deque[float] = deque(maxlen=_KEPT)
         """What the last runs after it took, on the host."""
-        self.serves = program.signature.describe_inputs()
-        self.before_run: Callable[[int], None] | None = None
-        """To be called before each run, with the number of calls so far; see `Switch`."""
+        self.serves = code.program.signature.describe_inputs()
         self.audit: Audit | None = None
         """What compares Inductor's code with the aten program; None while it runs on aten."""
         self._auditing = False
         """True while calls may have to be compared."""
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
-        self.backend_plan: str = ""
-        """When it switches to Inductor's code and why, since when it runs, or why it does not."""
-        self.inductor_failed: str = ""
-        """Why it stays on aten although Inductor was asked for."""
         self.broken: str = ""
-        self.skipped: frozenset[str] = frozenset()
-        """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
-        self.norms: dict[str, torch.Tensor] = {}
-        """Of each param group's gradients in the last run, where asked for."""
         self.loss: torch.Tensor | None = None
         """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
@@ -82,27 +75,79 @@ class Replay:
         self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
         size = options.outputs_buffer_size
         self._ring = Ring(size) if size else None
-        writes: bool = executable.writes
-        self.around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
-        """Around a run and all that follows from it: Ctrl-C waits when the run writes a state."""
+        self._calls = calls
+        self._switch = switch
+        writes: bool = code.executable.writes
+        self._around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
         self._bind()
 
-    def adopt(self, program: Program, executable: Lowered, audit: Audit) -> None:
-        """Run ``executable``, of Inductor's code, from now on."""
-        self._take(program, executable)
-        self.inductor_since, self.audit, self._auditing = self.runs, audit, not audit.is_over
+    @property
+    def program(self) -> Program:
+        """The program after all passes."""
+        return self.code.program
 
-    def _take(self, program: Program, executable: Lowered) -> None:
+    @property
+    def executable(self) -> Lowered:
+        """What runs it."""
+        return self.code.executable
+
+    @property
+    def derived(self) -> Derived:
+        """The casts of parameters that it keeps between calls."""
+        return self._binding.derived
+
+    @property
+    def skipped(self) -> frozenset[str]:
+        """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
+        return self._commit.skipped
+
+    @property
+    def norms(self) -> dict[str, torch.Tensor]:
+        """Those of each param group's gradients in the last run, where asked for."""
+        return self._commit.norms
+
+    @property
+    def backend_plan(self) -> str:
+        """When it switches to Inductor's code and why, since when it runs, or why it does not."""
+        return "" if self._switch is None else self._switch.plan
+
+    @property
+    def inductor_failed(self) -> str:
+        """Why it stays on aten although Inductor was asked for."""
+        return "" if self._switch is None else self._switch.failed
+
+    def turn(self, calls: int) -> AbstractContextManager[None]:
+        """Get ready for a call, of which ``calls`` were made before; what is to be around it.
+
+        Inductor's code takes over when it is time. Ctrl-C waits when the run writes a state.
+        """
+        switch = self._switch
+        if switch is None or switch.is_over:
+            return self._around
+        compiled = switch.due(calls, self.runs)
+        if compiled is not None:
+            self._take(compiled.code)
+            self.audit = compiled.audit
+            self.inductor_since, self._auditing = self.runs, not self.audit.is_over
+        return switch.around(self._around, self.seconds[-1] if self.seconds else self.first_seconds)
+
+    def confirmed(self, host: Host) -> None:
+        """``host``: what comes besides the program, as two calls of eager's had it."""
+        self.captured = replace(self.captured, host=host)
+
+    def _take(self, code: Code) -> None:
         self.executable.close()
-        self.program, self.executable = program, executable
+        self.code = code
         self.seconds.clear()
         self._bind()
 
-    def _drop(self, audit: Audit, found: NotConfirmed) -> None:
+    def _drop(self, found: NotConfirmed) -> None:
         """Back to the aten program, for good."""
-        self._take(audit.program, audit.fallback())
+        assert self._switch is not None
+        assert self.audit is not None
+        self._take(self._switch.aten_again())
         self.inductor_since, self._auditing = None, False
-        audit.drop(found, self.runs + 1)
+        self.audit.drop(found, self.runs + 1)
 
     def close(self) -> None:
         """Give back the memory of a CUDA Graph. It is not run any more."""
@@ -165,17 +210,22 @@ class Replay:
     def over(self, captured: Captured) -> Replay:
         """The same program bound to other objects, run without a CUDA Graph."""
         options = replace(self._options, cuda_graph="off")
-        graphing = CudaGraphs().graphing(options)
-        executable = op_by_op(self.executable, self.program)
-        return Replay(captured, self.program, executable, options, graphing)
+        code = Code(self.program, op_by_op(self.executable, self.program))
+        return Replay(captured, code, options, Calls())
 
     def run(self, call: Call) -> Any:
         """One step over the live state; what `build` returns. Raises what `results` does."""
+        start = perf_counter()
         host = self.captured.host
         call = host.extended(call)
         tensors = self.results(call)
         host.finish(tensors, call)
-        return self.captured.out_tree.made(tensors, call.args, call.kwargs)
+        returned = self.captured.out_tree.made(tensors, call.args, call.kwargs)
+        if self.runs > 1:
+            self.seconds.append(perf_counter() - start)
+        else:
+            self.first_seconds = perf_counter() - start
+        return returned
 
     def results(self, call: Call) -> Sequence[torch.Tensor]:
         """One step: all that the program returns. ``call`` has the gradients that it reads.
@@ -187,31 +237,25 @@ class Replay:
         """
         if not self._auditing:
             return self._run(call)
-        assert self.audit is not None
         try:
             return self._run(call)
         except NotConfirmed as found:
-            self._drop(self.audit, found)
+            self._drop(found)
         return self._run(call)
 
     def _run(self, call: Call) -> Sequence[torch.Tensor]:
+        derived = self.derived
         try:
-            values = self._values(call)
-            if self.derived.tensors:
-                self.derived.refresh()
+            values = self._binding.values(call)
+            if derived.tensors:
+                derived.refresh()
             results = self._execute(values)
-            if self.derived.tensors:
-                self.derived.written()
+            if derived.tensors:
+                derived.written()
         finally:
-            for i in self._inputs:  # a program must not keep a batch alive
-                self._values_now[i] = None
+            self._binding.release()
         self.runs += 1
-        if self._flags:
-            hit = (out.target for i, out in self._flags if results[i].item())
-            self.skipped = frozenset(hit)
-        returned = results if self._returns_all else self._store(results)
-        if self._order is not None:
-            returned = [returned[i] for i in self._order]
+        returned = self._commit.take(results)
         if self._ring is not None:
             returned = self._ring.filled(returned)
         if self._loss is not None:
@@ -239,85 +283,26 @@ class Replay:
     # --- binding ----------------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        self._outputs = self.executable.outputs
-        self._returns_all = all(out.kind is OutputKind.USER for out in self._outputs)
-        given, wanted = map(_returned, (self._outputs, self.program.signature.outputs))
-        # The update of a plan gives the gradients that build returns, after all else.
-        self._order = None if given == wanted else list(map(given.index, wanted))
+        self._function, self._random = self.executable.function, self.executable.random
+        self._binding = Binding(self.captured.program, self.program, self._leaves)
+        live = self._binding.live
+        self._commit = Commit(self.executable.outputs, self.program.signature.outputs, live)
         path = self.captured.loss_path
-        self._loss = None if path is None else wanted.index(path)
-        numbered = enumerate(self._outputs)
-        self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
-        self._live = {leaf.fqn: leaf for leaf in self._leaves}
-        self.derived = Derived(self.program, {leaf.fqn: leaf.value for leaf in self._leaves})
-        self._values_now = [*(leaf.value for leaf in self._leaves), *self.derived.tensors]
-        self._inputs = [i for i, leaf in enumerate(self._leaves) if leaf.role is Role.INPUT]
-        restrided = restrided_inputs(self.captured.program)
-        self._restrided = frozenset(i for i in self._inputs if i in restrided)
-        numbers = [
-            (i, leaf)
-            for i, leaf in enumerate(self._leaves)
-            if not isinstance(leaf.value, torch.Tensor)
-        ]
-        self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
-        self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
+        self._loss = None if path is None else self._commit.returned.index(path)
         self._gpus = gpus_drawn_on(self.program) if self.executable.expects else set()
         guard = self.captured.value_guard
-        self._branched = [] if guard is None else [self._live[fqn] for fqn in guard.fqns]
-        for i in self._inputs:
-            self._values_now[i] = None
-        outputs = self.program.signature.outputs
-        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
-        self._written_memory = _memory(leaf for leaf in self._leaves if leaf.fqn in written)
-        fqns = (self._leaves[i].fqn for i in self._inputs)
-        self._written_inputs = [number for number, fqn in enumerate(fqns) if fqn in written]
-        self._memory = _memory(self._leaves) if self._written_inputs else set()
-
-    def _values(self, call: Call) -> list[Any]:
-        """What the executable takes, always in the same list: the guards found the rest unmoved.
-
-        A copy of thousands of entries would cost more than all that is new in it.
-        """
-        values = self._values_now
-        for i, root, key in self._numbers:
-            values[i] = root[key]
-        for i, leaf in self._nested_numbers:
-            values[i] = leaf.read()
-        for i, tensor in zip(self._inputs, call.tensors, strict=True):
-            values[i] = tensor
-            if i in self._restrided and tensor.storage_offset():
-                raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
-        if not self._written_memory.isdisjoint(call.memory):
-            hit = [start in self._written_memory for start in call.memory].index(True)
-            raise SharedMemory(
-                f"{self._leaves[self._inputs[hit]].fqn} shares memory with a state that the step "
-                "writes."
-            )
-        if self._written_inputs:
-            self._check_written(call)
-        return values
-
-    def _check_written(self, call: Call) -> None:
-        """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
-        for number in self._written_inputs:
-            tensor = call.tensors[number]
-            held = tensor.untyped_storage().data_ptr() in self._memory
-            if held or storages_overlap([tensor], call.tensors):
-                raise SharedMemory(
-                    f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
-                    "memory with another tensor."
-                )
+        self._branched = [] if guard is None else [live[fqn] for fqn in guard.fqns]
 
     # --- running ----------------------------------------------------------------------------------
 
     def _execute(self, values: list[Any]) -> tuple[Any, ...]:
-        before = Generators(self._gpus) if self.executable.random else None
+        before = Generators(self._gpus) if self._random else None
         try:
-            self.graphing.began()
+            self._calls.number += 1
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
                 if self._auditing:
                     return self._audited(values)
-                return self.executable.function(values)
+                return self._function(values)
         except NotConfirmed:
             raise
         except Exception as error:
@@ -361,27 +346,3 @@ class Replay:
         results = audit.function(values, self.runs + 1)
         self._auditing = not audit.is_over
         return results
-
-    def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
-        """Put new values of states where they belong; what is left is for the user."""
-        returned: list[torch.Tensor] = []
-        for out, value in zip(self._outputs, results, strict=True):
-            if out.kind is OutputKind.USER:
-                returned.append(value)
-            elif out.kind is OutputKind.NORM:
-                self.norms[out.target] = value
-            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
-                continue
-            else:
-                assign(self._live[out.target].root, self._live[out.target].path, value)
-        return returned
-
-
-def _memory(leaves: Iterable[Leaf]) -> set[int]:
-    """Where the storages of tensors start that are no arguments."""
-    held = (leaf.value for leaf in leaves if leaf.role is not Role.INPUT)
-    return {v.untyped_storage().data_ptr() for v in held if isinstance(v, torch.Tensor)} - {0}
-
-
-def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
-    return [out.target for out in outputs if out.kind is OutputKind.USER]

@@ -1,4 +1,4 @@
-"""Switch: takes a replay from `aten` to Inductor's code, at a call that is fixed beforehand.
+"""Switch: from `aten` to Inductor's code, at a call that is fixed beforehand.
 
 Fixed, so that two runs of a script give the same numbers, whatever the compiler's speed and the
 disk cache; late enough that nobody waits for the compiler: see `lower.cost`. The code is compiled
@@ -9,7 +9,9 @@ step's threads wait for each other, and would wait for a core that compiles.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 import torch
 
@@ -19,12 +21,13 @@ from ..debug.stages import Stages
 from ..errors import BackendWarning, warn
 from ..ir.each import expanded
 from ..ir.program import Program
-from ..lower import Compilation, CompilationFailed, DiskCache, Lowered, lower, lower_to_regions
+from ..lower import Compilation, CompilationFailed, DiskCache, Target
 from ..lower.cost import Cost, cost
 from ..options.options import Options
 from ..passes import inductor_pipeline, run
-from .audit import Audit
-from .replay import Replay
+from .audit.audit import Audit
+from .code import Code
+from .cuda.graphs import CudaGraphs
 
 _SHORT = 0.1
 """Seconds of a step beside which nothing compiles, if the switch is near."""
@@ -34,86 +37,124 @@ _LIMIT = 600.0
 """Seconds that a call of `auto` waits for a late compiler, at most."""
 
 
-class Switch:
-    """Of one replay."""
+class Compiled(NamedTuple):
+    """Inductor's code of a step, and what compares it with the aten program."""
 
-    def __init__(self, replay: Replay, options: Options, name: str, stages: Stages) -> None:
-        """``name`` is the program's, ``stages`` show the wait."""
-        self._replay = replay
-        self._options = options
-        self._around = replay.around
+    code: Code
+    audit: Audit
+
+
+class Switch:
+    """When a program switches, and to what.
+
+    Args:
+        captured: the program before all passes.
+        aten: the program as it runs until then.
+        stages: show the wait.
+    """
+
+    def __init__(
+        self,
+        captured: Program,
+        aten: Program,
+        name: str,
+        options: Options,
+        graphs: CudaGraphs,
+        stages: Stages,
+    ) -> None:
+        self.plan = ""
+        """When it switches and why, since when Inductor's code runs, or why it does not."""
+        self.failed = ""
+        """Why it stays on aten although Inductor was asked for."""
+        self.is_over = False
+        """True when nothing is to come any more."""
+        self._captured = captured
+        self._aten = aten
         self._name = name
+        self._options = options
+        self._graphs = graphs
         self._stages = stages
-        self._prepared: tuple[Program, Lowered, Audit] | None = None
         self._compilation: Compilation | None = None
+        self._compiled: Compiled | None = None
+        self._gives_way = False
+        """True while the compiler stands still beside short steps."""
         self._is_auto = options.backend == "auto"
         self._at = self._start_at = 0
         if self._is_auto:
-            self._plan(cost(replay.program))
+            self._plan(cost(aten))
 
     def _plan(self, found: Cost) -> None:
         chosen = self._options.switch_at
         self._at = found.switch_at if chosen is None else chosen
         self._start_at = found.start_at(self._at)
         why = f"about {found.compile_seconds:.0f} s to compile, {found.step_text} a step"
-        self._replay.backend_plan = f"switches to Inductor at call {self._at + 1:,}: " + (
+        self.plan = f"switches to Inductor at call {self._at + 1:,}: " + (
             why if chosen is None else f"switch_at={chosen:,}"
         )
 
-    def before_run(self, calls: int) -> None:
-        """Start compiling, or switch, when it is time; ``calls`` of the program have been made."""
+    def due(self, calls: int, runs: int) -> Compiled | None:
+        """Start compiling when it is time; the compiled code, once that is to run.
+
+        Args:
+            calls: of the program's signature, before the one that begins.
+            runs: by this program, of those.
+        """
         try:
-            careful = self._is_auto and torch.are_deterministic_algorithms_enabled()
-            if careful:
+            if self._is_auto and torch.are_deterministic_algorithms_enabled():
                 self._end("stays on aten: torch.use_deterministic_algorithms")
             elif calls >= self._at:
-                self._switch(calls)
-            elif self._compilation is None and calls >= self._start_at and self._replay.runs:
+                return self._switch(calls)
+            elif self._compilation is None and calls >= self._start_at and runs:
                 self._start(calls)
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
             kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
             self._end(f"stays on aten: {kind}{failure}")
-            self._replay.inductor_failed = f"{kind}{failure}"
+            self.failed = f"{kind}{failure}"
             warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
+        return None
 
-    def _start(self, calls: int) -> None:
+    def around(
+        self, run: AbstractContextManager[None], seconds: float
+    ) -> AbstractContextManager[None]:
+        """``run``, and the compiler stands still if the last step took so few ``seconds``."""
+        if not self._gives_way or seconds >= _SHORT or self._compilation is None:
+            return run
+        return _alone(run, self._compilation)
+
+    def aten_again(self) -> Code:
+        """The aten program, lowered anew: compiled code was wrong."""
+        return self._graphs.lower(self._aten, f"{self._name} again", Target(self._options))
+
+    def _start(self, calls: int) -> Compilation:
         with paused():  # many objects and no garbage, as in a capture
-            self._prepare()
-        assert self._compilation is not None
-        self._compilation.start()
-        if self._at - calls <= _NEAR:
-            self._replay.around = _Alone(self._replay, self._compilation)
+            code = self._lowered()
+            self._compiled = Compiled(code, self._audit(code))
+            eager_draws = self._options.rng == "eager"
+            compilation = Compilation(list(code.regions), DiskCache(), eager_draws=eager_draws)
+        compilation.start()
+        self._compilation = compilation
+        self._gives_way = self._at - calls <= _NEAR
+        return compilation
 
-    def _prepare(self) -> None:
-        options, devices = self._options, self._replay.devices
+    def _lowered(self) -> Code:
+        devices = {spec.meta.device.type for spec in self._aten.signature.inputs if spec.meta}
         passes = inductor_pipeline(
-            options,
+            self._options,
             one_kernel=all(map(_extension.load, devices)),
             on_cpu=devices == {"cpu"},
         )
-        program = run(expanded(self._replay.captured.program), passes, options.passes)
-        eager_draws = options.rng == "eager"
-        executable, regions = lower_to_regions(
-            program,
-            f"{self._name} inductor",
-            eager_draws=eager_draws,
-            around=self._replay.graphing.around(program),
-        )
-        aten, graphing = self._replay.program, self._replay.graphing
+        program = run(expanded(self._captured), passes, self._options.passes)
+        eager_draws = self._options.rng == "eager"
+        target = Target(self._options, compiled=True, eager_draws=eager_draws)
+        return self._graphs.lower(program, f"{self._name} inductor", target)
 
-        def fallback() -> Lowered:
-            return lower(aten, f"{self._name} again", options, graphing.around(aten))
+    def _audit(self, code: Code) -> Audit:
+        mode = self._options.confirm
+        return Audit(self._aten, code.executable, code.regions, mode, self._name)
 
-        audit = Audit(aten, executable, regions, options.confirm, fallback, self._name)
-        self._prepared = (program, executable, audit)
-        self._compilation = Compilation(regions, DiskCache(), eager_draws=eager_draws)
-
-    def _switch(self, calls: int) -> None:
-        if self._compilation is None:
-            self._start(calls)
-        assert self._compilation is not None
-        assert self._prepared is not None
-        if not self._compilation.is_done and self._options.switch_at is None and self._is_auto:
+    def _switch(self, calls: int) -> Compiled | None:
+        compilation = self._compilation or self._start(calls)
+        if not compilation.is_done and self._options.switch_at is None and self._is_auto:
             warn(
                 f"{self._name} waits for Inductor at call {calls + 1:,}: compiling takes longer "
                 f"than foreseen. It waits {_LIMIT:.0f} s at most. "
@@ -121,29 +162,20 @@ class Switch:
                 BackendWarning,
             )
         with self._stages.stage("compiling with Inductor", goes_on=True):
-            self._compilation.finish(_LIMIT if self._is_auto else None)
-        self._replay.adopt(*self._prepared)
+            compilation.finish(_LIMIT if self._is_auto else None)
         self._end(f"runs Inductor's code since call {calls + 1:,}")
+        return self._compiled
 
     def _end(self, plan: str) -> None:
-        self._replay.before_run, self._replay.around = None, self._around
-        self._replay.backend_plan = plan
+        self.is_over, self._gives_way = True, False
+        self.plan = plan
 
 
-class _Alone:
-    """Around a run: as ever, and the compiler stands still if the last run was short."""
-
-    def __init__(self, replay: Replay, compilation: Compilation) -> None:
-        self._replay, self._compilation, self._inner = replay, compilation, replay.around
-
-    def __enter__(self) -> None:
-        taken = self._replay.seconds[-1] if self._replay.seconds else self._replay.first_seconds
-        with ExitStack() as stack:
-            stack.enter_context(self._inner)
-            if taken < _SHORT:
-                stack.callback(self._compilation.resume)
-                self._compilation.pause()
-            self._leave = stack.pop_all()
-
-    def __exit__(self, *_: object) -> None:
-        self._leave.close()
+@contextmanager
+def _alone(run: AbstractContextManager[None], compilation: Compilation) -> Iterator[None]:
+    with run:
+        compilation.pause()
+        try:
+            yield
+        finally:
+            compilation.resume()

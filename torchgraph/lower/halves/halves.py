@@ -22,7 +22,7 @@ from ...ir.each import expanded
 from ...ir.program import OutputKind, OutputSpec, Program, Signature
 from ..numbers import numbers
 from ..pauses import with_pauses
-from ..write.executable import Executable, LowerPart, lower
+from ..write.executable import Executable
 from .halving import Halving
 
 
@@ -66,6 +66,23 @@ class Halves:
     """The positions of the tensors that the host's half writes."""
     late: tuple[Late, ...] = ()
     """What the host's half computes and does not write; its last results."""
+
+    @classmethod
+    def of(cls, halved: Halved, host: Executable, device: Executable) -> Halves:
+        """Both halves, lowered."""
+        flags = {o.target: i for i, o in enumerate(device.outputs) if o.kind is OutputKind.SKIP}
+        positions = {spec.fqn: i for i, spec in enumerate(halved.program.signature.inputs)}
+        late = tuple(Late(positions[state], flags[optimizer]) for state, optimizer in halved.late)
+        return cls(
+            host,
+            device,
+            halved.program.signature,
+            halved.program,
+            halved.on,
+            halved.numbers,
+            _written(halved.host.signature),
+            late,
+        )
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
@@ -171,29 +188,26 @@ class Halves:
         """As `Executable.close`."""
 
 
-def halve(
-    program: Program,
-    name: str,
-    device: torch.device,
-    lower_device: LowerPart = lower,
-) -> Halves:
-    """Halve a program in which `scan` found nothing, and lower both halves."""
+class Halved(NamedTuple):
+    """A program in two, both functional."""
+
+    program: Program
+    """The whole."""
+    host: Program
+    device: Program
+    on: torch.device
+    numbers: int
+    """How many numbers the device's half takes."""
+    late: list[tuple[str, str]]
+    """(state, optimizer) of what the host writes when the step is over."""
+
+
+def halve(program: Program, device: torch.device) -> Halved:
+    """Halve a program in which `scan` found nothing."""
     program = with_pauses(expanded(program))  # the host computes the numbers of each parameter
     split = Halving(program, device)
     host, rest = split.run()
-    on_device = lower_device(rest, name)
-    flags = {o.target: i for i, o in enumerate(on_device.outputs) if o.kind is OutputKind.SKIP}
-    positions = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
-    return Halves(
-        lower(host, f"{name}, numbers"),
-        on_device,
-        program.signature,
-        program,
-        device,
-        split.count,
-        _written(host.signature),
-        tuple(Late(positions[state], flags[optimizer]) for state, optimizer in split.late),
-    )
+    return Halved(program, host, rest, device, split.count, split.late)
 
 
 def _written(signature: Signature) -> tuple[int, ...]:

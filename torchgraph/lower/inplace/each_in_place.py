@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import fx
+
 from ...ir.each import Each, by_output, run
 from ...ir.effects import Effects
 from ...ir.program import Program, Role
@@ -28,6 +30,16 @@ class EachInPlace:
         self.rows = each.rows
         self.columns = each.columns
         self.body = lower(_with_spare(each.body, spare))
+        self._written = frozenset({*each.written, *spare})
+
+    def writes(self, args: Any) -> list[fx.Node]:
+        """The arguments that a call writes: those of the columns that its rows write."""
+        return [
+            item
+            for number, column in enumerate(args[0])
+            if number in self._written
+            for item in column
+        ]
 
     def __str__(self) -> str:
         return f"{self.__name__}_"

@@ -55,9 +55,7 @@ class _Candidate(NamedTuple):
 
 
 def plan(program: Program, options: Options) -> Planned:
-    """Lower a functional program; with memory options, in the best of several ways."""
-    if not options.plans_memory:
-        return Planned(reinplace(program), MemoryPlan())
+    """The best of several ways to write a functional program in place, as options ask for it."""
     program = program.copy()
     refresh_views(program)
     offer = orders(program, options.straighten)

@@ -51,19 +51,22 @@ _NEVER_INSIDE = frozenset(
 )
 
 
-def cut(program: Program, *, eager_draws: bool) -> tuple[Program, list[Region]]:
+def cut(program: Program, part: int = 0, *, eager_draws: bool) -> tuple[Program, list[Region]]:
     """A copy of a functional program whose tensor ops are calls of regions, and these.
 
-    ``eager_draws``: random numbers are drawn outside of the regions, in the program's order.
+    Args:
+        part: of a step that accumulates gradients: which of its parts ``program`` is.
+        eager_draws: random numbers are drawn outside of the regions, in the program's order.
     """
     program = program.copy()
     refresh_views(program)
-    return _Cut(program, eager_draws).run()
+    return _Cut(program, part, eager_draws).run()
 
 
 class _Cut:
-    def __init__(self, program: Program, eager_draws: bool) -> None:
+    def __init__(self, program: Program, part: int, eager_draws: bool) -> None:
         self._program = program
+        self._part = part
         self._eager_draws = eager_draws
         self._ops = [n for n in program.nodes if n.op in ("call_function", "get_attr")]
         self._sources_of_numbers = _sources_of_numbers(self._ops)
@@ -206,6 +209,7 @@ class _Cut:
             crossings=tuple(map(Crossing.of, returned)),
             states=tuple(state.name for state in written),
         )
+        region.part = self._part
         self._regions.append(region)
         self._call(region, graph, returned, nodes[0])
         for state, value in written.items():

@@ -77,6 +77,10 @@ class Region:
         self._strays: list[int] | None = None
         """The outputs whose strides are not the program's; None before the first call."""
 
+    def writes(self, args: Sequence[fx.Node]) -> list[fx.Node]:
+        """The arguments that a call writes."""
+        return [args[position] for position in self._written]
+
     def compiled(self, function: Callable[..., Sequence[torch.Tensor]]) -> None:
         """Compute by ``function`` from now on."""
         self._function = function

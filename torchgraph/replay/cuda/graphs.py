@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -11,23 +11,52 @@ from ...errors import BackendWarning, CudaGraphRefused, SourceLine, warn
 from ...ir.each import expanded
 from ...ir.program import Program, Refusal
 from ...ir.values import leaves
-from ...lower import Around, Lowered, LowerPart, Part, Plan, halve, lower, plain
+from ...lower import Halves, Lowered, Plan, Target, lower
 from ...lower.halves.scan import scan
 from ...options.options import Options
+from ..code import Code
 from .cuda_graph import Calls, CudaGraph, Stage
 from .device import Cuda, GraphDevice
 
 
 class CudaGraphs:
-    """Of one Graph: a stream and a memory pool for each GPU that its programs are on."""
+    """A stream and a memory pool for each GPU that the programs of one Graph are on."""
 
     def __init__(self) -> None:
         self.calls = Calls()
         self._devices: dict[torch.device, GraphDevice] = {}
 
-    def graphing(self, options: Options) -> Graphing:
-        """Of one program."""
-        return Graphing(self, options)
+    def lower(self, program: Program, name: str, target: Target) -> Code:
+        """Lower a program, for a CUDA Graph where it can be one and the options want it.
+
+        Raises:
+            CudaGraphRefused: it cannot be a CUDA Graph, and one is required.
+        """
+        options = target.options
+        device = device_of(program)
+        why = ""
+        refusals: tuple[Refusal, ...] = ()
+        if options.cuda_graph == "off":
+            why = "off"
+        elif device is None:
+            why = "nothing of the program is on a GPU"
+        else:
+            refusals = scan(expanded(program), device)
+        if options.cuda_graph == "require" and (device is None or refusals):
+            raise CudaGraphRefused(_message(refusals, why), where=_line(refusals))
+        if device is not None and not why and not refusals:
+            try:
+                lowering = lower(program, name, replace(target, halved_for=device))
+            except Exception as error:  # op by op computes the same
+                why = f"the step cannot be halved: {type(error).__name__}: {error}"
+                if options.cuda_graph == "require":
+                    raise CudaGraphRefused(_message((), why)) from error
+                warn(f"No CUDA Graph, {why}", BackendWarning)
+            else:
+                graphed = self._graphed(lowering.runs, self.on(device), options)
+                return Code(program, graphed, tuple(lowering.regions))
+        lowering = lower(program, name, target)
+        return Code(program, lowering.runs, tuple(lowering.regions), refusals, why)
 
     def on(self, device: torch.device) -> GraphDevice:
         """The one for all programs on that device."""
@@ -40,77 +69,39 @@ class CudaGraphs:
         for device in self._devices.values():
             device.release()
 
+    def _graphed(self, executable: Lowered, device: GraphDevice, options: Options) -> Lowered:
+        """``executable`` with a CUDA Graph in the place of each part that is halved."""
+        if isinstance(executable, Plan):
+            parts = (self._graphed(one, device, options) for one in executable.executables)
+            first, following, update = parts
+            return replace(executable, first=first, following=following, update=update)
+        if not isinstance(executable, Halves):
+            return executable
+        whole = executable.signature.micro_batches == 1
+        return CudaGraph(
+            executable,
+            device,
+            self.calls,
+            lends=whole and options.outputs_buffer_size > 0,
+            required=options.cuda_graph == "require",
+        )
 
-class Graphing:
-    """The decision for one program, and the reasons."""
 
-    def __init__(self, graphs: CudaGraphs, options: Options) -> None:
-        self._graphs = graphs
-        self._options = options
-        self.refusals: tuple[Refusal, ...] = ()
-        """Why not; of the program that was lowered last."""
-        self._why = ""
-
-    def around(self, program: Program) -> Around:
-        """What `lower` is to put around the parts of ``program``.
-
-        Raises:
-            CudaGraphRefused: it cannot be a CUDA Graph, and one is required.
-        """
-        options, self.refusals, self._why = self._options, (), ""
-        device = device_of(program)
-        if options.cuda_graph == "off":
-            self._why = "off"
-        elif device is None:
-            self._why = "nothing of the program is on a GPU"
-        else:
-            self.refusals = scan(expanded(program), device)
-        if options.cuda_graph == "require" and (device is None or self.refusals):
-            raise CudaGraphRefused(_message(self.refusals, self._why), where=_line(self.refusals))
-        if self._why or self.refusals or device is None:
-            return plain
-        return functools.partial(self._around, self._graphs.on(device))
-
-    def began(self) -> None:
-        """A call begins."""
-        self._graphs.calls.number += 1
-
-    def status(self, executable: Lowered) -> str:
-        """``captured``, ``warm``, ... or why there is no CUDA Graph, in words."""
-        if self.refusals:
-            return "refused"
-        stages = [(one.stage, one.failure) for one in cuda_graphs(executable)]
-        failed = [failure for _, failure in stages if failure]
-        if failed:
-            return f"the capture failed: {failed[0]}"
-        if not stages:
-            return self._why
-        if all(stage is Stage.CAPTURED for stage, _ in stages):
-            count = sum(one.parts for one in cuda_graphs(executable))
-            return f"captured, {count} for a step" if count > 1 else "captured"
-        behind: str = next(stage.value for stage, _ in stages if stage is not Stage.CAPTURED)
-        return behind
-
-    def _around(self, device: GraphDevice, part: LowerPart) -> Part:
-        def lower_part(program: Program, name: str) -> Lowered:
-            try:
-                halves = halve(program, name, device.device, part)
-            except Exception as error:  # op by op computes the same
-                self._why = f"the step cannot be halved: {type(error).__name__}: {error}"
-                if self._options.cuda_graph == "require":
-                    raise CudaGraphRefused(_message((), self._why)) from error
-                warn(f"No CUDA Graph, {self._why}", BackendWarning)
-                return part(program, name)
-            whole = program.signature.micro_batches == 1
-            return CudaGraph(
-                halves,
-                device,
-                self._graphs.calls,
-                lends=whole and self._options.outputs_buffer_size > 0,
-                required=self._options.cuda_graph == "require",
-            )
-
-        return lower_part
+def status(code: Code) -> str:
+    """``captured``, ``warm``, ... or why there is no CUDA Graph, in words."""
+    if code.refusals:
+        return "refused"
+    stages = [(one.stage, one.failure) for one in cuda_graphs(code.executable)]
+    failed = [failure for _, failure in stages if failure]
+    if failed:
+        return f"the capture failed: {failed[0]}"
+    if not stages:
+        return code.why_no_graph
+    if all(stage is Stage.CAPTURED for stage, _ in stages):
+        count = sum(one.parts for one in cuda_graphs(code.executable))
+        return f"captured, {count} for a step" if count > 1 else "captured"
+    behind: str = next(stage.value for stage, _ in stages if stage is not Stage.CAPTURED)
+    return behind
 
 
 def device_of(program: Program) -> torch.device | None:
@@ -130,7 +121,7 @@ def cuda_graphs(executable: Lowered) -> list[CudaGraph]:
 
 def op_by_op(executable: Lowered, program: Program) -> Lowered:
     """What computes a step without a replay: another executable where this one replays."""
-    return lower(program, "op by op") if cuda_graphs(executable) else executable
+    return lower(program, "op by op").runs if cuda_graphs(executable) else executable
 
 
 def _message(refusals: Iterable[Refusal], why: str) -> str:

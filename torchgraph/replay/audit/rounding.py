@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir import effects
-from ..ir.aliasing import alias_sources
+from ...ir import effects
+from ...ir.aliasing import alias_sources
 
 TIGHT = 4
 """Times the dtype's epsilon, of the largest value: two forms of one formula give that."""

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
-from ..live.micro_batch import chunk
-from ..lower import Crossing, Region, packed, split
+from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
+from ...live.micro_batch import chunk
+from ...lower import Crossing, Region, packed
+from ...lower.split import split
 from .rounding import Look, Shaker, dense
 
 Given = Mapping[str, torch.Tensor]

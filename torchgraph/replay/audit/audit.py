@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from ..errors import BackendWarning, SourceLine, warn
-from ..ir.each import expanded
-from ..ir.program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
-from ..lower import Lowered, Plan, Region
+from ...errors import BackendWarning, SourceLine, warn
+from ...ir.each import expanded
+from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
+from ...lower import Lowered, Plan, Region
+from ..cuda.cuda_graph import CudaGraph
+from ..generators import Generators
+from ..outputs import copy_of, fill
 from . import rounding
-from .cuda.cuda_graph import CudaGraph
-from .generators import Generators
-from .outputs import copy_of, fill
 from .reference import Observed, Reference, parts_of
 from .rounding import Gap, Noise, Shaker, Suspect
 
@@ -67,12 +67,10 @@ class Audit:
         compiled: Lowered,
         regions: Sequence[Region],
         mode: str | int,
-        fallback: Callable[[], Lowered],
         name: str,
     ) -> None:
-        """``program`` is the `aten` program; ``fallback`` lowers it, if it has to go on."""
+        """``program`` is the `aten` program."""
         self.program = program
-        self.fallback = fallback
         self.status = Confirmation(mode)
         self._name = name
         self._compiled = compiled

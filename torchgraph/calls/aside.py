@@ -1,0 +1,112 @@
+"""Steps aside: they run, are looked at, and are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from .._torch.surroundings import ambient, unfollowed
+from ..capture.program_of import Captured
+from ..live.inputs import Call
+from ..live.snapshot import Snapshot
+from ..live.step import Step
+from ..record.compare.outcome import Outcome
+from ..replay.replay import Replay
+from ..structure import Contents
+from .compiling import Compiling
+from .recordings import Recordings
+
+
+class Aside(Compiling):
+    """Finds programs for calls, and makes them of steps that are taken back.
+
+    Args:
+        name, module_text, block_text: as for `Stepping`.
+    """
+
+    def __init__(
+        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
+    ) -> None:
+        super().__init__(name, module_text, block_text)
+        self._recordings = Recordings(self._cache, self._take, partial(self._compile, goes_on=True))
+
+    def _key(self, call: Call) -> Any:
+        return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))
+
+    def _program_for(self, call: Call) -> Replay | None:
+        """The program that serves a call as things stand; None for none."""
+        if call.apart:
+            return None
+        key = self._key(call)
+        found = self._cache.find(key)
+        if found is None and self._cache.holds(key):
+            with self._scaler_started():
+                step = self._scan()
+                found = self._cache.refit(key, step)
+        return found
+
+    def _programs_for(self, call: Call) -> Iterator[Replay]:
+        """Those that may serve a call as things stand; then one made of it that serves no call."""
+        found = self._program_for(call)
+        if found is not None:
+            yield found
+            yield from self._cache.others(self._key(call), found)
+        yield self._compile(self._aside_outcome(call), call)
+
+    def _program_aside(self, call: Call) -> Replay | None:
+        """The program for a call, made from a step that is taken back; None for an odd step.
+
+        The next other batch confirms it, by another such step.
+        """
+        found = self._program_for(call)
+        if found is not None and self._recordings.doubts(found, call):
+            with self._kept(call) as step:
+                self._recordings.learn(
+                    self._recordings.take(self._key(call), step, call, self.config.options)
+                )
+            found = self._program_for(call)
+        if found is None:
+            scanned = self._scan()
+            if scanned.impossible or scanned.scripted or scanned.lazy or call.apart or unfollowed():
+                return None  # TorchScript's methods count calls: no step aside is taken back
+            outcome = self._aside_outcome(call, strict=False)
+            if not outcome.is_whole:
+                return None  # states are not there yet, or it is skipped: eager's own step
+            found = self._compile(outcome, call)
+            self._cache.add(self._key(call), found, self.config.options.cache_size)
+            self._recordings.doubt(self._key(call), found, outcome, call)
+        return found
+
+    def _captured(self, call: Call) -> Captured:
+        """The program of a call, as things stand; nothing comes of it."""
+        return self._program_of(self._aside_outcome(call), call)
+
+    def _aside_outcome(self, call: Call, *, strict: bool = True) -> Outcome:
+        """What a step would leave: it runs, and is taken back."""
+        with self._kept(call) as step:
+            return self._take(step, call, True, strict)
+
+    @contextmanager
+    def _kept(self, call: Call) -> Iterator[Step]:
+        """What runs here is taken back."""
+        with self._scaler_started():
+            step = self._scan()
+            tensors = [leaf.value for _, leaf in step.tensors()]
+            scalers = [] if self._scaler is None else [self._scaler]
+            moved = self._moved_by_build()
+            owners = [self, *step.modules.values(), *self._optimizers, *scalers, *moved]
+            contents = Contents(call.args, call.kwargs)
+            with contents.kept(), Snapshot(owners, [*tensors, *call.tensors]).kept():
+                yield step
+
+    @contextmanager
+    def _with_states(self, call: Call) -> Iterator[None]:
+        """Where a step would make states, one runs before what is done here, and is taken back."""
+        with ExitStack() as stack:
+            if self._program_for(call) is None:
+                outcome = self._aside_outcome(call)
+                if not outcome.settled and (outcome.driven or not outcome.step.has_gradients()):
+                    self._take(stack.enter_context(self._kept(call)), call, False)
+            yield

@@ -1,0 +1,96 @@
+"""The path of a compile: what a call left → Program → passes → Code → Replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..capture.program_of import Captured, program_of
+from ..debug.stages import Stages
+from ..debug.tree import TreeSource
+from ..errors import NoProgram
+from ..live.inputs import Call, described
+from ..live.micro_batch import split_inputs
+from ..lower import Target
+from ..passes import pipeline, run
+from ..record.compare.outcome import Outcome
+from ..replay.cache import ProgramCache
+from ..replay.replay import Replay
+from ..replay.switch import Switch
+from . import announce
+from .stepping import Stepping
+
+
+class Compiling(Stepping):
+    """Makes programs of calls that ran.
+
+    Args:
+        name, module_text, block_text: as for `Stepping`.
+    """
+
+    def __init__(
+        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
+    ) -> None:
+        super().__init__(name, module_text, block_text)
+        self._cache = ProgramCache()
+        self._shown: tuple[Replay, Call, Any] | None = None
+        """The program that was made last, of which call, and its arguments described."""
+        self._stage_seconds: dict[str, float] = {}
+
+    def _compile(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
+        """A program of what ``call`` left, bound to the objects that are there.
+
+        Args:
+            goes_on: the call has run; what is printed says so.
+
+        Raises:
+            CaptureError and its kin; PassFailed; VerifyError; CudaGraphRefused.
+        """
+        _refuse_eager(outcome)
+        options, graphs = self.config.options, self._cache.graphs
+        name = f"{self._name} {len(self._cache)}"
+        stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
+        passes = pipeline(options)
+        with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
+            with stages.part("building graph modules"):
+                captured = self._program_of(outcome, call)
+            before = call.over(call.tensors)  # `build` may have changed the arguments since
+            announce.modules(stages, self._source(), captured, before, self._blocks.debug)
+            with stages.part("building graph with compile passes"):
+                program = run(captured.program, passes, options.passes)
+            announce.budget(program)
+        with stages.stage("building plan", parts=1, goes_on=goes_on):
+            code = graphs.lower(program, name, Target(options))
+        switch = None
+        if options.backend != "aten":
+            switch = Switch(captured.program, program, self._name, options, graphs, stages)
+        replay = Replay(captured, code, options, graphs.calls, switch)
+        self._stage_seconds = stages.seconds
+        self._shown = (replay, call.without_data(), described((before.args, before.kwargs)))
+        announce.program(stages, self._name, replay, lambda: repr(self))
+        self._cache.drafted()
+        return replay
+
+    def _program_of(self, outcome: Outcome, call: Call) -> Captured:
+        _refuse_eager(outcome)
+        options = self.config.options
+        accumulates = bool(self._optimizers) and options.micro_batches > 1
+        split = split_inputs(call, self.build, options) if accumulates else frozenset()
+        return program_of(outcome, options, split)
+
+    def _source(self, path: str = "") -> TreeSource:
+        options = self._blocks.debug(path)
+        return TreeSource(
+            graph_name=self._name,
+            class_name=type(self).__name__,
+            config_repr=repr(self.config),
+            modules=self._modules,
+            checkpointing=self._blocks.checkpointing,
+            locations=options.op_repr_with_py_stack,
+            stack_depth=options.max_py_stack_depth,
+        )
+
+
+def _refuse_eager(outcome: Outcome) -> None:
+    if outcome.eager:
+        raise NoProgram(f"The step runs in eager: {outcome.eager}.")

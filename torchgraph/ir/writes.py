@@ -1,0 +1,155 @@
+"""Which memory a lowered program writes, and whether every read finds what it is to find.
+
+A value of a functional program is what its node computed. In a lowered program several values lie
+in one memory, one after the other; a read is right while the memory still holds the value read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import fx
+
+from .._torch import OpOverload
+from . import effects
+from .aliasing import storages
+from .program import SKIPPED_BY, OutputKind, Program, Role
+
+
+@runtime_checkable
+class Writing(Protocol):
+    """A target, no op of torch, that says which of its arguments a call writes."""
+
+    def writes(self, args: Any) -> list[fx.Node]:
+        """The arguments, nodes, that a call with ``args`` writes."""
+
+
+def written_by(node: fx.Node) -> list[fx.Node]:
+    """The arguments that a call writes; all that it is given, where nothing says which."""
+    if node.op != "call_function" or not effects.of(node).mutates:
+        return []
+    target: object = node.target
+    if isinstance(target, Writing):
+        return target.writes(node.args)
+    if not isinstance(target, OpOverload):
+        return node.all_input_nodes
+    outs = [node.kwargs[one.name] for one in target._schema.arguments if one.is_out]
+    found: list[fx.Node] = []
+    fx.map_arg(outs or effects.written_values(target, node.args), found.append)
+    return found or node.all_input_nodes
+
+
+class Fault(NamedTuple):
+    """A read or a write that a rule forbids."""
+
+    node: fx.Node
+    why: str
+
+
+class Memory:
+    """The memories of a lowered program while it is gone through, node by node."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._merged: dict[int, int] = {}
+        """Storage of a fake value -> the one whose memory an in-place op put it in."""
+        self._version: dict[int, int] = {}
+        """How often a memory was written."""
+        self._holds: dict[fx.Node, dict[int, int]] = {}
+        """node -> the version of each of its memories that is its value."""
+        self._lasting: dict[int, str] = {}
+        """Memory that outlives the step and that it may not write -> what it is."""
+        self._states: dict[int, str] = {}
+        """Memory of a state that the step updates -> its name."""
+        self._skipped_by: dict[int, str | None] = {}
+        """Memory of a state -> the flag that leaves it as it is."""
+
+    def faults(self) -> Iterator[Fault]:
+        """All that is wrong, in order."""
+        updated = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
+        for spec, node in self._program.inputs():
+            owner = self._states if spec.fqn in updated else self._lasting
+            if spec.role is not Role.ACCUMULATOR:
+                owner.update(dict.fromkeys(storages(node), spec.fqn))
+        last_expect = None
+        nodes = list(self._program.nodes)
+        for node in nodes:
+            last_expect = node if effects.of(node).expects else last_expect
+        proven = last_expect is None
+        for node in nodes:
+            if node.op == "get_attr":
+                self._lasting.update(dict.fromkeys(storages(node), f"the constant {node.target}"))
+            yield from self._reads(node)
+            yield from self._writes(node, proven)
+            proven = proven or node is last_expect
+
+    def _memory(self, node: fx.Node) -> list[int]:
+        return [self._home(storage) for storage in storages(node)]
+
+    def _home(self, storage: int) -> int:
+        while storage in self._merged:
+            storage = self._merged[storage]
+        return storage
+
+    def _reads(self, node: fx.Node) -> Iterator[Fault]:
+        for read in node.all_input_nodes:
+            now = {home: self._version.get(home, 0) for home in self._memory(read)}
+            held = self._holds.get(read, {})
+            if any(held.get(home, 0) != version for home, version in now.items()):
+                yield Fault(node, f"{node.name} reads {read.name}, which was overwritten before")
+            flag = read.meta.get(SKIPPED_BY)
+            if flag is not None and node.op != "output" and node.meta.get(SKIPPED_BY) != flag:
+                yield Fault(node, f"{node.name} reads {read.name}, which a skipped step leaves out")
+
+    def _writes(self, node: fx.Node, proven: bool) -> Iterator[Fault]:
+        written = written_by(node)
+        for target in written:
+            for home in self._memory(target):
+                yield from self._write(node, target, home, proven)
+        if written and _returns_what_it_writes(node):
+            yield from self._returns(node, written[0])
+        elif written:  # nothing is returned: who reads an argument later means its new value
+            for target in written:
+                self._holds[target] = {h: self._version.get(h, 0) for h in self._memory(target)}
+        self._holds[node] = {home: self._version.get(home, 0) for home in self._memory(node)}
+
+    def _write(self, node: fx.Node, target: fx.Node, home: int, proven: bool) -> Iterator[Fault]:
+        if home in self._lasting:
+            yield Fault(node, f"{node.name} writes {self._lasting[home]}, which no step may")
+        state = self._states.get(home)
+        if state is not None and not proven:
+            yield Fault(node, f"{node.name} writes {state} before the last predicate has held")
+        if state is not None:
+            flag = node.meta.get(SKIPPED_BY)
+            if self._skipped_by.setdefault(home, flag) != flag:
+                yield Fault(node, f"{node.name} writes {state} whatever its flag says")
+        self._version[home] = self._version.get(home, 0) + 1
+
+    def _returns(self, node: fx.Node, target: fx.Node) -> Iterator[Fault]:
+        """The result is the written argument: it lies in that memory, as it is laid out there."""
+        value, held = node.meta["val"], target.meta["val"]
+        if not isinstance(held, torch.Tensor):
+            return
+        closing = node.target is torch.ops.aten.copy_.default
+        if not closing and _layout(value) != _layout(held):
+            yield Fault(node, f"{node.name} is laid out otherwise than what it is written over")
+        own, home = self._home(next(storages(node))), self._home(next(storages(target)))
+        if own != home:
+            self._merged[own] = home
+
+    def written(self, node: fx.Node) -> bool:
+        """True when something wrote the memory of ``node``, of those that `faults` has seen."""
+        return any(self._version.get(home, 0) for home in self._memory(node))
+
+
+def _returns_what_it_writes(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload) or not node.target._schema.returns:
+        return False
+    alias = node.target._schema.returns[0].alias_info
+    return alias is not None and alias.is_write
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device

@@ -1,0 +1,61 @@
+"""The last check of a program: what was written in place computes what the functional one does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+
+from ..._torch import OpOverload
+from ...ir import effects
+from ...ir.program import Program
+from ...ir.verify import Broken, Rule, Stage, check, verify
+from ...ir.writes import Memory
+
+
+def verify_lowered(program: Program, lowered: Program, *, strict: bool) -> None:
+    """Check a lowered program by itself, and beside the functional one that it was made of.
+
+    Raises:
+        VerifyError: a rule of `Stage.LOWERED` is broken; a state that ``program`` updates is not
+            written; random draws, collectives or predicates come in another order.
+    """
+    verify(lowered, Stage.LOWERED, made_by="lowering", strict=strict)
+    beside = (
+        Rule("each new value reaches its state", lambda made: _unwritten(program, made)),
+        Rule("effects keep their order", lambda made: _reordered(program, made)),
+    )
+    check(lowered, beside, made_by="lowering")
+
+
+def _unwritten(program: Program, lowered: Program) -> Iterator[Broken]:
+    memory = Memory(lowered)
+    list(memory.faults())
+    states = zip(program.inputs(), lowered.placeholders, strict=True)
+    values = program.states()
+    for (spec, node), state in states:
+        changes = isinstance(node.meta.get("val"), torch.Tensor) and values.get(node, node)
+        if changes is not False and changes is not node and not memory.written(state):
+            yield Broken(None, f"nothing writes {spec.fqn}, which the step updates")
+
+
+def _reordered(program: Program, lowered: Program) -> Iterator[Broken]:
+    before, now = list(map(_kind, _ordered(program))), list(map(_kind, _ordered(lowered)))
+    if before != now:
+        first = next(
+            (i for i, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]),
+            min(len(before), len(now)),
+        )
+        yield Broken(None, f"ordered call {first} of {len(before)} is another now")
+
+
+def _ordered(program: Program) -> Iterator[fx.Node]:
+    return (node for node in program.nodes if effects.of(node).ordered)
+
+
+def _kind(node: fx.Node) -> str:
+    """The op, in place or not."""
+    if isinstance(node.target, OpOverload):
+        return node.target._schema.name.removesuffix("_")
+    return str(node.target)

@@ -1,0 +1,290 @@
+"""Writing a lowered program as Python: a line for each node, constants and ops as globals."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..._torch import OpOverload
+from ...counters import counters
+from ...ir import effects
+from ...ir.aliasing import alias_sources
+from ...ir.program import SKIPPED_BY, OutputKind, Program, Role
+from ...ir.writes import written_by
+from ..inplace.each_in_place import EachInPlace
+from ..memory.arena import COPIES, Arena, Block, form_of
+from ..memory.planning import MemoryPlan
+from ..pauses import Pauses, is_pause
+from .calls import Calls
+from .executable import Executable, returned
+
+_INFIX = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+}
+_LITERALS = (int, bool, str, type(None))
+
+
+def write(lowered: Program, name: str, memory: MemoryPlan) -> Executable:
+    """One Python function of a lowered program, each value freed after its last use."""
+    counters.lowers += 1
+    writer = _Writer(lowered, name, memory.arena)
+    pauses = Pauses.of(lowered, writer.compile())
+    return Executable(
+        pauses.function,
+        pauses,
+        lowered.signature,
+        returned(lowered.signature),
+        writer.source + "".join(writer.rows),
+        tuple(writer.nodes),
+        writer.first_write,
+        writer.last_expect,
+        writer.first_write <= len(writer.nodes),
+        any(effects.of(node).random for node in lowered.nodes),
+        lowered,
+        memory,
+    )
+
+
+class _Writer:
+    """Writes one function: a line for each node, constants and ops as globals."""
+
+    def __init__(
+        self, program: Program, name: str, arena: Arena, function: str = "step", columns: int = 0
+    ) -> None:
+        """``columns``: how many of the inputs are columns, over whose rows it goes; 0: no rows."""
+        self._program = program
+        self._name = function
+        self._columns = columns
+        self._block = Block(arena)
+        self._filename = f"<torchgraph {name}>"
+        self._globals: dict[str, Any] = {}
+        self._constants: dict[int, str] = {}
+        self._taken = {node.name for node in program.nodes}
+        self.nodes: list[fx.Node | None] = []
+        self.first_write = 0
+        self.last_expect = 0
+        self.source = ""
+        self.rows: list[str] = []
+        """The functions of `EachInPlace`, as source."""
+        self._calls = Calls()
+        self._states = self._memory_of_states()
+        outputs = zip(returned(program.signature), program.results, strict=True)
+        self._flags = {out.target: v for out, v in outputs if out.kind is OutputKind.SKIP}
+        self._flags_read: set[str] = set()
+
+    def compile(self) -> Callable[..., Any]:
+        """The function, with its source registered for tracebacks."""
+        names = [node.name for node in self._program.placeholders]
+        lines = self._opening(names)
+        self.nodes += [None] * len(lines)
+        dying = self._last_uses()
+        branch = None
+        margin = self._open_block(lines)
+        for node in self._program.nodes:
+            line = self._line(node)
+            flag = node.meta.get(SKIPPED_BY) if line else branch
+            if flag is not branch and flag is not None:
+                for opening in self._branch(flag):
+                    lines.append(f"{margin}{opening}")
+                    self.nodes.append(node)
+            branch = flag
+            indent = margin if branch is None else f"{margin}    "
+            if line:
+                lines.append(f"{indent}{line}")
+                self.nodes.append(node)
+                if not self.first_write and self._writes_state(node):
+                    self.first_write = len(lines)
+                if effects.of(node).expects:
+                    assert not self.first_write, f"{node} comes after a state was written"
+                    self.last_expect = len(lines)
+            gone = dying.get(node)
+            if gone and node.op != "output":
+                lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
+                self.nodes.append(node)
+        self._close_block(lines)
+        if self._columns:
+            lines.append("    return rows")
+            self.nodes.append(None)
+        self.first_write = self.first_write or len(lines) + 1
+        self.source = "\n".join(lines) + "\n"
+        code = compile(self.source, self._filename, "exec")
+        exec(code, self._globals)
+        linecache.cache[self._filename] = (
+            len(self.source),
+            None,
+            self.source.splitlines(keepends=True),
+            self._filename,
+        )
+        function: Callable[..., Any] = self._globals[self._name]
+        return function
+
+    def _opening(self, names: list[str]) -> list[str]:
+        """What comes before the first op."""
+        if not self._columns:
+            return [f"def {self._name}(inputs):", f"    {_targets(names)} = inputs"]
+        return [
+            f"def {self._name}(columns, shared):",
+            f"    {_targets(names[self._columns :])} = shared",
+            "    rows = []",
+            f"    for {_targets(names[: self._columns])} in zip(*columns, strict=True):",
+        ]
+
+    def _open_block(self, lines: list[str]) -> str:
+        """Begin what runs while the arena is there; the margin of its lines."""
+        if self._columns:
+            return "        "
+        if not self._block.views:
+            return "    "
+        lines.append(f"    {self._arena()}.resize_({self._block.nbytes})")
+        lines.append("    try:")
+        self.nodes += [None, None]
+        return "        "
+
+    def _close_block(self, lines: list[str]) -> None:
+        if self._block.views:
+            lines += ["    finally:", f"        {self._arena()}.resize_(0)"]
+            self.nodes += [None, None]
+
+    def _arena(self) -> str:
+        return self._bind(self._block.storage, "arena")
+
+    def _branch(self, name: str) -> Iterator[str]:
+        """What opens a block that does not run where the SKIP output of that name is not 0."""
+        local = f"skips_{name.replace('.', '_')}"
+        if name not in self._flags_read:
+            self._flags_read.add(name)
+            results = self._program.output.all_input_nodes
+            for absent in (node for node in results if node.meta.get(SKIPPED_BY) == name):
+                yield f"{absent.name} = None"
+            yield f"{local} = bool({self._flags[name].name})"
+        yield f"if not {local}:"
+
+    def _line(self, node: fx.Node) -> str:
+        if node.op == "placeholder":
+            return ""
+        if node.op == "output":
+            returned = "".join(f"{self._value(item)}, " for item in self._program.results)
+            found = f"({returned.rstrip()})"
+            if self._columns:
+                return f"rows.append({found})" if returned else ""
+            return f"return {found}"
+        if node.op == "get_attr":
+            self._globals[node.name] = getattr(self._program.gm, str(node.target))
+            return ""
+        if is_pause(node):
+            flags = self._value(node.args[0])
+            return f"yield {self._bind(torch.stack, 'stack')}({flags})"
+        return self._call(node) if effects.of(node).expects else f"{node.name} = {self._call(node)}"
+
+    def _call(self, node: fx.Node) -> str:
+        args = [self._value(arg) for arg in node.args]
+        if node.target in _INFIX:
+            return f"{args[0]} {_INFIX[node.target]} {args[1]}"
+        if node.target is operator.getitem:
+            return f"{args[0]}[{args[1]}]"
+        if node.target is operator.neg:
+            return f"-{args[0]}"
+        slots = [self._bind(view, "slot") for view in self._block.views.get(node, ())]
+        if slots and node.target in COPIES:
+            return f"{slots[0]}.copy_({args[0]})"
+        keywords = [f"{key}={self._value(value)}" for key, value in node.kwargs.items()]
+        form = form_of(node) if slots else None
+        if form is not None:
+            keywords += [f"{name}={slot}" for name, slot in zip(form.names, slots, strict=True)]
+            function = self._bind(self._calls.into(node, form), form.op._schema.name[6:])
+        else:
+            function = self._function(node)
+        return f"{function}({', '.join(args + keywords)})"
+
+    def _function(self, node: fx.Node) -> str:
+        target: Any = node.target
+        if getattr(target, "__name__", "") == "_sym_sqrt":
+            target = math.sqrt
+        if isinstance(target, EachInPlace):
+            return self._bind(self._each(target), target.__name__)
+        if isinstance(target, OpOverload):
+            return self._bind(self._calls.best(node), target._schema.name.split("::")[-1])
+        return self._bind(target, getattr(target, "__name__", "call"))
+
+    def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:
+        name = f"{target.__name__}_{len(self.rows)}"
+        told = f"{self._filename[12:-1]}, {name}"
+        writer = _Writer(target.body, told, Arena(), name, target.columns)
+        function = writer.compile()
+        self.rows.append(f"\n{writer.source}")
+        return target.calling(function)
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return value.name
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._value(item) for item in value)
+            return f"[{inner}]"
+        if isinstance(value, float) and math.isfinite(value):
+            return repr(float(value))  # NumPy's has a text of its own
+        if type(value) in _LITERALS:
+            return repr(value)
+        return self._bind(value, "const")
+
+    def _bind(self, value: Any, hint: str) -> str:
+        key = id(value)
+        found = self._constants.get(key)
+        if found is None or self._globals[found] is not value:
+            found = f"_{hint}_{len(self._constants)}"
+            while found in self._taken:  # a folded constant may be named like a function
+                found += "_"
+            self._constants[key] = found
+            self._globals[found] = value
+        return found
+
+    def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
+        """node -> the values that die with it."""
+        last: dict[fx.Node, fx.Node] = {}
+        for node in self._program.nodes:
+            last[node] = node
+            for used in node.all_input_nodes:
+                last[used] = node
+        dying: dict[fx.Node, list[fx.Node]] = {}
+        for value, at in last.items():
+            if value.op == "call_function" and not effects.of(value).expects:
+                dying.setdefault(at, []).append(value)
+        return dying
+
+    def _memory_of_states(self) -> set[fx.Node]:
+        written = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
+        specs = self._program.inputs()
+        return {
+            node
+            for spec, node in specs
+            if spec.fqn in written and spec.role is not Role.ACCUMULATOR
+        }
+
+    def _writes_state(self, node: fx.Node) -> bool:
+        """True for a call that writes a state, a view of one, or what was made in place from it."""
+        if node.op != "call_function":
+            return False
+        if not effects.of(node).mutates:
+            if any(source in self._states for source in alias_sources(node)):
+                self._states.add(node)
+            return False
+        touched = any(arg in self._states for arg in written_by(node))
+        if touched:
+            self._states.add(node)
+        return touched
+
+
+def _targets(names: Sequence[str]) -> str:
+    """What a sequence of that many values is unpacked into."""
+    return f"{', '.join(names)}," if names else "()"

@@ -1,0 +1,93 @@
+"""The values that a run takes: live tensors and numbers, and the tensors of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import SharedMemory
+from ..ir.aliasing import restrided_inputs, storages_overlap
+from ..ir.program import OutputKind, Program, Role
+from ..library import ValueMoved
+from ..live.inputs import Call
+from ..live.step import Leaf
+from .derived import Derived
+
+
+class Binding:
+    """A program's inputs, bound to leaves.
+
+    Args:
+        captured: the program before its passes, whose inputs the leaves are.
+        program: the one that runs; it may take casts that are kept besides.
+    """
+
+    def __init__(self, captured: Program, program: Program, leaves: Sequence[Leaf]) -> None:
+        self.live = {leaf.fqn: leaf for leaf in leaves}
+        self.derived = Derived(program, {leaf.fqn: leaf.value for leaf in leaves})
+        self._leaves = leaves
+        self._now = [*(leaf.value for leaf in leaves), *self.derived.tensors]
+        self._inputs = [i for i, leaf in enumerate(leaves) if leaf.role is Role.INPUT]
+        self.release()
+        restrided = restrided_inputs(captured)
+        self._restrided = frozenset(i for i in self._inputs if i in restrided)
+        numbers = [(i, n) for i, n in enumerate(leaves) if not isinstance(n.value, torch.Tensor)]
+        self._numbers = [(i, n.root, n.path[0]) for i, n in numbers if len(n.path) == 1]
+        self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
+        outputs = program.signature.outputs
+        written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
+        self._written_memory = _memory(leaf for leaf in leaves if leaf.fqn in written)
+        fqns = (leaves[i].fqn for i in self._inputs)
+        self._written_inputs = [number for number, fqn in enumerate(fqns) if fqn in written]
+        self._memory = _memory(leaves) if self._written_inputs else set()
+
+    def values(self, call: Call) -> list[Any]:
+        """What the executable takes, always in the same list: the guards found the rest unmoved.
+
+        A copy of thousands of entries would cost more than all that is new in it.
+
+        Raises:
+            ValueMoved, SharedMemory: an argument lies where the program cannot take it.
+        """
+        values = self._now
+        for i, root, key in self._numbers:
+            values[i] = root[key]
+        for i, leaf in self._nested_numbers:
+            values[i] = leaf.read()
+        for i, tensor in zip(self._inputs, call.tensors, strict=True):
+            values[i] = tensor
+            if i in self._restrided and tensor.storage_offset():
+                raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
+        if not self._written_memory.isdisjoint(call.memory):
+            hit = [start in self._written_memory for start in call.memory].index(True)
+            raise SharedMemory(
+                f"{self._leaves[self._inputs[hit]].fqn} shares memory with a state that the step "
+                "writes."
+            )
+        if self._written_inputs:
+            self._check_written(call)
+        return values
+
+    def release(self) -> None:
+        """Let the call's tensors go: a program must not keep a batch alive."""
+        for i in self._inputs:
+            self._now[i] = None
+
+    def _check_written(self, call: Call) -> None:
+        """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
+        for number in self._written_inputs:
+            tensor = call.tensors[number]
+            held = tensor.untyped_storage().data_ptr() in self._memory
+            if held or storages_overlap([tensor], call.tensors):
+                raise SharedMemory(
+                    f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
+                    "memory with another tensor."
+                )
+
+
+def _memory(leaves: Iterable[Leaf]) -> set[int]:
+    """Where the storages of tensors start that are no arguments."""
+    held = (leaf.value for leaf in leaves if leaf.role is not Role.INPUT)
+    return {v.untyped_storage().data_ptr() for v in held if isinstance(v, torch.Tensor)} - {0}

@@ -1,0 +1,69 @@
+"""What a run leaves: numbers in their places, norms, flags; the rest is for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..ir.program import OutputKind, OutputSpec, optimizer_of
+from ..live.places import assign
+from ..live.step import Leaf
+
+
+class Commit:
+    """Takes what an executable returns apart.
+
+    Args:
+        outputs: what the executable returns.
+        wanted: what the program returns.
+        live: the leaves by fqn.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[OutputSpec],
+        wanted: Sequence[OutputSpec],
+        live: Mapping[str, Leaf],
+    ) -> None:
+        self.skipped: frozenset[str] = frozenset()
+        """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
+        self.norms: dict[str, torch.Tensor] = {}
+        """Of each param group's gradients in the last run, where asked for."""
+        self.returned = _returned(wanted)
+        """The paths of what is for the user, in the program's order."""
+        self._outputs = outputs
+        self._live = live
+        self._all_returned = all(out.kind is OutputKind.USER for out in outputs)
+        given = _returned(outputs)
+        # The update of a plan gives the gradients that build returns, after all else.
+        same = given == self.returned
+        self._order = None if same else list(map(given.index, self.returned))
+        numbered = enumerate(outputs)
+        self._flags = [(i, out) for i, out in numbered if out.kind is OutputKind.SKIP]
+
+    def take(self, results: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """What is for the user, in the program's order; all else is put where it belongs."""
+        if self._flags:
+            hit = (out.target for i, out in self._flags if results[i].item())
+            self.skipped = frozenset(hit)
+        returned = results if self._all_returned else self._store(results)
+        return returned if self._order is None else [returned[i] for i in self._order]
+
+    def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
+        returned: list[torch.Tensor] = []
+        for out, value in zip(self._outputs, results, strict=True):
+            if out.kind is OutputKind.USER:
+                returned.append(value)
+            elif out.kind is OutputKind.NORM:
+                self.norms[out.target] = value
+            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
+                continue
+            else:
+                assign(self._live[out.target].root, self._live[out.target].path, value)
+        return returned
+
+
+def _returned(outputs: Sequence[OutputSpec]) -> list[str]:
+    return [out.target for out in outputs if out.kind is OutputKind.USER]
