@@ -11,7 +11,7 @@ from .plain import parts_of_partial as parts_of_partial
 from .together import Together as Together, map_tensors as map_tensors
 from .tree import (
     Apart as Apart,
-    Held as Held,
+    HeldObject as HeldObject,
     check as check,
     fault as fault,
     hold_in as hold_in,

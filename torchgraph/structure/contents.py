@@ -16,13 +16,13 @@ from .kinds import Part, kind_of
 from .together import Together, maker
 from .tree import Apart, Given, Made, Node, check, hold, leaves_of, named
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[object, ...], dict[str, object]]
 
 
 class Contents:
     """What each object among the arguments of a call holds when this is made."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._apart = Apart()
         self._names = list(kwargs)
         for path, value in named(args, kwargs):
@@ -39,7 +39,7 @@ class Contents:
         }
         """Objects that `build` may hand back. Of a tuple, as of a tensor, there is a copy."""
 
-    def copied(self, tensors: Sequence[Any]) -> Arguments:
+    def copied(self, tensors: Sequence[object]) -> Arguments:
         """The arguments as they were, of new objects, with other tensors."""
         together = Together(tensors)
         values = [together.root(node) for node in self._apart.tree.roots]
@@ -99,13 +99,13 @@ def _alike(before: list[Part], now: list[Part]) -> bool:
     )
 
 
-def _same(before: Any, now: Any) -> bool:
+def _same(before: object, now: object) -> bool:
     if before is now:
         return True
     if type(before) is not type(now) or isinstance(now, torch.Tensor) or kind_of(type(now)):
         return False
     try:
-        return bool(leaf_key(before) == leaf_key(now))
+        return leaf_key(before) == leaf_key(now)
     except Unfit:
         return False
 
@@ -113,7 +113,7 @@ def _same(before: Any, now: Any) -> bool:
 class Returned:
     """What `build` returned, and what it did to its arguments: all but the tensors themselves."""
 
-    def __init__(self, returned: Any, contents: Contents | None) -> None:
+    def __init__(self, returned: object, contents: Contents | None) -> None:
         """Raises Unfit, with its path: something was returned in which no tensor can be found."""
         check(returned, "")
         apart = Apart(None if contents is None else contents.returned_as_they_are, unique=True)
@@ -140,7 +140,9 @@ class Returned:
         tensors, self.tensors = self.tensors, []
         return tensors
 
-    def made(self, tensors: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def made(
+        self, tensors: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         """What a call with these arguments returns; the same is done to the arguments."""
         if self.ended:
             tensors = with_ends(tensors, self.ended)
@@ -150,14 +152,16 @@ class Returned:
             return Together(tensors).root(self._root)
         return self._done(tensors, Contents(args, kwargs))
 
-    def made_first(self, tensors: Sequence[Any], contents: Contents | None) -> Any:
+    def made_first(self, tensors: Sequence[object], contents: Contents | None) -> object:
         """The same for the call whose own objects these are: new tensors are in them already."""
         tensors = with_ends(tensors, self.ended)
         if contents is None:
             return Together(tensors, originals=True).root(self._root)
         return self._done(tensors, contents, originals=True)
 
-    def _done(self, tensors: Sequence[Any], contents: Contents, *, originals: bool = False) -> Any:
+    def _done(
+        self, tensors: Sequence[object], contents: Contents, *, originals: bool = False
+    ) -> object:
         together = Together(tensors, contents.objects, contents.tensors, originals)
         edits = [(number, together.parts(parts)) for number, _, parts in self._edits]
         made = together.root(self._root)
@@ -165,13 +169,13 @@ class Returned:
             contents.refill(number, parts)
         return made
 
-    def shown(self, tensors: Sequence[Any]) -> Any:
+    def shown(self, tensors: Sequence[object]) -> object:
         """What is returned, with names where arguments are."""
         count = 1 + max((n.number for _, n in self._nodes() if isinstance(n, Given)), default=-1)
         given: list[Any] = [Argument()] * count
         return Together(tensors, given, given).root(self._root)
 
-    def differences(self, other: Returned) -> Iterator[tuple[str, Any, Any]]:
+    def differences(self, other: Returned) -> Iterator[tuple[str, object, object]]:
         """(path, ours, theirs) of leaves, in order; NOTHING where the structure is another one."""
         for mine, theirs in zip_longest(self._nodes(), other._nodes(), fillvalue=("", NOTHING)):
             (path, one), (place, two) = mine, theirs
@@ -191,7 +195,7 @@ class Returned:
         for came in (self, other):
             came._make = None if came.meets_arguments else maker(came._root)
 
-    def _nodes(self) -> Iterator[tuple[str, Any]]:
+    def _nodes(self) -> Iterator[tuple[str, object]]:
         yield from leaves_of(self._root)
         for number, path, parts in self._edits:
             yield path, Given(number)
@@ -206,7 +210,7 @@ class Argument:
 NOTHING = Argument()
 
 
-def _of_one_kind(one: Any, two: Any) -> bool:
+def _of_one_kind(one: object, two: object) -> bool:
     if isinstance(one, Made) and isinstance(two, Made):
         return one.cls is two.cls and one.number == two.number
     return isinstance(one, Node) == isinstance(two, Node) and (

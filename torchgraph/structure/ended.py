@@ -14,11 +14,11 @@ _TRAINED = torch.empty(0, requires_grad=True)
 
 class _EndOfHistory(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, trained: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: object, trained: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: object, *gradients: object) -> object:
         raise UnsupportedOutput(
             "backward() goes into a tensor that a step of tg.step returned: a program keeps no "
             "history of what it computes.",
@@ -30,7 +30,7 @@ class _EndOfHistory(torch.autograd.Function):
 _end: Any = _EndOfHistory.apply
 
 
-def with_ends(tensors: Sequence[Any], ended: Iterable[int]) -> list[Any]:
+def with_ends(tensors: Sequence[object], ended: Iterable[int]) -> list[object]:
     """The tensors, of which those at the positions ``ended`` require a gradient, as in eager.
 
     A ``backward()`` into one of these raises UnsupportedOutput: it would miss what the step did.

@@ -15,14 +15,14 @@ import torch
 from .._torch import FakeTensor
 from ..ir.aliasing import is_opaque
 from .arrays import ArrayContent
-from .kinds import OPAQUE, Same, kind_of
+from .kinds import OPAQUE, SameAsItem, kind_of
 
-Key = tuple[Any, ...]
-_Seen = dict[int, tuple[int, Any]]
+Key = tuple[object, ...]
+_Seen = dict[int, tuple[int, object]]
 
 _VALUES = frozenset(
     {bool, int, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout}
-    | {torch.Size, torch.memory_format, Same}
+    | {torch.Size, torch.memory_format, SameAsItem}
 )
 """Types whose objects are leaves, equal when they are."""
 
@@ -35,7 +35,7 @@ class Unfit(Exception):
         self.what, self.fix = what, fix
 
 
-def key_of(value: Any, tensors: list[torch.Tensor], seen: _Seen) -> Any:
+def key_of(value: Any, tensors: list[torch.Tensor], seen: _Seen) -> object:
     """The key of ``value``; its tensors are added to ``tensors``.
 
     ``seen``: the objects met so far. One that is met again is told from another one like it.
@@ -88,7 +88,7 @@ def _check_class(tensor: torch.Tensor) -> None:
         raise Unfit(what, fix="pass the tensors that it holds.")
 
 
-def key_name(name: Any) -> Any:
+def key_name(name: object) -> object:
     """A key of a dict, which is no other one that it equals."""
     if type(name) is str:
         return name
@@ -123,7 +123,7 @@ def leaf_key(value: Any) -> Key:
     except Exception:  # a memoryview raises ValueError
         what = f"is a {cls.__name__}, which can neither be bound like a tensor nor compared"
         raise Unfit(f"{what} from call to call") from None
-    own_hash: Any = cls.__hash__
+    own_hash: object = cls.__hash__
     if own_hash is object.__hash__ or isinstance(value, _CALLABLE):
         hidden = next(_hidden(value, 4), None)
         if hidden is not None:
@@ -142,13 +142,13 @@ _CALLABLE = (types.FunctionType, types.BuiltinFunctionType)
 _NATIVE = (list, tuple, dict, set, frozenset, types.CellType, functools.partial)
 
 
-def _advice(value: Any) -> str:
+def _advice(value: object) -> str:
     if isinstance(value, io.IOBase):
         return "read it before, and pass what it holds."
     return "take from it before the call (next(...), list(...)), and pass that."
 
 
-def _hidden(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def _hidden(value: object, depth: int) -> Iterator[torch.Tensor]:
     """The tensors that an opaque object holds in plain sight of the garbage collector."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -158,7 +158,7 @@ def _hidden(value: Any, depth: int) -> Iterator[torch.Tensor]:
                 yield from _hidden(part, depth - 1)
 
 
-def _held(value: Any) -> list[Any]:
+def _held(value: object) -> list[object]:
     if isinstance(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _is_set(cell)]
         return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
@@ -171,7 +171,7 @@ _LOOK = 1000
 """How many parts of an opaque object are looked at, at each call."""
 
 
-def _is_set(cell: Any) -> bool:
+def _is_set(cell: types.CellType) -> bool:
     try:
         _ = cell.cell_contents
     except ValueError:

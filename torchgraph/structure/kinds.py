@@ -26,7 +26,7 @@ from .arrays import ArrayContent
 from .plain import PLAIN, parts_of_partial
 
 
-class Step(NamedTuple):
+class PartStep(NamedTuple):
     """From an object to one of its parts."""
 
     how: str
@@ -39,17 +39,17 @@ class Step(NamedTuple):
 
 
 ITEM, ATTRIBUTE = "[", "."
-Part = tuple[Step, Any]
+Part = tuple[PartStep, Any]
 
 
-class Same(NamedTuple):
+class SameAsItem(NamedTuple):
     """An attribute that is the tensor which the same object has as an item."""
 
-    step: Step
+    step: PartStep
 
 
 class Kind:
-    """Of objects that have neither parts nor attributes of their own: the base of the others."""
+    """How objects of one class are taken apart and made again: here, by their attributes alone."""
 
     mutable = True
     is_array = False
@@ -65,36 +65,36 @@ class Kind:
         self._slots = _slots(cls)
         self._has_dict = cls.__dictoffset__ != 0
 
-    def parts(self, value: Any) -> list[Part]:
+    def parts(self, value: object) -> list[Part]:
         """The parts of an object, in the order in which its class has them."""
-        found = [(Step(ITEM, key), part) for key, part in self.items(value)]
-        own = [(Step(ATTRIBUTE, name), part) for name, part in self._attributes(value)]
+        found = [(PartStep(ITEM, key), part) for key, part in self.items(value)]
+        own = [(PartStep(ATTRIBUTE, name), part) for name, part in self._attributes(value)]
         if found and own:
             tensors = {id(part): step for step, part in found if isinstance(part, torch.Tensor)}
-            own = [(s, Same(tensors[id(p)]) if id(p) in tensors else p) for s, p in own]
+            own = [(s, SameAsItem(tensors[id(p)]) if id(p) in tensors else p) for s, p in own]
         return found + own
 
-    def blank(self, parts: Iterable[Part]) -> Any:
+    def blank(self, parts: Iterable[Part]) -> object:
         """An object without parts; those to come say how it is made."""
         return self.new(self.cls)
 
-    def refill(self, value: Any, parts: list[Part]) -> None:
+    def refill(self, value: object, parts: list[Part]) -> None:
         """Give an object these parts, and no others."""
         parts = _resolved(parts)
         self.put([(step.name, part) for step, part in parts if step.how == ITEM], value)
         self.put_attributes(value, parts)
 
-    def make(self, parts: list[Part]) -> Any:
+    def make(self, parts: list[Part]) -> object:
         """A whole object, where none can be filled later."""
         raise NotImplementedError
 
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
         return ()
 
-    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+    def put(self, items: list[tuple[object, object]], value: object) -> None:
         """The items of ``value`` are these now."""
 
-    def _attributes(self, value: Any) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, value: object) -> Iterator[tuple[str, object]]:
         for name, slot in self._slots.items():
             try:
                 yield name, slot.__get__(value)
@@ -103,7 +103,7 @@ class Kind:
         if self._has_dict:
             yield from dict(own(value)).items()
 
-    def put_attributes(self, value: Any, parts: list[Part]) -> None:
+    def put_attributes(self, value: object, parts: list[Part]) -> None:
         """The attributes of ``value`` are these now."""
         named = {step.name: part for step, part in parts if step.how == ATTRIBUTE}
         for name, slot in self._slots.items():
@@ -120,17 +120,17 @@ class Kind:
             held.update(named)
 
 
-def own(value: Any) -> dict[str, Any]:
+def own(value: object) -> dict[str, object]:
     """The attributes of an object, whatever its class makes of ``__dict__``."""
-    held: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    held: dict[str, object] = object.__getattribute__(value, "__dict__")
     return held
 
 
 def _resolved(parts: list[Part]) -> list[Part]:
-    if not any(type(part) is Same for _, part in parts):
+    if not any(type(part) is SameAsItem for _, part in parts):
         return parts
     known = dict(parts)
-    return [(step, known[part.step] if type(part) is Same else part) for step, part in parts]
+    return [(step, known[part.step] if type(part) is SameAsItem else part) for step, part in parts]
 
 
 class _Dict(Kind):
@@ -138,10 +138,10 @@ class _Dict(Kind):
         super().__init__(cls)
         self._base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
 
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
         return list(self._base.items(value))
 
-    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+    def put(self, items: list[tuple[object, object]], value: object) -> None:
         self._base.clear(value)
         for key, part in items:
             self._base.__setitem__(value, key, part)
@@ -154,42 +154,42 @@ class _DefaultDict(_Dict):
 
 
 class _List(Kind):
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return list(enumerate(list.__iter__(value)))
 
-    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+    def put(self, items: list[tuple[object, object]], value: Any) -> None:
         list.__setitem__(value, slice(None), [part for _, part in items])
 
 
 class _Deque(Kind):
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return list(enumerate(deque.__iter__(value)))
 
-    def _attributes(self, value: Any) -> Iterator[tuple[str, Any]]:
+    def _attributes(self, value: Any) -> Iterator[tuple[str, object]]:
         yield "maxlen", value.maxlen
         yield from super()._attributes(value)
 
-    def blank(self, parts: Iterable[Part]) -> Any:
+    def blank(self, parts: Iterable[Part]) -> object:
         made = self.new(self.cls)
-        lengths = (part for step, part in parts if step == Step(ATTRIBUTE, "maxlen"))
+        lengths = (part for step, part in parts if step == PartStep(ATTRIBUTE, "maxlen"))
         deque.__init__(made, (), next(lengths))
         return made
 
-    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+    def put(self, items: list[tuple[object, object]], value: Any) -> None:
         deque.clear(value)
         deque.extend(value, [part for _, part in items])
 
-    def put_attributes(self, value: Any, parts: list[Part]) -> None:
+    def put_attributes(self, value: object, parts: list[Part]) -> None:
         super().put_attributes(value, [(s, p) for s, p in parts if s.name != "maxlen"])
 
 
 class _Set(Kind):
     late = True
 
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return list(enumerate(set.__iter__(value)))
 
-    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+    def put(self, items: list[tuple[object, object]], value: Any) -> None:
         set.clear(value)
         set.update(value, [part for _, part in items])
 
@@ -199,19 +199,19 @@ class _Fixed(Kind):
 
     mutable = False
 
-    def make(self, parts: list[Part]) -> Any:
+    def make(self, parts: list[Part]) -> object:
         parts = _resolved(parts)
         made = self.of([part for step, part in parts if step.how == ITEM])
         if self._slots or self._has_dict:
             self.put_attributes(made, parts)
         return made
 
-    def of(self, items: list[Any]) -> Any:
+    def of(self, items: list[object]) -> object:
         return self.new(self.cls, items)
 
 
 class _Tuple(_Fixed):
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return list(enumerate(tuple.__iter__(value)))
 
 
@@ -222,37 +222,37 @@ class _Plain(_Fixed):
         super().__init__(cls)
         self._plain = PLAIN[_solid(cls)]
 
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
         return (("()", self._plain(value)),)
 
-    def of(self, items: list[Any]) -> Any:
+    def of(self, items: list[object]) -> object:
         return self.new(self.cls, items[0])
 
 
 class _FrozenSet(_Fixed):
     whole = True
 
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return list(enumerate(frozenset.__iter__(value)))
 
 
 class _Slice(_Fixed):
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return (("start", value.start), ("stop", value.stop), ("step", value.step))
 
-    def of(self, items: list[Any]) -> Any:
+    def of(self, items: list[object]) -> object:
         return slice(*items)
 
 
 class _Partial(Kind):
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: object) -> Iterable[tuple[object, object]]:
         parts: Any = parts_of_partial(value)
         return zip(("func", "args", "keywords"), parts, strict=True)
 
-    def blank(self, parts: Iterable[Part]) -> Any:
+    def blank(self, parts: Iterable[Part]) -> object:
         return self.new(self.cls, print)
 
-    def put(self, items: list[tuple[Any, Any]], value: Any) -> None:
+    def put(self, items: list[tuple[object, object]], value: object) -> None:
         base: Any = functools.partial
         base.__setstate__(value, (*(part for _, part in items), {}))
 
@@ -260,18 +260,18 @@ class _Partial(Kind):
 class _Method(_Fixed):
     """A method of an object, which may hold tensors."""
 
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return (("__func__", value.__func__), ("__self__", value.__self__))
 
-    def of(self, items: list[Any]) -> Any:
+    def of(self, items: list[Any]) -> object:
         return types.MethodType(*items)
 
 
 class _Weak(_Fixed):
-    def items(self, value: Any) -> Iterable[tuple[Any, Any]]:
+    def items(self, value: Any) -> Iterable[tuple[object, object]]:
         return (("()", value()),)
 
-    def of(self, items: list[Any]) -> Any:
+    def of(self, items: list[object]) -> object:
         return weakref.ref(items[0]) if items[0] is not None else _DEAD
 
 
@@ -280,10 +280,10 @@ class _Array(Kind):
 
     is_array = True
 
-    def parts(self, value: Any) -> list[Part]:
-        return [(Step(ATTRIBUTE, ""), ArrayContent.of(value))]
+    def parts(self, value: object) -> list[Part]:
+        return [(PartStep(ATTRIBUTE, ""), ArrayContent.of(value))]
 
-    def blank(self, parts: Iterable[Part]) -> Any:
+    def blank(self, parts: Iterable[Part]) -> object:
         content = next(iter(parts))[1]
         return sys.modules["numpy"].empty(content.shape, content.dtype)
 
@@ -296,12 +296,12 @@ class _Registered(_Fixed):
 
     whole = True
 
-    def parts(self, value: Any) -> list[Part]:
+    def parts(self, value: object) -> list[Part]:
         children, context = pytree.SUPPORTED_NODES[self.cls].flatten_fn(value)
-        found = [(Step(ITEM, number), child) for number, child in enumerate(children)]
-        return [*found, (Step(ATTRIBUTE, "context"), context)]
+        found = [(PartStep(ITEM, number), child) for number, child in enumerate(children)]
+        return [*found, (PartStep(ATTRIBUTE, "context"), context)]
 
-    def make(self, parts: list[Part]) -> Any:
+    def make(self, parts: list[Part]) -> object:
         *children, (_, context) = parts
         unflatten = pytree.SUPPORTED_NODES[self.cls].unflatten_fn
         return unflatten([part for _, part in children], context)
@@ -344,14 +344,14 @@ OPAQUE = (Iterator, Coroutine, io.IOBase)
 """What these will give is nowhere to be found."""
 
 
-def kind_of(cls: Any) -> Kind | None:
+def kind_of(cls: type) -> Kind | None:
     """How objects of a class are taken apart; None for those that are leaves."""
     return _kind_of(cls)
 
 
 @functools.lru_cache(maxsize=4096)
 def _kind_of(cls: type) -> Kind | None:
-    if cls in (Same, Step, ArrayContent, *PLAIN, bool):
+    if cls in (SameAsItem, PartStep, ArrayContent, *PLAIN, bool):
         return None
     if issubclass(cls, (torch.Tensor, torch.Size, *_BY_IDENTITY, *OPAQUE)):
         return None
@@ -373,7 +373,7 @@ def _has_attributes(cls: type) -> bool:
 
 def _is_value(cls: type) -> bool:
     """True for what Python itself compares by its value: paths, fractions, dates."""
-    own_hash: Any = cls.__hash__
+    own_hash: object = cls.__hash__
     by_value = own_hash is not None and own_hash is not object.__hash__
     return by_value and str(cls.__module__).partition(".")[0] in sys.stdlib_module_names
 
@@ -387,9 +387,9 @@ def _solid(cls: type) -> type:
     return object
 
 
-def _slots(cls: type) -> dict[str, Any]:
+def _slots(cls: type) -> dict[str, types.MemberDescriptorType]:
     """The descriptors of all ``__slots__``, by the names that attributes have."""
-    found: dict[str, Any] = {}
+    found: dict[str, types.MemberDescriptorType] = {}
     for one in reversed(cls.__mro__):
         for name, member in vars(one).items():
             if isinstance(member, types.MemberDescriptorType) and "__slots__" in vars(one):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+_Kind = TypeVar("_Kind")
 
 
-def map_nested(value: Any, kind: type, replace: Callable[[Any], Any]) -> Any:
+def map_nested(value: object, kind: type[_Kind], replace: Callable[[_Kind], object]) -> Any:
     """The same with each value of one kind replaced; other objects are left as they are."""
     if isinstance(value, kind):
         return replace(value)

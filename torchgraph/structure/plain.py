@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import MemberDescriptorType
 from typing import Any
 
-PLAIN: dict[type, Callable[[Any], Any]] = {
+PLAIN: dict[type, Callable[[Any], object]] = {
     int: int.__int__,
     float: float.__float__,
     complex: lambda value: complex.conjugate(complex.conjugate(value)),
@@ -15,12 +16,12 @@ PLAIN: dict[type, Callable[[Any], Any]] = {
 }
 """By the class that lays it out, what an object is without its attributes."""
 
-_MEMBERS: tuple[Any, ...] = tuple(
+_MEMBERS: tuple[MemberDescriptorType, ...] = tuple(
     vars(functools.partial)[name] for name in ("func", "args", "keywords")
 )
 
 
-def parts_of_partial(value: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+def parts_of_partial(value: object) -> tuple[object, tuple[object, ...], dict[str, object]] | None:
     """(function, arguments, keywords) of a `functools.partial`; None for anything else."""
     if not issubclass(type(value), functools.partial):
         return None

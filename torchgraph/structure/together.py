@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, cast
+from typing import cast
 
 import torch
 
 from .kinds import Kind, Part
-from .tree import Again, Apart, Given, Held, Made, Node, Slot
+from .tree import Again, Apart, Given, HeldObject, Made, Node, Slot
 
 
 class Together:
@@ -23,19 +23,19 @@ class Together:
 
     def __init__(
         self,
-        tensors: Sequence[Any],
-        objects: Sequence[Any] = (),
+        tensors: Sequence[object],
+        objects: Sequence[object] = (),
         given: Sequence[torch.Tensor] = (),
         originals: bool = False,
     ) -> None:
         self._tensors, self._objects, self._given = tensors, objects, given
         self._originals = originals
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, object] = {}
         self._begun: set[int] = set()
         """Objects whose parts are being made: in a cycle, one of them asks for the whole."""
-        self._waiting: list[tuple[Made, Any]] = []
+        self._waiting: list[tuple[Made, object]] = []
 
-    def root(self, node: Any) -> Any:
+    def root(self, node: object) -> object:
         """The object of a node, whole."""
         made = self._of(node)
         self._fill()
@@ -47,10 +47,10 @@ class Together:
         self._fill()
         return found
 
-    def _of(self, node: Any) -> Any:
+    def _of(self, node: object) -> object:
         if not isinstance(node, Node):
             return node
-        if type(node) is Held:
+        if type(node) is HeldObject:
             return node.value
         if type(node) is Slot:
             return self._tensors[node.position]
@@ -70,7 +70,7 @@ class Together:
         self._made[node.number] = made
         return made
 
-    def _at_once(self, node: Made) -> Any:
+    def _at_once(self, node: Made) -> object:
         """An object that cannot be filled later. Raises _Unmade where a part of it asks for it."""
         if node.number in self._begun:
             raise _Unmade
@@ -83,7 +83,7 @@ class Together:
         finally:
             self._begun.remove(node.number)
 
-    def _as_it_is(self, node: Made) -> Any:
+    def _as_it_is(self, node: Made) -> object:
         """The original object; what is in it may be at other places too."""
         self._made[node.number] = node.original
         for _, part in node.parts:
@@ -96,8 +96,8 @@ class Together:
 
         What holds an object that has just been begun stays empty until there is one.
         """
-        late: list[tuple[Made, Any, list[Part]]] = []
-        cyclic: list[tuple[Made, Any]] = []
+        late: list[tuple[Made, object, list[Part]]] = []
+        cyclic: list[tuple[Made, object]] = []
         while self._waiting or late:
             if not self._waiting:
                 node, made, parts = late.pop()
@@ -120,15 +120,15 @@ class _Unmade(Exception):
     """An object that is asked for has been begun, and is not there yet."""
 
 
-Maker = Callable[[Sequence[Any]], Any]
-"""Of tensors, the object of a node."""
+Maker = Callable[[Sequence[object]], object]
+"""Makes the object of a node, with these tensors."""
 
 
-def maker(node: Any) -> Maker | None:
+def maker(node: object) -> Maker | None:
     """`Together` for a node, faster; None where an object is at two places, or was there before."""
     if not isinstance(node, Node):
         return lambda tensors: node
-    if type(node) is Held:
+    if type(node) is HeldObject:
         held = node.value
         return lambda tensors: held
     if type(node) is Slot:
@@ -155,7 +155,7 @@ def _assembled(kind: Kind, parts: list[Part], makers: list[Maker]) -> Maker:
         return lambda tensors: tuple([make(tensors) for make in makers])
     steps = [step for step, _ in parts]
 
-    def make_object(tensors: Sequence[Any]) -> Any:
+    def make_object(tensors: Sequence[object]) -> object:
         made = [(step, make(tensors)) for step, make in zip(steps, makers, strict=True)]
         if not kind.mutable:
             return kind.make(made)
@@ -166,7 +166,9 @@ def _assembled(kind: Kind, parts: list[Part], makers: list[Maker]) -> Maker:
     return make_object
 
 
-def map_tensors(value: Any, replace: Callable[[torch.Tensor], Any], *, unique: bool = False) -> Any:
+def map_tensors(
+    value: object, replace: Callable[[torch.Tensor], object], *, unique: bool = False
+) -> object:
     """The same structure, of new objects, with each tensor replaced; one at two places once."""
     apart = Apart(unique=unique)
     root = apart.root(value, "")

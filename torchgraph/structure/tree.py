@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -34,10 +33,10 @@ class Given(Node):
 
 
 @dataclass(eq=False, slots=True)
-class Held(Node):
+class HeldObject(Node):
     """An object that stands for itself, whatever is in it."""
 
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Made(Node):
     number: int
     kind: Kind
     parts: list[Part]
-    original: Any = None
+    original: object = None
     """The object itself, where there is no tensor in it."""
     held: bool = False
     """True for an object that no call makes: each one gives the same."""
@@ -69,11 +68,11 @@ class Made(Node):
 class Tree:
     """Several objects, taken apart in one go."""
 
-    roots: list[Any] = field(default_factory=list)
+    roots: list[object] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     """The path of each tensor."""
-    objects: list[tuple[Any, Made]] = field(default_factory=list)
+    objects: list[tuple[object, Made]] = field(default_factory=list)
     """Each object that is no leaf, before what is in it."""
 
 
@@ -95,23 +94,23 @@ class Apart:
     ) -> None:
         self.tree = Tree()
         self.paths: list[str] = []
-        """Of each object that is no leaf."""
+        """Where each object was found that is no leaf."""
         self.known = known or {}
         self._unique, self._held = unique, held
         self._slots: dict[int, Slot] = {}
         self._made: dict[int, Made] = {}
 
-    def root(self, value: Any, path: str) -> Any:
+    def root(self, value: object, path: str) -> object:
         """Take one more object apart; gives its node."""
         node = self._node(value, path)
         self.tree.roots.append(node)
         return node
 
-    def parts_of(self, value: Any, kind: Kind, path: str) -> list[Part]:
+    def parts_of(self, value: object, kind: Kind, path: str) -> list[Part]:
         """The nodes of an object's parts, be it known itself or not."""
         return [(step, self._node(part, f"{path}{step}")) for step, part in kind.parts(value)]
 
-    def _node(self, value: Any, path: str) -> Any:
+    def _node(self, value: object, path: str) -> object:
         known = self.known.get(id(value))
         if known is not None:
             return known
@@ -151,15 +150,15 @@ def _has_slots(made: Made, slots: int) -> bool:
     )
 
 
-def tensors_in(value: Any, path: str = "") -> list[tuple[str, torch.Tensor]]:
+def tensors_in(value: object, path: str = "") -> list[tuple[str, torch.Tensor]]:
     """(path, tensor) of each tensor in an object."""
     apart = Apart()
     apart.root(value, path)
     return list(zip(apart.tree.places, apart.tree.tensors, strict=True))
 
 
-def mutable_parts(value: Any) -> Iterator[tuple[Kind, Any, list[Part]]]:
-    """Of an object and all objects in it that may change: its kind, itself, what it holds."""
+def mutable_parts(value: object) -> Iterator[tuple[Kind, object, list[Part]]]:
+    """(kind, object, what it holds) of an object and all objects in it that may change."""
     apart = Apart()
     apart.root(value, "")
     for held, made in apart.tree.objects:
@@ -167,12 +166,12 @@ def mutable_parts(value: Any) -> Iterator[tuple[Kind, Any, list[Part]]]:
             yield made.kind, held, made.kind.parts(held)
 
 
-def leaves_in(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves_in(value: object, path: str) -> Iterator[tuple[str, object]]:
     """(path, leaf) of all leaves of an object: tensors, and what is not taken apart."""
     return _leaves(value, path, {})
 
 
-def _leaves(value: Any, path: str, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str, seen: dict[int, object]) -> Iterator[tuple[str, object]]:
     kind = None if isinstance(value, torch.Tensor) else kind_of(type(value))
     if kind is None:
         yield path, value
@@ -182,7 +181,7 @@ def _leaves(value: Any, path: str, seen: dict[int, Any]) -> Iterator[tuple[str, 
             yield from _leaves(part, f"{path}{step}", seen)
 
 
-def leaves_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves_of(node: object, path: str = "") -> Iterator[tuple[str, object]]:
     """(path, leaf or node without parts) of a tree; each object that is made is named, too."""
     if type(node) is Made:
         yield path, node
@@ -192,12 +191,12 @@ def leaves_of(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def is_taken_apart(value: Any) -> bool:
+def is_taken_apart(value: object) -> bool:
     """False for a leaf, and for a tensor."""
     return not isinstance(value, torch.Tensor) and kind_of(type(value)) is not None
 
 
-def tree_key(node: Any) -> Any:
+def tree_key(node: object) -> object:
     """Equal for nodes of which equal objects are made, and the same ones that are held.
 
     Raises:
@@ -207,28 +206,29 @@ def tree_key(node: Any) -> Any:
         return "tensor", node.position
     if isinstance(node, Again):
         return "again", node.number
-    if isinstance(node, Held) or (isinstance(node, Made) and node.held):
-        return "held", id(node.value if isinstance(node, Held) else node.original)
+    if isinstance(node, HeldObject) or (isinstance(node, Made) and node.held):
+        return "held", id(node.value if isinstance(node, HeldObject) else node.original)
     if isinstance(node, Made):
         parts = ((step.how, key_name(step.name), tree_key(part)) for step, part in node.parts)
         return node.cls, node.number, tuple(parts)
     return leaf_key(node)
 
 
-def hold(one: Any, other: Any) -> None:
+def hold(one: object, other: object) -> None:
     """Two calls gave the same: an object that is one in both was made by neither."""
-    original = one.original if isinstance(one, Made) else None
-    if original is not None and isinstance(other, Made) and original is other.original:
+    if not isinstance(one, Made) or not isinstance(other, Made):
+        return
+    if one.original is not None and one.original is other.original:
         one.held = other.held = True
 
 
-def hold_in(one: Any, other: Any) -> None:
+def hold_in(one: object, other: object) -> None:
     """The same of two nodes and all in them, of one structure."""
     for (_, mine), (_, its) in zip(leaves_of(one), leaves_of(other), strict=True):
         hold(mine, its)
 
 
-def check(value: Any, path: str) -> None:
+def check(value: object, path: str) -> None:
     """Raise Unfit, with the path first, where no tensor could be found."""
     for place, leaf in leaves_in(value, path):
         if not isinstance(leaf, torch.Tensor):
@@ -238,7 +238,7 @@ def check(value: Any, path: str) -> None:
                 raise Unfit(f"{place} {unfit.what}", unfit.fix) from None
 
 
-def fault(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Unfit]:
+def fault(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, Unfit]:
     """The path of the first part of a call that has no key, and why.
 
     Raises StopIteration where each has one.
@@ -246,7 +246,7 @@ def fault(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Unfit]:
     return next(_faults(args, kwargs))
 
 
-def _faults(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Unfit]]:
+def _faults(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, Unfit]]:
     for path, value in named(args, kwargs):
         leaves = [*leaves_in(value, path), (path, value)]  # a key of a dict is part of no leaf
         for place, leaf in leaves:
@@ -256,7 +256,7 @@ def _faults(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[st
                 yield place, unfit
 
 
-def named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """(path, value) of each argument."""
     yield from ((f"args[{number}]", value) for number, value in enumerate(args))
     yield from ((f"kwargs[{name!r}]", value) for name, value in kwargs.items())

@@ -15,7 +15,6 @@ from types import (
     MethodWrapperType,
     ModuleType,
 )
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from ...guards import ABSENT
 from ...guards.looks import is_buffer, is_container, is_generator
 from ...guards.names import By, of_class
 from ...structure import parts_of_partial
-from .chains import EACH, Chain, Step, Use
+from .chains import EACH, Chain, ChainStep, Use
 from .inside import in_path
 from .resolve import Source, is_library, is_ours, leads_to
 
@@ -36,17 +35,17 @@ WEAK = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 """What is in them comes and goes with what others hold: by ``calls[argument]``, say."""
 PROBED = 4096
 """Attributes of one object that are looked at when all of them count."""
-_NOTHING: dict[Any, Any] = {}
+_NOTHING: dict[object, object] = {}
 _VIEWS = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
 _NOT_HOLDERS = frozenset({"builtins", "torch", "torchgraph", "abc", "typing", "enum", "weakref"})
 
 
-def is_iterator(value: Any) -> bool:
+def is_iterator(value: object) -> bool:
     """True for what gives its next, and is another one then."""
     return hasattr(type(value), "__next__")
 
 
-def behind(value: Any) -> list[Any]:
+def behind(value: object) -> list[object]:
     """The containers, arrays and iterators that are read where ``value`` is called or looked at."""
     if isinstance(value, (*_VIEWS, MappingProxyType)):
         return [held for held in gc.get_referents(value) if is_container(held)]
@@ -60,13 +59,13 @@ def behind(value: Any) -> list[Any]:
     return []
 
 
-def _moves(value: Any) -> bool:
+def _moves(value: object) -> bool:
     """True for what is another one after it was asked."""
     known = is_buffer(value) or is_iterator(value) or is_generator(value)
     return known and not isinstance(value, torch.Tensor)
 
 
-def is_holder(value: Any) -> bool:
+def is_holder(value: object) -> bool:
     """True for an object of Python's library or NumPy's whose methods read its attributes."""
     if isinstance(value, (type, ModuleType, FunctionType, torch.Tensor)):
         return False
@@ -76,13 +75,13 @@ def is_holder(value: Any) -> bool:
     return root not in _NOT_HOLDERS and (root == "numpy" or root in sys.stdlib_module_names)
 
 
-def is_users(value: Any) -> bool:
+def is_users(value: object) -> bool:
     """True for an object of a class of the user's; modules and classes are looked at elsewhere."""
     kept = isinstance(value, (torch.nn.Module, type))
     return not kept and not is_library(type(value).__module__)
 
 
-def called_by_others(value: Any, known: set[type]) -> Iterator[tuple[str, Any, Source]]:
+def called_by_others(value: object, known: set[type]) -> Iterator[tuple[str, object, Source]]:
     """(text, function, place) of methods that no line of the user's calls by name.
 
     Args:
@@ -96,7 +95,7 @@ def called_by_others(value: Any, known: set[type]) -> Iterator[tuple[str, Any, S
         yield from _methods(cls, lambda name: name.startswith("__"))
 
 
-def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, Any, Source]]:
+def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, object, Source]]:
     names = (name for one in cls.__mro__ for name in vars(one) if called(name))
     for name in dict.fromkeys(names):
         found = of_class(cls, name)
@@ -105,7 +104,9 @@ def _methods(cls: type, called: Callable[[str], bool]) -> Iterator[tuple[str, An
             yield f"{cls.__qualname__}.{name}", found, Source(cls, ((By.CLASS, name),))
 
 
-def closed(step: Step, frame: FrameType, guarded: Callable[[Any], bool]) -> Step | None:
+def closed(
+    step: ChainStep, frame: FrameType, guarded: Callable[[object], bool]
+) -> ChainStep | None:
     """With the key that it has now; None where nobody knows."""
     if step.key is EACH:
         return None
@@ -114,7 +115,7 @@ def closed(step: Step, frame: FrameType, guarded: Callable[[Any], bool]) -> Step
     return with_key(step._replace(key=leads_to(frame, step.key, guarded)))
 
 
-def with_key(step: Step) -> Step | None:
+def with_key(step: ChainStep) -> ChainStep | None:
     """With its key as a path has it; None for a key that leads to no one item."""
     key = step.key
     if key is ABSENT or isinstance(key, (slice, torch.Tensor)) or is_buffer(key) or is_ours(key):

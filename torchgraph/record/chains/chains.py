@@ -35,7 +35,7 @@ class Use(enum.IntEnum):
     INSIDE = 6  # its attributes are read, whatever they are
 
 
-class Each(enum.Enum):
+class EachItem(enum.Enum):
     """The key of a step to one item of a container, nobody knows which."""
 
     EACH = "each"
@@ -44,10 +44,10 @@ class Each(enum.Enum):
         return "..."
 
 
-EACH = Each.EACH
+EACH = EachItem.EACH
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """One step of a chain."""
 
     item: bool
@@ -71,29 +71,29 @@ class Chain(NamedTuple):
 
     root: Root
     name: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ChainStep, ...] = ()
     line: int | None = None
     """On which the name is read; None where that is of no account."""
 
     def __str__(self) -> str:
         return self.name + "".join(map(str, self.steps))
 
-    def then(self, item: bool, key: Any) -> Chain:
+    def then(self, item: bool, key: object) -> Chain:
         """One step further."""
-        return self._replace(steps=(*self.steps, Step(item, key)))
+        return self._replace(steps=(*self.steps, ChainStep(item, key)))
 
     def is_global(self, *names: str) -> bool:
         """True for one of these names alone, as a global."""
         return self.root is Root.GLOBAL and self.name in names and not self.steps
 
     @property
-    def mark(self) -> tuple[Any, ...]:
+    def mark(self) -> tuple[object, ...]:
         """Equal for equal chains: 1 and True are other keys."""
         return self.root, self.name, *((s.item, type(s.key), s.key) for s in self.steps)
 
 
-OWN = Step(False, "__dict__")
-ANY = Step(True, EACH)
+OWN = ChainStep(False, "__dict__")
+ANY = ChainStep(True, EACH)
 
 
 class Result(NamedTuple):
@@ -101,7 +101,7 @@ class Result(NamedTuple):
 
     chains: tuple[Chain, ...]
 
-    def then(self, item: bool, key: Any) -> Result:
+    def then(self, item: bool, key: object) -> Result:
         """One step further."""
         return Result(tuple(chain.then(item, key) for chain in self.chains))
 
@@ -115,7 +115,7 @@ class Iterated(NamedTuple):
 class Constant(NamedTuple):
     """A constant on the stack."""
 
-    value: Any
+    value: object
 
 
 class StackUse(NamedTuple):
@@ -124,7 +124,7 @@ class StackUse(NamedTuple):
     number: int
     """From the top of the stack."""
     use: Use
-    step: Step | None = None
+    step: ChainStep | None = None
     """It is not the value that is used, but what lies there in it."""
     key: int = 0
     """From the top of the stack, the key of an item; 0: none."""

@@ -27,7 +27,7 @@ def lies_in(tensor: torch.Tensor, storages: set[int]) -> bool:
     return storage_id(tensor) in storages
 
 
-def keyed(container: Any) -> list[tuple[Any, Any]]:
+def keyed(container: object) -> list[tuple[object, object]]:
     """(key, item) of what a path leads to in a container."""
     if isinstance(container, dict):
         return [(in_path(key), item) for key, item in dict.items(container)]
@@ -35,12 +35,12 @@ def keyed(container: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(elements(container))) if listed else []
 
 
-def in_path(key: Any) -> Any:
+def in_path(key: object) -> object:
     """The key of an item as a step of a path: compared by identity where it is no plain value."""
     return key if is_plain(key) else Same(key)
 
 
-def is_told_apart(value: Any) -> bool:
+def is_told_apart(value: object) -> bool:
     """True for a tensor or an array, which may equal another one."""
     return isinstance(value, torch.Tensor) or is_buffer(value)
 
@@ -48,16 +48,16 @@ def is_told_apart(value: Any) -> bool:
 class Lying(NamedTuple):
     """A container, an array or a tensor in an object."""
 
-    path: tuple[Any, ...]
+    path: tuple[object, ...]
     """The keys that lead to it; none to the object itself."""
-    holder: Any
+    holder: object
     """The container that it lies in, or in a tuple in it; None where that is not in the object."""
-    keys: tuple[Any, ...]
+    keys: tuple[object, ...]
     """Those that lead to it from there."""
-    value: Any
+    value: object
 
 
-def lying_in(value: Any, limit: int = 256) -> Iterator[Lying]:
+def lying_in(value: object, limit: int = 256) -> Iterator[Lying]:
     """All that may change in an object, as far as keys lead to it."""
     seen: set[int] = set()
     pending = [Lying((), None, (), value)]
@@ -76,14 +76,14 @@ def lying_in(value: Any, limit: int = 256) -> Iterator[Lying]:
             pending += [Lying((*path, key), holder, (*keys, key), v) for key, v in keyed(held)]
 
 
-def containers_within(value: Any) -> dict[tuple[Any, ...], int]:
+def containers_within(value: object) -> dict[tuple[object, ...], int]:
     """The identities of containers and arrays that may change, by where they are in an object."""
     found = lying_in(value)
     return {one.path: id(one.value) for one in found if not isinstance(one.value, torch.Tensor)}
 
 
 def unmoved_tensors(
-    value: Any, before: Any, words: str, level: int = 0
+    value: object, before: object, words: str, level: int = 0
 ) -> Iterator[tuple[str, Path, torch.Tensor]]:
     """The tensors in a container, and in those in it, that lay there before, with their places.
 
@@ -103,7 +103,7 @@ def unmoved_tensors(
             yield from ((text, (*path, *rest), tensor) for text, rest, tensor in inner)
 
 
-def moved_in(value: Any, before: Any, level: int = 0) -> Iterator[Any]:
+def moved_in(value: object, before: object, level: int = 0) -> Iterator[object]:
     """What is in a container, and in those in it, and did not lie there before.
 
     Args:
@@ -117,7 +117,7 @@ def moved_in(value: Any, before: Any, level: int = 0) -> Iterator[Any]:
             yield from moved_in(item, was, level + 1)
 
 
-def _held_in(found: Any) -> dict[Any, Any]:
+def _held_in(found: object) -> dict[object, object]:
     """What the look at a container says of each item in it, by position or by the look at a key."""
     if not isinstance(found, tuple) or not isinstance(found[1], tuple):
         return {}
@@ -125,12 +125,12 @@ def _held_in(found: Any) -> dict[Any, Any]:
     return dict(zip(keys[0] if keys else range(len(items)), items, strict=True))
 
 
-def _look_at_key(key: Any) -> Any:
+def _look_at_key(key: object) -> Any:
     """The look at the key of a dict, from what stands for it in a path."""
     return key if isinstance(key, Same) else look(key)
 
 
-def lay_at(path: Path, before: Any, tensor: torch.Tensor) -> bool:
+def lay_at(path: Path, before: object, tensor: torch.Tensor) -> bool:
     """True for a tensor that lay there in a container, as that was before."""
     for by, key in path:
         if by is not By.ITEM or not isinstance(before, tuple) or not isinstance(before[1], tuple):
@@ -150,7 +150,7 @@ def has_more_than_tensors(container: Any) -> bool:
     return not all(isinstance(item, torch.Tensor) for item in items)
 
 
-def objects_in(value: Any) -> dict[int, Any]:
+def objects_in(value: object) -> dict[int, object]:
     """By identity, what is in an object, or among the arguments of a call, and may change."""
     try:
         return {id(held): held for _, held, _ in mutable_parts(value)}
@@ -158,7 +158,7 @@ def objects_in(value: Any) -> dict[int, Any]:
         return {}
 
 
-def tensors_within(value: Any) -> dict[int, torch.Tensor]:
+def tensors_within(value: object) -> dict[int, torch.Tensor]:
     """By identity, the tensors in an object."""
     try:
         return {id(tensor): tensor for _, tensor in tensors_in(value)}
@@ -166,7 +166,7 @@ def tensors_within(value: Any) -> dict[int, torch.Tensor]:
         return {}
 
 
-def held_by(value: Any) -> Iterable[Any]:
+def held_by(value: object) -> Iterable[object]:
     """What a container holds, and what a function is given without an argument."""
     if parts := parts_of_partial(value):
         function, args, keywords = parts
@@ -181,7 +181,7 @@ def held_by(value: Any) -> Iterable[Any]:
     return list(dict.values(value)) if isinstance(value, dict) else elements(value)
 
 
-def containers_in(value: Any) -> Iterator[Any]:
+def containers_in(value: object) -> Iterator[object]:
     """The containers among the arguments of a call, which may hold one another."""
     seen: set[int] = set()
     pending = [value]

@@ -35,15 +35,15 @@ _LIBRARIES -= {"__main__"}
 class Source(NamedTuple):
     """A way to a value."""
 
-    owner: Any
+    owner: object
     path: Path
 
 
-class Found(NamedTuple):
+class Lookup(NamedTuple):
     """Where one step leads."""
 
     value: Any
-    owner: Any = None
+    owner: object = None
     path: Path = ()
     """Empty: what is there does not change, or is watched by others."""
     absent: tuple[Source, ...] = ()
@@ -58,31 +58,33 @@ class Found(NamedTuple):
         return [Source(self.owner, self.path)] if self.path else []
 
 
-def step_of(value: Any, key: Any, *, item: bool, guarded: Callable[[Any], bool]) -> Found | None:
+def step_of(
+    value: object, key: Any, *, item: bool, guarded: Callable[[object], bool]
+) -> Lookup | None:
     """``value[key]`` or ``value.key``; None where code of the object's own says what that is."""
     if isinstance(value, weakref.ProxyTypes):
         value = value.__init__.__self__
     if item or is_container(value):
         return _item(value, key) if item else _field(value, key)
     if key == "__class__":
-        return Found(type(value))
+        return Lookup(type(value))
     if key == "__dict__":
-        return Found(own(value), value, ((By.SLOT, "__dict__"),))
+        return Lookup(own(value), value, ((By.SLOT, "__dict__"),))
     if isinstance(value, torch.Tensor):
-        return Found(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
+        return Lookup(own(value)[key], value, ((By.OWN, key),)) if key in own(value) else None
     if isinstance(value, ModuleType):
         found = vars(value).get(key, ABSENT)
         path: Path = ((By.OWN, key),) if _may_change(value, key) else ()
-        return Found(found, value, path) if found is not ABSENT or path else None
+        return Lookup(found, value, path) if found is not ABSENT or path else None
     if isinstance(value, super):
         return _of_super(value, key)
     if isinstance(value, type):
         found = of_class(value, key)
-        return None if found is ABSENT else Found(found, value, class_path(value, key))
+        return None if found is ABSENT else Lookup(found, value, class_path(value, key))
     return _attribute(value, key, guarded(value))
 
 
-def _of_super(value: Any, key: str) -> Found | None:
+def _of_super(value: Any, key: str) -> Lookup | None:
     """``super().key``: what the next class that has it has there."""
     classes = value.__self_class__.__mro__
     after = classes[classes.index(value.__thisclass__) + 1 :]
@@ -91,60 +93,60 @@ def _of_super(value: Any, key: str) -> Found | None:
         return None
     found = vars(holder)[key]
     plain = not in_class(type(found), "__set__")
-    return Found(found, holder, class_path(holder, key)) if plain else None
+    return Lookup(found, holder, class_path(holder, key)) if plain else None
 
 
-def _item(value: Any, key: Any) -> Found | None:
+def _item(value: object, key: object) -> Lookup | None:
     path: Path = ((By.ITEM, key),)
     if isinstance(value, MappingProxyType):
         (held,) = gc.get_referents(value)
-        return Found(follow(held, path), held, path) if type(held) is dict else None
+        return Lookup(follow(held, path), held, path) if type(held) is dict else None
     if not is_container(value) or isinstance(value, (set, frozenset)):
         return None
     found = follow(value, path)
     missing = isinstance(value, dict) and type(value) is not dict and found is ABSENT
-    return None if missing else Found(found, path=path, extends=True)
+    return None if missing else Lookup(found, path=path, extends=True)
 
 
-def _field(value: Any, key: str) -> Found | None:
-    """Of a named tuple, or of a dict that shows its items as attributes."""
+def _field(value: Any, key: str) -> Lookup | None:
+    """A field of a named tuple, or an item of a dict that shows its items as attributes."""
     fields = getattr(type(value), "_fields", ())
     if isinstance(value, tuple) and key in fields:
         return _item(value, fields.index(key))
     if key in own(value):
-        return Found(own(value)[key], value, ((By.OWN, key),))
+        return Lookup(own(value)[key], value, ((By.OWN, key),))
     as_items = isinstance(value, dict) and of_class(type(value), key) is ABSENT
     return _item(value, key) if as_items and dict.__contains__(value, key) else None
 
 
-def _attribute(value: Any, key: str, guarded: bool) -> Found | None:
+def _attribute(value: object, key: str, guarded: bool) -> Lookup | None:
     cls, attributes = type(value), own(value)
     mine = Source(value, ((By.OWN, key),))
     found = of_class(cls, key)
     if isinstance(found, (MemberDescriptorType, GetSetDescriptorType)) and not _gives_anew(found):
         path: Path = ((By.SLOT, key),)
-        return Found(follow(value, path), value, path)
+        return Lookup(follow(value, path), value, path)
     if in_class(type(found), "__set__"):
         return None
     if key in attributes:
         there = attributes[key]
         watched = guarded and not is_container(there)
-        return Found(there, *(() if watched else mine))
+        return Lookup(there, *(() if watched else mine))
     if isinstance(value, nn.Module) or guarded:
         for held in _HELD:
             if key in attributes.get(held, ()):
                 path = () if guarded else ((By.OWN, held), (By.ITEM, key))
-                return Found(attributes[held][key], value, path)
+                return Lookup(attributes[held][key], value, path)
     if found is ABSENT and looks_up_itself(value, _ASKED_FOR_ATTRIBUTES):
         return None
     absent = () if guarded else (mine,)
     if found is ABSENT:
-        return Found(ABSENT, cls, class_path(cls, key), absent)
+        return Lookup(ABSENT, cls, class_path(cls, key), absent)
     if in_class(type(found), "__get__") and not isinstance(
         found, (FunctionType, staticmethod, classmethod)
     ):
         return None
-    return Found(found, cls, class_path(cls, key), absent)
+    return Lookup(found, cls, class_path(cls, key), absent)
 
 
 def _gives_anew(descriptor: Any) -> bool:
@@ -152,7 +154,7 @@ def _gives_anew(descriptor: Any) -> bool:
     return str(descriptor.__objclass__.__module__).partition(".")[0] in ("torch", "numpy")
 
 
-def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[Any], bool]) -> Any:
+def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[object], bool]) -> object:
     """What a chain leads to now; `ABSENT` where only the user's own code could say."""
     value = frame.f_locals.get(chain.name, frame.f_globals.get(chain.name, ABSENT))
     for step in chain.steps:
@@ -164,7 +166,7 @@ def leads_to(frame: FrameType, chain: Chain, guarded: Callable[[Any], bool]) -> 
     return value
 
 
-def shadow_of(value: Any, key: Any) -> Source | None:
+def shadow_of(value: object, key: object) -> Source | None:
     """Where an attribute would hide what ``__getattr__``, or a property, gives; None: nowhere."""
     if type(key) is not str or key in own(value) or not type(value).__dictoffset__:
         return None
@@ -181,7 +183,7 @@ _ASKED_FOR_ATTRIBUTES = ("__getattr__", "__getattribute__")
 
 
 def looks_up_itself(
-    value: Any, by: Sequence[str] = (*_ASKED_FOR_ATTRIBUTES, "__getitem__")
+    value: object, by: Sequence[str] = (*_ASKED_FOR_ATTRIBUTES, "__getitem__")
 ) -> bool:
     """True when code of its class says what an attribute, or an item, that is not there is."""
     found = (of_class(type(value), name) for name in by)
@@ -207,7 +209,7 @@ _OURS = ("torchgraph.record", "torchgraph._torch.symbolic")
 _FEW = 64
 
 
-def is_ours(value: Any) -> bool:
+def is_ours(value: object) -> bool:
     """True for what stands in for a number or a function while the step is recorded."""
     if is_container(value) and count(value) <= _FEW:
         items = dict.values(value) if isinstance(value, dict) else elements(value)

@@ -18,8 +18,10 @@ from .inside import lies_in, unmoved_tensors
 
 Counts = Counter[tuple[int, str]]
 """How often ``+=`` has moved an attribute, by object and name."""
-Touches = list[tuple[Any, Use]]
-"""What a line may replace, by its key in the ledger."""
+RowKey = tuple[int, Path, bool]
+"""(identity of an owner, a path from it, whether all that is there counts): a row of the ledger."""
+Touches = list[tuple[RowKey, Use]]
+"""The rows of what a line may replace."""
 
 
 class Touched(NamedTuple):
@@ -27,13 +29,13 @@ class Touched(NamedTuple):
 
     name: Name
     read: bool
-    container: Any
+    container: object
     """The list, dict or the like that lay there first."""
     outer: bool
     """True for a place that was there before the step."""
     counted: bool = False
     """It was only moved on: ``x += 1``."""
-    alike: Any = None
+    alike: object = None
     """The look at what a tensor or a container was like."""
     compared: bool = False
     """The step asks which object lay there first."""
@@ -41,8 +43,8 @@ class Touched(NamedTuple):
     """How much a list held first, where that says what an item is that the step reads."""
     same_object: bool = False
     """What lies there now was there before, here or elsewhere."""
-    within: Mapping[tuple[Any, ...], int] = MappingProxyType({})
-    """As `containers_within` has it, of what lay there first."""
+    within: Mapping[tuple[object, ...], int] = MappingProxyType({})
+    """The containers in what lay there first, as `containers_within` gives them."""
 
     @property
     def place(self) -> tuple[int, Path]:
@@ -51,7 +53,7 @@ class Touched(NamedTuple):
 
 
 class Met(NamedTuple):
-    """By one step."""
+    """What one step has met by name."""
 
     touched: list[Touched]
     counts: Counts
@@ -67,7 +69,7 @@ class Cell:
         self.last = found
         """The look at what it held last."""
 
-    def within(self, functions: Sequence[FunctionType]) -> list[Any]:
+    def within(self, functions: Sequence[FunctionType]) -> list[object]:
         """The cells that it may be: there may be several functions of one code."""
         return [
             cell
@@ -79,7 +81,7 @@ class Cell:
         ]
 
 
-def in_cell(value: Any) -> Any:
+def in_cell(value: object) -> object:
     """The look at what a variable holds: a container is that one, whatever is in it."""
     if is_generator(value) or is_buffer(value):
         return Same(value)
@@ -103,7 +105,7 @@ def settings(functions: Sequence[FunctionType]) -> Iterator[Name]:
                 yield Name(text, Same(function), path, False, found, shown(value), line)
 
 
-def idle(one: Touched, inputs: set[int], kept: Callable[[Any], bool]) -> Touched | None:
+def idle(one: Touched, inputs: set[int], kept: Callable[[object], bool]) -> Touched | None:
     """A tensor that the step has only looked at, as an object, counts for what it is like.
 
     ``kept``: true for one that the step has put elsewhere, too.
@@ -119,7 +121,7 @@ def idle(one: Touched, inputs: set[int], kept: Callable[[Any], bool]) -> Touched
 
 
 def unmoved_in(
-    one: Touched, value: Any, met: set[int], kept: Callable[[Any], bool]
+    one: Touched, value: object, met: set[int], kept: Callable[[object], bool]
 ) -> Iterator[Touched]:
     """The tensors in a container that the step computes with, and has left where they lay."""
     for words, path, tensor in unmoved_tensors(value, one.name.found, one.name.shown):
@@ -129,7 +131,7 @@ def unmoved_in(
             yield one._replace(name=name, read=True, container=None, counted=False)
 
 
-def look_at(value: Any, use: Use, *, deep: bool) -> Any:
+def look_at(value: object, use: Use, *, deep: bool) -> object:
     """What gives another value each time is never as it was."""
     if isinstance(value, Iterator) and Use.ITEMS <= use <= Use.OPERAND:
         return Never()

@@ -31,7 +31,7 @@ class AliasSlot:
     """Which of the tensors it is that a step keeps so: it may keep one in several places."""
 
     def tensor(self, call: Call, made: dict[int, torch.Tensor]) -> torch.Tensor:
-        """As it lies there now. ``made``: by number, those that were asked for in this call."""
+        """The tensor that lies there now. ``made``: by number, those made in this call already."""
         if self.number not in made:
             made[self.number] = self._new(call)
         return made[self.number]

@@ -3,48 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ...guards.looks import Same
 from ..chains.touched import Met
 from ..tape.watch import AttributeWatch
-from .kept import Given, Item, Part
+from .kept import Item, NamedArgument, TensorAt, held_at_both
 
 
 class Asked(NamedTuple):
     """Two places that held one object, or two; a number stands for an argument of the call."""
 
-    one: Given | Part
-    other: int | Given | Part
+    one: NamedArgument | TensorAt
+    other: int | NamedArgument | TensorAt
     together: bool
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         other = self.other if isinstance(self.other, int) else self.other.key
         return self.one.key, other, "is", self.together
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
         """True when they do so now."""
-        one, other = self.one, self.other
-        try:
-            held = one["value"], arguments[other] if isinstance(other, int) else other["value"]
-        except (KeyError, IndexError, TypeError, ValueError):
+        held = held_at_both(self.one, self.other, arguments)
+        if held is None:
             return not self.together
-        return (held[0] is held[1]) is self.together
+        return self.together is (held[0] is held[1])
 
 
 def asked(met: Met, watch: AttributeWatch, arguments: Sequence[torch.Tensor]) -> Iterator[Asked]:
     """What the step asks of tensors that may be others in the next call."""
-    found: list[tuple[Given | Part, Any]] = [
-        (Given(one.name), one.name.found())
+    found: list[tuple[NamedArgument | TensorAt, object]] = [
+        (NamedArgument(one.name), one.name.found())
         for one in met.touched
         if one.compared and isinstance(one.name.found, Same)
     ]
     found += [
-        (Part(Item(name, held, name), 0), tensor)
+        (TensorAt(Item(name, held, name), 0), tensor)
         for held, name, tensor in watch.tensors()
         if id(tensor) in met.compared
     ]

@@ -22,13 +22,13 @@ from .kept import (
     Appended,
     Behind,
     Bounded,
-    Entry,
     Filled,
     Item,
     Pair,
-    Part,
     Pinned,
     Rebound,
+    TensorAt,
+    ValueAtEntry,
     described,
     first_places,
     held_at,
@@ -51,23 +51,25 @@ class _Change(NamedTuple):
     """A place that holds something else after the step, with tensors in one of the two."""
 
     place: Item
-    before: Any
-    now: Any
+    before: object
+    now: object
 
 
 class Carried:
-    """Of one step.
+    """What one step keeps in containers: what lay there before it, and what lies there after it.
 
     Args:
         containers: (name, dict, list or cell) that it may keep tensors in.
         rebound: names under which others put another tensor between calls.
     """
 
-    def __init__(self, containers: Sequence[tuple[str, Any]], rebound: Sequence[Name] = ()) -> None:
+    def __init__(
+        self, containers: Sequence[tuple[str, object]], rebound: Sequence[Name] = ()
+    ) -> None:
         self._containers = _once(containers)
         self._titles = Titles(self._containers)
         self._rebound = rebound
-        self._taken: set[Any] = set()
+        self._taken: set[object] = set()
         self.together: list[Pair] = []
         """Places that held one tensor, or an argument."""
         containers = self._containers
@@ -96,7 +98,7 @@ class Carried:
         self._moved: list[_Change] | None = None
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> list[object]:
         """All that lay in the containers before the step."""
         return [value for _, value in self._before.values()]
 
@@ -104,29 +106,29 @@ class Carried:
         """True for a name whose tensor is an argument of the program."""
         return name.key in self._taken
 
-    def knows(self, holder: Any, key: Any = None) -> bool:
+    def knows(self, holder: object, key: object = None) -> bool:
         """True when what lies in ``holder`` is seen to here, or what lies under ``key``."""
         return id(holder) in self._known or (id(holder), key) in self._some
 
-    def replaces(self, holder: Any, key: Any) -> bool:
+    def replaces(self, holder: object, key: object) -> bool:
         """True where the step has put another object."""
         place = Item("", holder, None if isinstance(holder, types.CellType) else key)
         before = self._before.get(place.key)
         return before is not None and held_at(place) is not before[1]
 
-    def writes(self, holder: Any, on_the_way: Iterable[tuple[Any, Any]]) -> bool:
+    def writes(self, holder: object, on_the_way: Iterable[tuple[object, object]]) -> bool:
         """True when what lies in ``holder``, or at one of these places, is written by replays."""
         moved = any(change.place.holder is holder for change in self.changes())
         return moved or any(self.replaces(held, key) for held, key in on_the_way)
 
-    def sees_to(self, owner: Any, name: str) -> bool:
+    def sees_to(self, owner: object, name: str) -> bool:
         """True for an attribute that is written by replays, or whose tensor is an argument."""
         place = (id(vars(owner)), name)
         moved = any(change.place.key == place for change in self.changes())
         return moved or self.takes(attribute(owner, name, None))
 
     @staticmethod
-    def can_carry(container: Any) -> bool:
+    def can_carry(container: object) -> bool:
         """True for a container in which single places can be written."""
         return isinstance(container, _HOLDS)
 
@@ -141,7 +143,7 @@ class Carried:
             holder.clear()
             holder.update(before) if isinstance(holder, dict) else holder.extend(before)
 
-    def _entries(self) -> Iterator[tuple[Item, Any]]:
+    def _entries(self) -> Iterator[tuple[Item, object]]:
         for _, container in self._containers:
             holder = container.values if isinstance(container, Entries) else container
             for item in self._items(container):
@@ -167,7 +169,7 @@ class Carried:
                     self._moved.append(_Change(place, before, now))
         return self._moved
 
-    def _was_moved(self) -> Iterator[tuple[Any, tuple[Item, Any]]]:
+    def _was_moved(self) -> Iterator[tuple[tuple[object, ...], tuple[Item, object]]]:
         """What lay in large containers where something else lies now."""
         for _, holder in self._containers:
             was = items_of(self._many.get(id(holder), ()))
@@ -193,14 +195,14 @@ class Carried:
             pinned: tensors that a name leads to as well, which no call may find replaced.
         """
         fixed = {where(tensor): tensor for tensor in pinned}
-        parts: dict[tuple[Any, ...], Leaf] = {}
+        parts: dict[tuple[object, ...], Leaf] = {}
         arguments = {where(tensor): position for position, tensor in enumerate(given)}
         for place, before, _ in self.changes():
             for position, tensor in enumerate(tensors_of(before)):
                 name = (
                     place.name if isinstance(before, torch.Tensor) else f"{place.name}.{position}"
                 )
-                root, spot = Part(place, position), where(tensor)
+                root, spot = TensorAt(place, position), where(tensor)
                 if spot in fixed and spot not in arguments:
                     self.together.append(Pair(root, Pinned(fixed[spot])))
                     continue
@@ -283,8 +285,8 @@ class Carried:
         return appended(before, holder) == 0 and not same_items(before, now)
 
     @property
-    def entry(self) -> tuple[Entry | Bounded | Filled, ...]:
-        """Of places that the step gives something else: what it does may go by what was there."""
+    def entry(self) -> tuple[ValueAtEntry | Bounded | Filled, ...]:
+        """What must be in places that the step gives something else: it may go by that."""
         changes = [
             (place, before)
             for place, before, _ in self.changes()
@@ -295,7 +297,7 @@ class Carried:
             for place, _ in changes
             if isinstance(place.holder, _GROWING) and not self._is_shifted(place)
         }
-        entries = [Entry(place, described(before)) for place, before in changes]
+        entries = [ValueAtEntry(place, described(before)) for place, before in changes]
         return (*entries, *self._bounded(), *filled.values())
 
     def _bounded(self) -> Iterator[Bounded]:
@@ -320,7 +322,7 @@ class Carried:
         at = place.item + len(before) + new - len(holder)
         return new > 0 and at < len(before) and before[at] is held_at(place)
 
-    def _items(self, holder: Any) -> Sequence[Any]:
+    def _items(self, holder: Any) -> Sequence[object]:
         if isinstance(holder, types.CellType):
             return [None]
         if isinstance(holder, Entries):
@@ -331,11 +333,11 @@ class Carried:
         new = self._grows(holder)
         return range(len(holder) - new, len(holder)) if new else keys_moved(before, holder)
 
-    def _grows(self, holder: Any) -> int:
+    def _grows(self, holder: object) -> int:
         """How many were appended."""
         return 0 if isinstance(holder, dict) else appended(self._lists[id(holder)], holder)
 
-    def counted(self, seen_to: Callable[[Any, Any], bool]) -> list[Change]:
+    def counted(self, seen_to: Callable[[object, object], bool]) -> list[Change]:
         """Plain values that the step has changed, and no program; but for those ``seen_to``."""
         found = []
         tensors = {place.key for place, _, _ in self.changes()}
@@ -355,9 +357,9 @@ class Carried:
         return found
 
 
-def _once(containers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def _once(containers: Sequence[tuple[str, object]]) -> list[tuple[str, Any]]:
     """Each container under the first of its names."""
-    found: dict[Any, tuple[str, Any]] = {}
+    found: dict[object, tuple[str, object]] = {}
     for name, holder in containers:
         some = (id(holder.values), *holder.names) if isinstance(holder, Entries) else id(holder)
         found.setdefault(some, (name, holder))

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
 
 from ...errors import SourceLine
 from ...guards.looks import Aspect, Same, is_container, shown
@@ -28,18 +27,18 @@ from .written import holder_at
 
 
 class Elsewhere:
-    """Of one recording."""
+    """What one recording puts into another place as well, or returns."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Any] = {}
-        self._named: dict[Any, tuple[Any, Name]] = {}
+        self._held: dict[int, object] = {}
+        self._named: dict[object, tuple[object, Name]] = {}
 
-    def hold(self, value: Any) -> None:
+    def hold(self, value: object) -> None:
         """It is put somewhere."""
         if is_container(value) or is_told_apart(value):
             self._held[id(value)] = value
 
-    def hold_left(self, touched: Sequence[Touched], returned: Any, old: KeysView[int]) -> None:
+    def hold_left(self, touched: Sequence[Touched], returned: object, old: KeysView[int]) -> None:
         """So is all of ``old`` that is in what the step returns or leaves anywhere."""
         self._hold_in(returned, old)
         for one in touched:
@@ -49,13 +48,13 @@ class Elsewhere:
                     self._hold_in(item, old)
         self._hold_twice(touched, old)
 
-    def _hold_in(self, value: Any, old: KeysView[int]) -> None:
+    def _hold_in(self, value: object, old: KeysView[int]) -> None:
         found = {**objects_in(value), **tensors_within(value)}
         self._held.update((key, found[key]) for key in old & found.keys())
 
     def _hold_twice(self, touched: Sequence[Touched], old: KeysView[int]) -> None:
         """What lies at two places that the step reads or writes: a replay moves neither."""
-        places: dict[int, set[Any]] = defaultdict(set)
+        places: dict[int, set[object]] = defaultdict(set)
         for one in touched:
             owner, path = one.name.owner(), one.name.path
             around, first = holder_at(owner, path) if path else (owner, None)
@@ -65,11 +64,11 @@ class Elsewhere:
                 if id(value) in old and len(places[id(value)]) > 1:
                     self._held[id(value)] = value
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """True for such an object."""
         return id(value) in self._held
 
-    def add(self, text: str, value: Any, source: Source, where: SourceLine | None) -> None:
+    def add(self, text: str, value: object, source: Source, where: SourceLine | None) -> None:
         """A container that lies there, of which nothing else may be read, is put somewhere."""
         owner, path = source
         kept = owner if isinstance(owner, Cell) or is_container(owner) else Same(owner)
@@ -78,7 +77,7 @@ class Elsewhere:
         self.hold(value)
 
     def named(
-        self, functions: Sequence[FunctionType], was_before: Callable[[Any], bool]
+        self, functions: Sequence[FunctionType], was_before: Callable[[object], bool]
     ) -> Iterator[Touched]:
         """Those that have to be there again, unless the step has put another one there."""
         for kept, name in self._named.values():

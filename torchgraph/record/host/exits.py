@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType, ModuleType
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ from ...guards.looks import (
     items_in,
     look,
 )
-from ...guards.names import By, Name, attribute, follow
+from ...guards.names import By, Name, Path, attribute, follow
 from ...live.discovery import Entries
 from ...structure import Unfit, mutable_parts, tensors_in
 from ..chains.resolve import is_library
@@ -38,7 +37,7 @@ from ..tape.watch import AttributeWatch, Change, is_own
 from .asked import Asked, asked
 from .carried import Carried
 from .host import Assigned, modes
-from .kept import Given, Pair, hidden_in
+from .kept import NamedArgument, Pair, hidden_in
 from .trees import Fixed, Trees
 from .written import (
     Attribute,
@@ -68,17 +67,17 @@ class Stray:
     read: bool
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Which place it is."""
         return (*self.name.key, self.inside)
 
     @property
     def change(self) -> Change:
-        """As something that no program writes."""
+        """The change of it, which no program writes."""
         return Change(*words_of(self.name), read=False, where=self.name.where)
 
-    def container(self) -> tuple[str, Any] | None:
-        """As `Step.containers` has them; None where there is none now."""
+    def container(self) -> tuple[str, object] | None:
+        """(name, container), as in `Step.containers`; None where there is none now."""
         name, owner = self.name, self.name.owner()
         if owner is None:
             return None
@@ -93,14 +92,14 @@ class Stray:
 
 @dataclass
 class Exits:
-    """Of one step."""
+    """What one step leaves under the names that it reads and moves."""
 
     names: list[Name] = field(default_factory=list)
     """To be found again by later calls, and those that show why no two calls are alike."""
-    assigned: dict[Any, Assigned] = field(default_factory=dict)
+    assigned: dict[object, Assigned] = field(default_factory=dict)
     """By place."""
     strays: list[Stray] = field(default_factory=list)
-    repeated: dict[Any, tuple[Assigned, Change]] = field(default_factory=dict)
+    repeated: dict[object, tuple[Assigned, Change]] = field(default_factory=dict)
     """By place, what nothing reads: written again where two calls do it alike."""
     changes: list[Change] = field(default_factory=list)
     """Those that were read are written again, others no program writes."""
@@ -109,7 +108,7 @@ class Exits:
     """Names that led to an argument of the call: they have to in the next one."""
     trees: Trees = field(default_factory=lambda: Trees({}))
     _arguments: Mapping[int, int] = field(default_factory=dict)
-    _places: set[tuple[int, Any]] = field(default_factory=set)
+    _places: set[tuple[int, object]] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -163,13 +162,13 @@ class Exits:
         for name in named:
             other = guarded.get(name.found) if carried.takes(name) else None
             if other is not None:
-                self.together.append(Pair(Given(name), Given(other)))
+                self.together.append(Pair(NamedArgument(name), NamedArgument(other)))
 
-    def sees_to(self, holder: Any, key: Any) -> bool:
+    def sees_to(self, holder: object, key: object) -> bool:
         """True where what lies in ``holder`` under ``key`` is written again."""
         return not {(id(holder), key), (id(holder), Refilled)}.isdisjoint(self._places)
 
-    def _add_attribute(self, owner: Any, change: Change, carried: Carried) -> None:
+    def _add_attribute(self, owner: object, change: Change, carried: Carried) -> None:
         value = vars(owner).get(change.name, ABSENT)
         places = (Moved(owner, change.name), Attribute(owner, change.name))
         if any(place.key in self.repeated for place in places):
@@ -214,11 +213,11 @@ class Exits:
             return  # moved on by nothing, or not in this call
         position = self._arguments.get(id(follow(name.owner(), name.path)))
         if position is not None:
-            self.together.append(Pair(Given(name), position))
+            self.together.append(Pair(NamedArgument(name), position))
         guarded = position is None and not carried.takes(name)
         self.names.append(replace(name, guarded=guarded))
 
-    def _unread(self, one: Touched, value: Any, carried: Carried) -> None:
+    def _unread(self, one: Touched, value: object, carried: Carried) -> None:
         """What both recordings do alike is done again; the rest no program writes."""
         name = one.name
         change = Change(*words_of(name), read=False, where=name.where)
@@ -232,7 +231,7 @@ class Exits:
         elif not (carried.writes(value, places_on(name)) or self.sees_to(value, None)):
             self.changes.append(change)
 
-    def _tensors(self, one: Touched, value: Any, carried: Carried) -> None:
+    def _tensors(self, one: Touched, value: object, carried: Carried) -> None:
         """What a program returns is put there by `Carried`."""
         name, inside = one.name, one.container is value
         if hidden := _hides(one, value):
@@ -254,7 +253,7 @@ class Exits:
             else:
                 self.strays.append(stray)
 
-    def _plain(self, one: Touched, value: Any) -> None:
+    def _plain(self, one: Touched, value: object) -> None:
         name = one.name
         self.names.append(name)
         if one.container is value is not None and is_buffer(value):
@@ -276,8 +275,8 @@ class Exits:
             self.assigned[named.key] = Assigned(named, self._made(one, value))
         self._see_to(one, value)
 
-    def _made(self, one: Touched, value: Any) -> Any:
-        """As each call makes it."""
+    def _made(self, one: Touched, value: object) -> object:
+        """What the step leaves there, as each call makes it."""
         if value is ABSENT or (one.same_object and not is_container(value)):
             return Fixed(value, look(value))
         try:
@@ -285,7 +284,7 @@ class Exits:
         except Unfit:  # of what no two calls leave the like
             return Fixed(value, look(value))
 
-    def _see_to(self, one: Touched, value: Any) -> None:
+    def _see_to(self, one: Touched, value: object) -> None:
         if one.container is value is not None and not is_buffer(value):
             held = (held for _, held, _ in mutable_parts(value))
             self._places.update((id(container), Refilled) for container in held)
@@ -319,14 +318,16 @@ def _as_wholes(touched: Sequence[Touched]) -> list[Touched]:
     ]
 
 
-def _was_in(value: Any, found: Any) -> bool:
+def _was_in(value: object, found: object) -> bool:
     """True for an object that lay in the container before: names lead to what is in it."""
     if isinstance(found, tuple):
         return any(_was_in(value, one) for one in found)
     return isinstance(found, Same) and found() is value
 
 
-def _replaced_around(one: Touched, wholes: Mapping[Any, Touched]) -> Any:
+def _replaced_around(
+    one: Touched, wholes: Mapping[tuple[int, Path], Touched]
+) -> tuple[int, Path] | None:
     """Where a container lay that another one has taken the place of; None for none."""
     owner, path = one.name.owner(), one.name.path
     for length in range(1, len(path)):
@@ -339,7 +340,7 @@ def _replaced_around(one: Touched, wholes: Mapping[Any, Touched]) -> Any:
     return None
 
 
-def _is_rearranged(one: Touched, now: Any) -> bool:
+def _is_rearranged(one: Touched, now: object) -> bool:
     """True where another container has come, or what it holds lies at other places of it."""
     if not one.name.moved or one.container is not now:
         return one.name.moved
@@ -351,23 +352,23 @@ def _is_rearranged(one: Touched, now: Any) -> bool:
     return len(before) != len(items) and items[: len(before)] != before
 
 
-def _very(value: Any) -> dict[str, Any]:
-    """What makes a name that of this very object."""
-    return {"found": Same(value), "moved": False, "aspect": Aspect.IDENTITY}
+def _of_object(name: Name, value: object) -> Name:
+    """The name, which has to lead to this very object again."""
+    return replace(name, found=Same(value), moved=False, aspect=Aspect.IDENTITY)
 
 
 def _objects(watch: AttributeWatch) -> Iterator[Name]:
     """The names of attributes that were given the very object that they had."""
     for path, owner, name, value in watch.objects():
-        yield replace(attribute(owner, name, value, f"{path}.{name}"), **_very(value))
+        yield _of_object(attribute(owner, name, value, f"{path}.{name}"), value)
 
 
 def _the_same(one: Touched) -> Name:
     """The name of a container that the step fills: it has to be that one again."""
-    return replace(one.name, **_very(one.container))
+    return _of_object(one.name, one.container)
 
 
-def _hides(one: Touched, value: Any) -> str:
+def _hides(one: Touched, value: object) -> str:
     """What hides tensors in an object that the step has made and put there; empty for nothing."""
     old = one.same_object or one.container is value or type(one.name.found) is Never
     return "" if old else hidden_in(value)
@@ -383,10 +384,10 @@ def _ways(name: Name, carried: Carried) -> Iterator[Name]:
     for length in range(1, len(name.path)):
         value, path = follow(owner, name.path[:length]), name.path[:length]
         if isinstance(value, (dict, list, deque)) and not carried.replaces(*holder_at(owner, path)):
-            yield replace(name, path=path, **_very(value))
+            yield _of_object(replace(name, path=path), value)
 
 
-def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:
+def _is_carried(one: Touched, value: object, carried: Carried) -> bool:
     if one.container is value is not None:
         return carried.knows(value)
     places = list(places_on(one.name))
@@ -395,5 +396,5 @@ def _is_carried(one: Touched, value: Any, carried: Carried) -> bool:
     return bool(places) and carried.knows(*places[-1])
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(value: object) -> bool:
     return isinstance(value, torch.Tensor) or bool(tensors_in(value))

@@ -21,14 +21,14 @@ from .kept import Shares, gradient_of
 from .trees import Filling, Fixed, settle
 
 
-class Place(Protocol):
+class Destination(Protocol):
     """Where a value is kept between calls."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal places."""
 
-    def write(self, value: Any, call: Call) -> None:
+    def write(self, value: object, call: Call) -> None:
         """Put ``value`` there."""
 
 
@@ -39,15 +39,15 @@ class GradientOf:
     parameter: torch.Tensor
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("grad", id(self.parameter))
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         return self.parameter.grad
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+        """Put ``value`` there."""
         self.parameter.grad = value
 
 
@@ -58,12 +58,12 @@ class GradientOfArgument:
     position: int
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("argument", self.position)
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+        """Put ``value`` there."""
         call.tensors[self.position].grad = value
 
 
@@ -74,12 +74,12 @@ class Trained:
     position: int
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("requires_grad", self.position)
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+        """Let it require a gradient, or not."""
         call.tensors[self.position].requires_grad_(value)
 
 
@@ -91,12 +91,12 @@ class OnArgument:
     name: str
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("attribute", self.position, self.name)
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Put ``value`` there."""
         setattr(call.tensors[self.position], self.name, value)
 
 
@@ -107,12 +107,12 @@ class Training:
     tensors: tuple[torch.Tensor, ...]
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("requires_grad", *map(id, self.tensors))
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+        """Let each require a gradient, or not."""
         for tensor, trains in zip(self.tensors, value, strict=True):
             tensor.requires_grad_(trains)
 
@@ -124,12 +124,12 @@ class Modes:
     modules: tuple[torch.nn.Module, ...]
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("training", *map(id, self.modules))
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+        """Let each train, or evaluate."""
         for module, training in zip(self.modules, value, strict=True):
             if module.training is not training:
                 module.training = training
@@ -139,26 +139,26 @@ class Modes:
 class Assigned:
     """A place that the step gives another value."""
 
-    place: Place
-    tree: Any
-    """As `Filling.filled` takes it; None for None."""
+    place: Destination
+    tree: object
+    """What lies there then, as `Filling.filled` takes it; None for None."""
 
 
 @dataclass(frozen=True)
 class Action:
     """A call that moves nothing but Python's objects, such as ``scheduler.step()``."""
 
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    call: Callable[..., object]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     """With an `OutputSlot` for each tensor."""
 
 
-class Sharing(Protocol):
+class PairCondition(Protocol):
     """Two places, and whether they held one tensor, or tensors in one memory."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
@@ -169,7 +169,7 @@ class Condition(Protocol):
     """What a place must hold when the step begins."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
 
     def fits(self) -> bool:
@@ -178,7 +178,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True)
 class Host:
-    """Of one recorded step."""
+    """What one recorded step does to Python's objects."""
 
     actions: tuple[Action, ...] = ()
     assigned: tuple[Assigned, ...] = ()
@@ -194,10 +194,10 @@ class Host:
     """Tensors of optimizers that actions write: a learning rate in a tensor."""
     stepped: tuple[torch.optim.Optimizer, ...] = ()
     """Optimizers that the step itself has stepped."""
-    together: tuple[Sharing, ...] = ()
+    together: tuple[PairCondition, ...] = ()
     """Places that held one tensor, or lay in one memory, or did not, where that counts."""
 
-    def plus(self, assigned: Sequence[Assigned], together: Sequence[Sharing] = ()) -> Host:
+    def plus(self, assigned: Sequence[Assigned], together: Sequence[PairCondition] = ()) -> Host:
         """With more places that the step gives another value, and more that hold one tensor."""
         more = (*self.assigned, *assigned), (*self.together, *together)
         return replace(self, assigned=more[0], together=more[1])
@@ -207,7 +207,7 @@ class Host:
         for one, its in zip(self.assigned, other.assigned, strict=True):
             settle(one.tree, its.tree)
 
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for two steps that do the same."""
         actions = [(one.call, one.args, one.kwargs) for one in self.actions]
         assigned = [(one.place.key, one.tree) for one in self.assigned]
@@ -226,11 +226,11 @@ class Host:
             and all(one.fits() for one in self.entry)
         )
 
-    def found(self) -> dict[str, Any]:
+    def found(self) -> dict[str, object]:
         """What lies now in the places that the program reads, by name."""
         return {leaf.fqn: _read(leaf) for leaf, _ in self.read}
 
-    def extended(self, call: Call, found: Mapping[str, Any] | None = None) -> Call:
+    def extended(self, call: Call, found: Mapping[str, object] | None = None) -> Call:
         """``call`` with what the program takes from places: ``found`` at its start, or now.
 
         Raises:
@@ -280,11 +280,11 @@ def modes(left: Mapping[torch.nn.Module, bool]) -> list[Assigned]:
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
-    """Of what is kept: eager may keep it with its graph, a program has none."""
+    """What a kept tensor is like, without its history: in eager it may have one."""
     return TensorMeta.of(tensor.detach())
 
 
-def _read(leaf: Leaf) -> Any:
+def _read(leaf: Leaf) -> object:
     try:
         return leaf.read()
     except (KeyError, IndexError, TypeError, ValueError):

@@ -31,11 +31,11 @@ class Item:
     item: Any
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return (id(self.holder), self.item)
 
-    def read(self) -> Any:
+    def read(self) -> object:
         """What is there now; ValueError, KeyError or IndexError when nothing is."""
         if isinstance(self.holder, types.CellType):
             return self.holder.cell_contents
@@ -45,8 +45,8 @@ class Item:
             raise KeyError(self.item)
         return dict.get(self.holder, self.item)
 
-    def write(self, value: Any, call: Call | None = None) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call | None = None) -> None:
+        """Put ``value`` there."""
         if isinstance(self.holder, types.CellType):
             self.holder.cell_contents = value
         else:
@@ -58,17 +58,17 @@ class Appended:
     """The end of a list."""
 
     name: str
-    holder: list[Any]
+    holder: list[object]
     number: int
-    """Of those that the step appends."""
+    """How many the step appends before this one."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return (id(self.holder), "append", self.number)
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Append ``value``."""
         self.holder.append(value)
 
 
@@ -76,48 +76,48 @@ class Appended:
 class Behind:
     """The last places of a dict, in its order."""
 
-    holder: dict[Any, Any]
+    holder: dict[object, object]
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return (id(self.holder), "behind")
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`; ``value`` are the keys that were taken out and put in again."""
+        """Put these keys there: the step took them out and put them in again."""
         for key in value:
             if key in self.holder:
                 self.holder[key] = self.holder.pop(key)
 
 
 @dataclass(frozen=True)
-class Entry:
+class ValueAtEntry:
     """What a place must hold when the step begins, but for the tensors in it."""
 
     place: Item
-    found: Any
-    """As `described` has it."""
+    found: object
+    """What was there, as `described` tells it."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         return (*self.place.key, self.found)
 
     def fits(self) -> bool:
         """True when there is the like of what was there."""
-        return bool(described(held_at(self.place)) == self.found)
+        return described(held_at(self.place)) == self.found
 
 
 @dataclass(frozen=True)
 class Bounded:
     """A deque that drops as many as it did then, when as many are appended."""
 
-    holder: deque[Any]
+    holder: deque[object]
     appended: int
     dropped: int
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         return (id(self.holder), self.appended, self.dropped)
 
@@ -133,10 +133,10 @@ class Filled:
 
     holder: Any
     places: tuple[int, ...]
-    """As `first_places` has it: what is moved to where the same tensor lay seems to stay."""
+    """What `first_places` gives: what is moved to where the same tensor lay seems to stay."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         return (id(self.holder), "filled", self.places)
 
@@ -146,18 +146,18 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorAt:
     """The n-th tensor of what lies at a place, as the container of a leaf."""
 
     place: Item
     position: int
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         return (*self.place.key, self.position)
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> torch.Tensor:
         return tensors_of(self.place.read())[self.position]
 
 
@@ -168,7 +168,7 @@ class Rebound:
     name: Name
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         return self.name.key
 
@@ -178,10 +178,10 @@ class Rebound:
 
 
 @dataclass(frozen=True)
-class Given(Rebound):
+class NamedArgument(Rebound):
     """The same where that is an argument of the call."""
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         return follow(self.name.owner(), self.name.path)
 
 
@@ -192,36 +192,36 @@ class Pinned:
     tensor: torch.Tensor
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         return ("pinned", id(self.tensor))
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key: str) -> object:
         return self.tensor
 
 
 class Pair(NamedTuple):
     """Two places that held one tensor, or two; a number stands for an argument of the call."""
 
-    one: Part | Rebound
-    other: int | Part | Rebound | Pinned
+    one: TensorAt | Rebound
+    other: int | TensorAt | Rebound | Pinned
     together: bool = True
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         other = self.other if isinstance(self.other, int) else self.other.key
         return self.one.key, other, self.together
 
     def fits(self, arguments: Sequence[torch.Tensor]) -> bool:
         """True when they do so now."""
-        one, other = self.one, self.other
-        try:
-            tensors = one["value"], arguments[other] if isinstance(other, int) else other["value"]
-        except (KeyError, IndexError, TypeError, ValueError):
+        held = held_at_both(self.one, self.other, arguments)
+        if held is None:
             return not self.together
-        there = all(isinstance(tensor, torch.Tensor) for tensor in tensors)
-        return self.together is (there and len(set(map(where, tensors))) == 1)
+        one, other = held
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return not self.together
+        return self.together is (where(one) == where(other))
 
 
 class Shares(NamedTuple):
@@ -230,18 +230,18 @@ class Shares(NamedTuple):
     parameter: torch.Tensor
     other: int | Leaf
     """A number stands for an argument of the call."""
-    found: Any
-    """As `_lies_in` has it."""
+    found: object
+    """Where in that memory it lay, as `_lies_in` tells it."""
 
     @classmethod
     def of(cls, parameter: torch.Tensor, gradient: torch.Tensor, other: Leaf) -> Shares:
-        """As it is now."""
+        """How they share memory now."""
         found = _lies_in(gradient, other.value)
         given = isinstance(other.root, list) and other.role is Role.INPUT
         return cls(parameter, other.path[0] if given else replace(other, value=None), found)
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for equal ones."""
         other = self.other if isinstance(self.other, int) else self.other.fqn
         return id(self.parameter), other, self.found
@@ -256,7 +256,7 @@ class Shares(NamedTuple):
         return gradient is not None and _lies_in(gradient, other) == self.found
 
 
-def _lies_in(tensor: torch.Tensor, other: Any) -> Any:
+def _lies_in(tensor: torch.Tensor, other: object) -> object:
     """Where in the memory of another one, and how; None where it does not."""
     if not isinstance(other, torch.Tensor) or not (has_strides(tensor) and has_strides(other)):
         return None
@@ -274,12 +274,12 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return found
 
 
-def is_plain_tensor(value: Any) -> bool:
+def is_plain_tensor(value: object) -> bool:
     """True for a tensor of which a program needs to know no more than what it holds."""
     return type(value) is torch.Tensor and not value.requires_grad and not vars(value)
 
 
-def first_places(items: Iterable[Any]) -> tuple[int, ...]:
+def first_places(items: Iterable[object]) -> tuple[int, ...]:
     """For each item the first place where the same tensor lies."""
     first: dict[int, int] = {}
     return tuple(
@@ -288,7 +288,7 @@ def first_places(items: Iterable[Any]) -> tuple[int, ...]:
     )
 
 
-def held_at(place: Item) -> Any:
+def held_at(place: Item) -> object:
     """What is there now; None when nothing is."""
     try:
         return place.read()
@@ -296,14 +296,26 @@ def held_at(place: Item) -> Any:
         return None
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
+def held_at_both(
+    one: TensorAt | Rebound,
+    other: int | TensorAt | Rebound | Pinned,
+    arguments: Sequence[torch.Tensor],
+) -> tuple[object, object] | None:
+    """What two places hold now; None where one of them is gone."""
+    try:
+        return one["value"], arguments[other] if isinstance(other, int) else other["value"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        return None
+
+
+def tensors_of(value: object) -> list[torch.Tensor]:
     """Those in an object, in the order of its parts."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for _, tensor in tensors_in(value)]
 
 
-def hidden_in(value: Any) -> str:
+def hidden_in(value: object) -> str:
     """What in an object may hide tensors, a function that holds one say; empty for nothing."""
     try:
         check(value, "")
@@ -312,7 +324,7 @@ def hidden_in(value: Any) -> str:
     return ""
 
 
-def described(value: Any) -> Any:
+def described(value: object) -> object:
     """All of a value but its tensors; the object itself where that cannot be told."""
     try:
         return key_of(value, [], {})
@@ -320,7 +332,7 @@ def described(value: Any) -> Any:
         return Same(value)
 
 
-def where(tensor: torch.Tensor) -> tuple[Any, ...]:
+def where(tensor: torch.Tensor) -> tuple[object, ...]:
     """Equal for a tensor and what ``detach()`` makes of it."""
     if not has_strides(tensor):
         return (id(tensor),)

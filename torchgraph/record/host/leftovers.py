@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest import mock
 
 import torch
@@ -18,12 +17,16 @@ from ...ir.program import Role
 from ...live.step import Leaf
 from ..chains.resolve import is_library_file
 from ..ops.memory import Memory
-from .host import Assigned, GradientOf, GradientOfArgument, Place
+from .host import Assigned, Destination, GradientOf, GradientOfArgument
 from .kept import GRAD, Shares, gradient_of, where
+
+_HasGradients = torch.optim.Optimizer | nn.Module
 
 
 class Leftovers:
-    """Of one step. Parameters are all leaves of autograd that the step knows.
+    """The gradients that one step finds and leaves.
+
+    Parameters are all leaves of autograd that the step knows.
 
     Args:
         meet: told of a tensor whose gradient is about to be replaced: nobody may know it yet.
@@ -69,23 +72,23 @@ class Leftovers:
         """Notice what is dropped unread, as by ``zero_grad``: no step depends on it."""
         here, grad = threading.get_ident(), GRAD
 
-        def asked(tensor: torch.Tensor) -> Any:
+        def asked(tensor: torch.Tensor) -> object:
             caller = sys._getframe(1).f_code.co_filename
             if threading.get_ident() == here and not is_library_file(caller):
                 self._asked.add(id(tensor))
             return grad.__get__(tensor)
 
-        def replaced(tensor: torch.Tensor, value: Any) -> None:
+        def replaced(tensor: torch.Tensor, value: object) -> None:
             if threading.get_ident() == here and tensor.is_leaf:
                 self._meet(tensor)
                 if value is None and self._is_unread(tensor):
                     self._cleared.add(id(tensor))
             grad.__set__(tensor, value)
 
-        def watching(cls: Any) -> Callable[..., None]:
-            original = cls.zero_grad
+        def watching(cls: type[_HasGradients]) -> Callable[..., None]:
+            original: Callable[..., None] = cls.zero_grad
 
-            def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
+            def zero_grad(owner: _HasGradients, *args: object, **kwargs: object) -> None:
                 if threading.get_ident() != here:
                     original(owner, *args, **kwargs)
                     return
@@ -114,7 +117,7 @@ class Leftovers:
 
     # --- at the end -------------------------------------------------------------------------------
 
-    def left(self, slot: Callable[[str, torch.Tensor], Any]) -> list[Assigned]:
+    def left(self, slot: Callable[[str, torch.Tensor], object]) -> list[Assigned]:
         """Gradients that the step replaces or clears; ``slot`` makes one a result of the program.
 
         Those that it adds to are written in place.
@@ -124,7 +127,7 @@ class Leftovers:
             before, now = self._found[key], gradient_of(leaf.value)
             if now is before and (now is not None or key not in self._cleared):
                 continue
-            place: Place = GradientOf(leaf.value)
+            place: Destination = GradientOf(leaf.value)
             if leaf.role is Role.INPUT:
                 place = GradientOfArgument(leaf.path[0])
             tree = None if now is None else slot(f"{leaf.fqn}.grad", now)
@@ -188,7 +191,7 @@ class Leftovers:
         )
 
 
-def _parameters_of(owner: Any) -> Iterator[torch.Tensor]:
+def _parameters_of(owner: _HasGradients) -> Iterator[torch.Tensor]:
     if isinstance(owner, nn.Module):
         yield from owner.parameters()
         return

@@ -16,7 +16,7 @@ _PLAIN = (bool, int, float, complex, str)
 _NOTHING = object()
 
 
-def items_of(container: Any) -> dict[Any, Any]:
+def items_of(container: Any) -> dict[object, object]:
     """What lies in a dict, a list, a closure's variable or some places of a dict."""
     if isinstance(container, Entries):
         return {name: container.values.get(name) for name in container.names}
@@ -28,14 +28,14 @@ def items_of(container: Any) -> dict[Any, Any]:
     return dict(container.items() if isinstance(container, dict) else enumerate(container))
 
 
-def keys_moved(before: Any, now: Any) -> list[Any]:
+def keys_moved(before: object, now: object) -> list[object]:
     """Under which something else lies than before, or nothing any more."""
     was, held = items_of(before), items_of(now)
     gone = [key for key, value in was.items() if held.get(key, _NOTHING) is not value]
     return gone + [key for key in held if key not in was]
 
 
-def plain_in(container: Any, keys: Iterable[Any] | None = None) -> dict[Any, Any]:
+def plain_in(container: object, keys: Iterable[object] | None = None) -> dict[object, Any]:
     """The numbers, texts and flags, of all or of these keys; those of modules not."""
     held = items_of(container)
     if isinstance(container, dict) and "_parameters" in held:
@@ -47,12 +47,12 @@ def plain_in(container: Any, keys: Iterable[Any] | None = None) -> dict[Any, Any
     return {**plain, "len": len(plain)} if listed else plain
 
 
-def equal(before: Any, now: Any) -> bool:
+def equal(before: object, now: object) -> bool:
     """True for two numbers, texts or flags that are one."""
     return type(before) is type(now) and repr(before) == repr(now)
 
 
-def appended(before: list[Any], holder: Any) -> int:
+def appended(before: list[object], holder: Any) -> int:
     """How many were appended to a list or deque; a deque that is full drops as many."""
     now = list(holder)
     full = isinstance(holder, deque) and len(now) == holder.maxlen
@@ -66,7 +66,7 @@ def appended(before: list[Any], holder: Any) -> int:
     return 0
 
 
-def put_behind(before: dict[Any, Any], now: Any) -> tuple[Any, ...]:
+def put_behind(before: dict[object, object], now: Any) -> tuple[object, ...]:
     """The keys that were taken out of a dict and put in again, or are new; none in its order."""
     order = {key: number for number, key in enumerate(before)}
     places = [order.get(key, len(order)) for key in now]

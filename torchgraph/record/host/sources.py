@@ -14,7 +14,7 @@ from .trees import ArgumentSlot, OutputSlot
 
 
 class Sources:
-    """Of one step.
+    """Where each tensor comes from that one step leaves.
 
     Args:
         known: all inputs.

@@ -14,13 +14,13 @@ from ..tape.watch import is_plain
 
 
 class Titles:
-    """Of containers and what lies in them, by the names that the code has for them.
+    """What containers, and the places in them, are called by the names that the code has for them.
 
     ``state["queue"]`` is another container for each parameter, and two modules have one text.
     """
 
     def __init__(self, containers: Sequence[tuple[str, Any]]) -> None:
-        self._found: dict[tuple[int, Any], str] = {}
+        self._found: dict[tuple[int, object], str] = {}
         used: Counter[tuple[str, bool]] = Counter()
         for name, container in containers:
             some = isinstance(container, Entries)
@@ -31,19 +31,19 @@ class Titles:
                 number = f" ({used[place]})" if used[place] > 1 else ""
                 self._found[id(container.values if some else container), item] = title + number
 
-    def of(self, container: Any, item: Any) -> str:
-        """Of a place in one of the containers."""
+    def of(self, container: object, item: object) -> str:
+        """What a place in one of the containers is called."""
         if isinstance(container, Entries):
             return self._found[id(container.values), item]
         title = self._found[id(container), None]
         return title if isinstance(container, types.CellType) else _dotted(title, item)
 
 
-def _dotted(name: str, item: Any) -> str:
+def _dotted(name: str, item: object) -> str:
     return f"{name}.{_text(item)}" if name else _text(item)
 
 
-def _text(item: Any) -> str:
+def _text(item: object) -> str:
     if isinstance(item, str):
         return repr(item) if item[:1] in tuple("-0123456789(") else item
     if type(item) is int:
@@ -55,14 +55,14 @@ def _text(item: Any) -> str:
     return f"{type(item).__name__} {_NUMBERS.of(item)}"
 
 
-class _Numbers:
-    """Of keys of dicts that are no plain values: a key has the same one in each recording."""
+class _KeyNumbers:
+    """Numbers for keys of dicts that are no plain values: a key keeps its own in all recordings."""
 
     def __init__(self) -> None:
         self._next = itertools.count(1)
         self._known: dict[int, tuple[Same, int]] = {}
 
-    def of(self, key: Any) -> int:
+    def of(self, key: object) -> int:
         """Its number, from 1."""
         known = self._known.get(id(key))
         if known is None or known[0]() is not key:
@@ -70,4 +70,4 @@ class _Numbers:
         return known[1]
 
 
-_NUMBERS = _Numbers()
+_NUMBERS = _KeyNumbers()

@@ -13,7 +13,8 @@ import torch
 
 from ...guards.looks import is_container
 from ...live.inputs import Call
-from ...structure import Apart, Held, Together, hold_in, is_taken_apart, tree_key
+from ...structure import Apart, HeldObject, Together, hold_in, is_taken_apart, tree_key
+from ...structure.kinds import Kind, Part
 from ...structure.nested import map_nested
 from .alias import AliasSlot
 
@@ -36,8 +37,8 @@ class OutputSlot:
 class Fixed:
     """A value that is the same at each call."""
 
-    value: Any = field(compare=False)
-    key: Any
+    value: object = field(compare=False)
+    key: object
     """Equal for equal ones."""
 
 
@@ -45,51 +46,51 @@ class Fixed:
 class OutputTree:
     """An object that each call makes."""
 
-    root: Any = field(compare=False)
-    """As `structure` takes it apart."""
-    key: Any
-    slots: tuple[Any, ...]
+    root: object = field(compare=False)
+    """The node of the object, as `structure` takes it apart."""
+    key: object
+    slots: tuple[object, ...]
     """Where its tensors come from, but for those that other trees of the step have as well."""
     trees: Trees = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
-class Contents:
+class ContentsTree:
     """What is in containers that were there before: (kind, container, nodes of its parts)."""
 
-    parts: list[tuple[Any, Any, Any]] = field(compare=False)
-    key: Any
-    slots: tuple[Any, ...]
+    parts: list[tuple[Kind, object, list[Part]]] = field(compare=False)
+    key: object
+    slots: tuple[object, ...]
     trees: Trees = field(compare=False, repr=False)
 
 
-Slots = Callable[[torch.Tensor], Any]
+Slots = Callable[[torch.Tensor], object]
 """Where a tensor comes from. May raise Unfit."""
 
 
 class Trees:
-    """Of one step.
+    """Takes apart what one step leaves.
 
     Args:
         old: by identity, what was there before the step, as far as names have led there.
     """
 
-    def __init__(self, old: Mapping[int, Any]) -> None:
+    def __init__(self, old: Mapping[int, object]) -> None:
         known = {
-            key: Held(value)
+            key: HeldObject(value)
             for key, value in old.items()
             if is_taken_apart(value) and not is_container(value)
         }
         held: Collection[int] = {key for key, value in old.items() if is_container(value)}
         self._old = old
         self._apart = Apart(known, unique=True, held=held)
-        self.slots: list[Any] = []
+        self.slots: list[object] = []
 
-    def has(self, value: Any) -> bool:
+    def has(self, value: object) -> bool:
         """True for what was there before."""
         return id(value) in self._old
 
-    def of(self, value: Any, slot: Slots) -> Any:
+    def of(self, value: object, slot: Slots) -> object:
         """``value`` as a replay makes it. Raises Unfit."""
         if isinstance(value, torch.Tensor):
             return slot(value)
@@ -97,23 +98,23 @@ class Trees:
         key = tree_key(root)
         return OutputTree(root, key, self._more(slot), self)
 
-    def contents(self, held: Sequence[tuple[Any, Any]], slot: Slots) -> Contents:
+    def contents(self, held: Sequence[tuple[Kind, object]], slot: Slots) -> ContentsTree:
         """What is in objects now: (kind, object). Raises Unfit."""
         parts, keys = [], []
         for kind, value in held:
             found = self._apart.parts_of(value, kind, "")
             parts.append((kind, value, found))
             keys.append((id(value), [(step, tree_key(node)) for step, node in found]))
-        return Contents(parts, keys, self._more(slot), self)
+        return ContentsTree(parts, keys, self._more(slot), self)
 
-    def _more(self, slot: Slots) -> tuple[Any, ...]:
+    def _more(self, slot: Slots) -> tuple[object, ...]:
         known = len(self.slots)
         self.slots += map(slot, self._apart.tree.tensors[known:])
         return tuple(self.slots[known:])
 
 
 class Filling:
-    """Of one call: what its program returned takes its places.
+    """Puts what the program returned in one call into its places.
 
     Args:
         tensors: all that it returned.
@@ -137,7 +138,7 @@ class Filling:
             return tree.value
         if kind is OutputTree:
             return self._of(tree.trees).root(tree.root)
-        if kind is Contents:
+        if kind is ContentsTree:
             together = self._of(tree.trees)
             return [(kind, held, together.parts(parts)) for kind, held, parts in tree.parts]
         return map_nested(tree, OutputSlot, lambda slot: self._tensors[slot.position])
@@ -149,7 +150,7 @@ class Filling:
         return found
 
 
-def settle(one: Any, other: Any) -> None:
+def settle(one: object, other: object) -> None:
     """Two calls leave the like: what is one object in both was there before, no call makes it."""
     if isinstance(one, OutputTree) and isinstance(other, OutputTree):
         hold_in(one.root, other.root)

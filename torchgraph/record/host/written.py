@@ -16,7 +16,7 @@ from ...live.inputs import Call
 from ...structure import Unfit
 from ..chains.touched import Touched
 from ..tape.watch import is_plain
-from .host import Assigned, Place
+from .host import Assigned, Destination
 from .trees import Fixed, Trees
 
 
@@ -27,12 +27,12 @@ class Named:
     name: Name
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("name", *self.name.key)
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Put ``value`` there."""
         owner = self.name.owner()
         if owner is not None:
             put(owner, self.name.path, value)
@@ -42,16 +42,16 @@ class Named:
 class Attribute:
     """An attribute of a module, or of another object that is watched."""
 
-    owner: Any
+    owner: object
     name: str
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("attribute", id(self.owner), self.name)
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Put ``value`` there; `ABSENT` takes it away."""
         if value is ABSENT:
             vars(self.owner).pop(self.name, None)
         else:
@@ -63,12 +63,12 @@ class Moved(Attribute):
     """The same of a number that the step moves on."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("moved", id(self.owner), self.name)
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Add ``value`` to it."""
         vars(self.owner)[self.name] += value
 
 
@@ -76,17 +76,17 @@ class Moved(Attribute):
 class Refilled:
     """A container without tensors, and all containers in it."""
 
-    container: Any
+    container: object
     name: Name | None = None
     """That leads to it, or to one like it."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("refilled", id(self.container))
 
     def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+        """Fill each container with its parts."""
         now = self.container if self.name is None else follow(self.name.owner(), self.name.path)
         for kind, held, parts in value:
             kind.refill(now if held is self.container else held, parts)
@@ -99,12 +99,12 @@ class Overwritten:
     buffer: Any
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("overwritten", id(self.buffer))
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Copy ``value`` into it."""
         self.buffer[... if hasattr(value, "shape") else slice(None)] = value
 
 
@@ -115,12 +115,12 @@ class Counter:
     name: Name
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("counter", *self.name.key)
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Add ``value`` to it."""
         owner = self.name.owner()
         if owner is not None:
             put(owner, self.name.path, follow(owner, self.name.path) + value)
@@ -133,16 +133,16 @@ class Extended:
     container: Any
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """As `Place.key`."""
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal places."""
         return ("extended", id(self.container))
 
-    def write(self, value: Any, call: Call) -> None:
-        """As `Place.write`."""
+    def write(self, value: object, call: Call) -> None:
+        """Append all in ``value``."""
         self.container.extend(value)
 
 
-def repetition(one: Touched, value: Any, trees: Trees) -> Assigned | None:
+def repetition(one: Touched, value: object, trees: Trees) -> Assigned | None:
     """How a replay does again what the step has done to what it never reads; None: not at all.
 
     ``value``: what lies there now.
@@ -161,7 +161,7 @@ def repetition(one: Touched, value: Any, trees: Trees) -> Assigned | None:
     return None if by is None else Assigned(Counter(name), Fixed(by, look(by)))
 
 
-def _anew(place: Place, value: Any, trees: Trees) -> Assigned | None:
+def _anew(place: Destination, value: object, trees: Trees) -> Assigned | None:
     """What the step makes is made anew at each call."""
     try:
         return Assigned(place, trees.of(value, no_slot))
@@ -169,12 +169,12 @@ def _anew(place: Place, value: Any, trees: Trees) -> Assigned | None:
         return None
 
 
-def no_slot(tensor: torch.Tensor) -> Any:
+def no_slot(tensor: torch.Tensor) -> object:
     """For `Trees.of` what holds no tensors. Raises Unfit."""
     raise Unfit("holds a tensor")
 
 
-def _moved_on(before: Any, now: Any) -> Any:
+def _moved_on(before: object, now: object) -> object:
     """What ``+=`` has added to what was there; None where that cannot be told."""
     if not isinstance(before, tuple) or before[0] is not type(now):
         return None
@@ -187,13 +187,13 @@ def _moved_on(before: Any, now: Any) -> Any:
     return None
 
 
-def _appended(before: Any, now: Any) -> tuple[Any, ...] | None:
+def _appended(before: object, now: object) -> tuple[object, ...] | None:
     listed = type(now) in (list, deque) and isinstance(before, tuple) and before[0] is type(now)
     more = _behind(before, now) if listed else None
     return more or None
 
 
-def _behind(before: Any, now: Any) -> tuple[Any, ...] | None:
+def _behind(before: Any, now: Any) -> tuple[object, ...] | None:
     """What follows all that was there; None where that was moved, or was too much.
 
     A deque that is full drops as many as come.
@@ -209,7 +209,7 @@ def _behind(before: Any, now: Any) -> tuple[Any, ...] | None:
     return None
 
 
-def put(owner: Any, path: Path, value: Any) -> None:
+def put(owner: object, path: Path, value: object) -> None:
     """Let ``path`` from ``owner`` lead to ``value``; to nothing where that is `ABSENT`."""
     holder, by, key = place_of(owner, path)
     if holder is None:
@@ -222,7 +222,7 @@ def put(owner: Any, path: Path, value: Any) -> None:
         holder.pop(key, None)
 
 
-def place_of(owner: Any, path: Path) -> tuple[Any, By, Any]:
+def place_of(owner: object, path: Path) -> tuple[Any, By, Any]:
     """What holds the end of a path, how and under which key; None where that is gone."""
     before = follow(owner, path[:-1])
     by, key = path[-1]
@@ -245,13 +245,13 @@ def takes_tensors(name: Name) -> bool:
     return by is not By.CLASS and (by is not By.SLOT or key == "cell_contents")
 
 
-def holder_at(owner: Any, path: Path) -> tuple[Any, Any]:
+def holder_at(owner: object, path: Path) -> tuple[object, object]:
     """What holds the end of a path, and under which key."""
     holder, by, key = place_of(owner, path)
     return (owner if by is By.SLOT else holder), key
 
 
-def places_on(name: Name) -> Iterator[tuple[Any, Any]]:
+def places_on(name: Name) -> Iterator[tuple[object, object]]:
     """(holder, key) of each step of a name's path."""
     owner = name.owner()
     for length in range(1, len(name.path) + 1):
@@ -259,6 +259,6 @@ def places_on(name: Name) -> Iterator[tuple[Any, Any]]:
 
 
 def words_of(name: Name) -> tuple[str, str]:
-    """Of a name, what it leads through and its end."""
+    """(what a name leads through, its end)."""
     path, _, last = name.shown.rpartition(".")
     return path, last

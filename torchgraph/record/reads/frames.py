@@ -27,47 +27,49 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
 from ...structure import parts_of_partial
 from ..chains.chains import Line, Reads, StackUses
 from ..chains.resolve import is_library, is_library_file
+from ..chains.touched import Touches
 from ..ops.generators import DrawingLine
 from .line_reads import lines_of
 from .stack import first_variable, stack_of
 from .uses import Looked, looked_at
 
-_Hears = Callable[[Any, Any, Any], Any]
+_Hears = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 _METHODS = (staticmethod, classmethod, MethodType)
 
 
 class Listener(Protocol):
     """What is told of lines."""
 
-    def before(self, frame: FrameType, number: int, line: Line) -> Any:
+    def before(self, frame: FrameType, number: int, line: Line) -> Touches:
         """A line is about to run."""
 
-    def stored(self, frame: FrameType, found: Any, stores: Reads) -> None:
+    def stored(self, frame: FrameType, found: Touches, stores: Reads) -> None:
         """Something is about to be replaced; ``found`` is what `before` gave."""
 
-    def again(self, frame: FrameType, reads: Reads, found: Any) -> None:
+    def again(self, frame: FrameType, reads: Reads, found: Touches) -> None:
         """The line has replaced something, and goes on to read these."""
 
-    def after(self, frame: FrameType, line: Line, found: Any) -> None:
+    def after(self, frame: FrameType, line: Line, found: Touches) -> None:
         """It ran."""
 
     def inside(self, frame: FrameType, line: Line) -> None:
         """A variable was stored that the same line goes on with."""
 
-    def returned(self, frame: FrameType, line: Line, value: Any) -> None:
+    def returned(self, frame: FrameType, line: Line, value: object) -> None:
         """A function has returned that a line of ``frame`` calls."""
 
     def is_cut(self, frame: FrameType, number: int) -> bool:
         """True where code of the user's own gives what the line goes on with."""
 
-    def used(self, frame: FrameType, found: Any, looked: Looked) -> None:
+    def used(self, frame: FrameType, found: Touches, looked: Looked) -> None:
         """A value is about to be used that lies on the stack; ``found`` is what `before` gave."""
 
-    def handed(self, frame: FrameType, values: list[Any]) -> None:
+    def handed(self, frame: FrameType, values: list[object]) -> None:
         """A line of ``frame`` calls a function of a library's that reads these objects."""
 
 
@@ -79,17 +81,17 @@ class _Following:
         code: CodeType,
         listener: Listener,
         drawing: DrawingLine,
-        returned: Callable[[FrameType, Any], None],
+        returned: Callable[[FrameType, object], None],
     ) -> None:
         self._listener, self._drawing, self._returned = listener, drawing, returned
         self._lines, self._stack = lines_of(code), stack_of(code)
         self._line: Line | None = None
         self._number = 0
-        self._found: Any = None
+        self._found: Touches = []
         """What the listener gave for the line."""
         self._uses: StackUses = {}
 
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> _Following:
+    def __call__(self, frame: FrameType, event: str, arg: object) -> _Following:
         if event == "opcode":
             self._instruction(frame)
             return self
@@ -127,7 +129,7 @@ class _Following:
                 self._listener.used(frame, self._found, looked)
 
 
-def _all_stores(listener: Listener, frame: FrameType, line: Line, found: Any) -> None:
+def _all_stores(listener: Listener, frame: FrameType, line: Line, found: Touches) -> None:
     """Where no instruction is heard of, all of the line's may run."""
     stores = [row for rows in line.stores.values() for row in rows]
     if stores:
@@ -135,7 +137,7 @@ def _all_stores(listener: Listener, frame: FrameType, line: Line, found: Any) ->
 
 
 class Frames:
-    """Of one recording."""
+    """Hears which lines of the user's run during one recording, and in which functions."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -151,7 +153,7 @@ class Frames:
         first_variable()
         get: Any = sys.gettrace
         put: Any = sys.settrace
-        ours: Any = self._trace
+        ours: object = self._trace
         if get() is not None:
             get, put, ours = sys.getprofile, sys.setprofile, self._profile
         before = get()
@@ -165,7 +167,7 @@ class Frames:
             if not self.lost:
                 put(before)
 
-    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def _trace(self, frame: FrameType, event: str, arg: object) -> object:
         if _says_nothing(frame.f_code.co_filename):
             return None
         if not is_listening():
@@ -176,7 +178,7 @@ class Frames:
         self._meet(frame)
         return _Following(frame.f_code, self._listener, self.drawing, self._returned)
 
-    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _profile(self, frame: FrameType, event: str, arg: object) -> None:
         if event == "call" and is_listening() and _is_library(frame):
             self._handed(frame)
         if event in ("call", "return") and not _is_library(frame) and is_listening():
@@ -188,7 +190,7 @@ class Frames:
             if event == "return":
                 self._returned(frame, arg)
 
-    def _returned(self, frame: FrameType, value: Any) -> None:
+    def _returned(self, frame: FrameType, value: object) -> None:
         """The user's line that called may read on from what a function has returned."""
         caller = frame.f_back
         while caller is not None and _is_library(caller):
@@ -215,7 +217,7 @@ class Frames:
             self._ran.add(code)
             self.see(_lies_under_its_name(frame))
 
-    def see(self, value: Any) -> None:
+    def see(self, value: object) -> None:
         """A function that a name leads to may be one that runs."""
         if parts := parts_of_partial(value):
             self.see(parts[0])
@@ -248,14 +250,14 @@ class Frames:
         return list({id(one): one for one in found}.values())
 
 
-def _untraced(ours: Any) -> Callable[[_Hears], _Hears]:
+def _untraced(ours: object) -> Callable[[_Hears], _Hears]:
     """Nobody need look at each function by which an op is written down.
 
     Not from Python 3.12 on, where a change of the trace function may instrument code anew.
     """
 
     def wrap(listener: _Hears) -> _Hears:
-        def call(op: Any, args: Any, kwargs: Any) -> Any:
+        def call(op: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
             if sys.gettrace() != ours:
                 return listener(op, args, kwargs)
             sys.settrace(None)
@@ -296,7 +298,7 @@ def _lies_under_its_name(frame: FrameType) -> FunctionType | None:
     return None
 
 
-def _codes(function: Any) -> tuple[CodeType, ...]:
+def _codes(function: Callable[..., object]) -> tuple[CodeType, ...]:
     code = inspect.unwrap(function).__code__
     return (code, *_inner(code))
 
@@ -324,7 +326,7 @@ _READERS = {
 _OF_OBJECTS = (collections, copy, dataclasses, queue, threading, torch.distributions)
 """Modules whose functions and methods compute from attributes of objects that users make."""
 _GO_INSIDE = frozenset({copy.__file__, dataclasses.__file__})
-"""Of those, the files of functions that read what lies in what they are given as well."""
+"""The files of those whose functions read what lies in what they are given as well."""
 
 
 @functools.cache

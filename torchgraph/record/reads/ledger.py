@@ -34,72 +34,74 @@ from ...live.step import Leaf
 from ..chains.chains import Use
 from ..chains.inside import containers_within, held_by, lay_at
 from ..chains.resolve import Source
-from ..chains.touched import Cell, Touched, idle, in_cell, look_at, settings, unmoved_in
+from ..chains.touched import Cell, RowKey, Touched, idle, in_cell, look_at, settings, unmoved_in
 from ..host.elsewhere import Elsewhere
 
 _LEAVES = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_Box = tuple[object, list[tuple[RowKey, Name]]]
+"""(what names begin at, the rows and names of what lies there)."""
 
 
 class Meeting(NamedTuple):
     """A value that a chain has led to."""
 
     text: str
-    value: Any
+    value: object
     use: Use
     where: SourceLine | None
     deep: bool = True
 
 
 class Ledger:
-    """Of one recording.
+    """What one recording meets by name: how it was first, and how it is now.
 
     Args:
         guarded: true for an object whose own attributes others watch.
         given: the identities of the objects among the arguments.
     """
 
-    def __init__(self, guarded: Callable[[Any], bool], given: set[int]) -> None:
+    def __init__(self, guarded: Callable[[object], bool], given: set[int]) -> None:
         self._guarded = guarded
         self._given = given
         self._made: set[int] = set()
         """The identities of what the step has made."""
-        self._names: dict[Any, tuple[Any, Name]] = {}
+        self._names: dict[RowKey, tuple[Any, Name]] = {}
         """All that was read, and what the step wrote, as it was before."""
-        self._reads: set[Any] = set()
-        self._own: set[Any] = set()
+        self._reads: set[RowKey] = set()
+        self._own: set[RowKey] = set()
         """What the step wrote before it read it."""
-        self._stored: set[Any] = set()
-        self._replaced: set[Any] = set()
+        self._stored: set[RowKey] = set()
+        self._replaced: set[RowKey] = set()
         """What the step may have replaced, whether it reads it or not."""
-        self._containers: dict[Any, Any] = {}
-        self._alike: dict[Any, Any] = {}
+        self._containers: dict[RowKey, object] = {}
+        self._alike: dict[RowKey, object] = {}
         """What tensors, and containers of tensors, were like."""
-        self._within: dict[Any, dict[tuple[Any, ...], int]] = {}
+        self._within: dict[RowKey, dict[tuple[object, ...], int]] = {}
         """The containers in each value, as they were."""
-        self._outside: dict[int, Any] = {}
+        self._outside: dict[int, object] = {}
         """By identity, what was there before the step, as far as names have led there."""
         self._depths: dict[int, int] = {}
         """How many containers deep what is in that was looked at."""
-        self._outer: set[Any] = set()
-        self.old: dict[int, Any] = {}
+        self._outer: set[RowKey] = set()
+        self.old: dict[int, object] = {}
         """By identity, what was there before the step, once that is over."""
-        self._cells: dict[Any, Cell] = {}
-        self._lengths: set[Any] = set()
+        self._cells: dict[tuple[str, object], Cell] = {}
+        self._lengths: set[RowKey] = set()
         """Lists of which the step reads what it has put there, by its number."""
         self._elsewhere = Elsewhere()
-        self._compared: dict[int, Any] = {}
+        self._compared: dict[int, object] = {}
         """By identity, tensors and containers of which the step asks which object they are."""
 
-    def cell(self, name: str, value: Any) -> Cell:
+    def cell(self, name: str, value: object) -> Cell:
         """The variable of a function around, by what it holds."""
         found = in_cell(value)
         return self._cells.setdefault((name, found), Cell(name, found))
 
-    def was_there(self, value: Any) -> bool:
+    def was_there(self, value: object) -> bool:
         """True for what is known to have been there before the step."""
         return id(value) in self._outside
 
-    def mark(self, value: Any, depth: int = 3) -> None:
+    def mark(self, value: object, depth: int = 3) -> None:
         """It was there before the step, and what is in it."""
         if type(value) in _LEAVES or self._depths.get(id(value), -1) >= depth:
             return
@@ -113,7 +115,7 @@ class Ledger:
         """The identities of what the step compares by ``is``."""
         return frozenset(self._compared)
 
-    def which(self, value: Any, use: Use) -> None:
+    def which(self, value: object, use: Use) -> None:
         """What becomes of it may go by which object it is."""
         if use is Use.COMPARED and (is_container(value) or isinstance(value, torch.Tensor)):
             self._compared[id(value)] = value
@@ -127,7 +129,7 @@ class Ledger:
             self.mark(meeting.value)
             self._elsewhere.add(meeting.text, meeting.value, source, meeting.where)
 
-    def add(self, meeting: Meeting, source: Source) -> Any:
+    def add(self, meeting: Meeting, source: Source) -> RowKey:
         """Something is read, or about to be written, that lies there; gives its key."""
         use = meeting.use
         if isinstance(meeting.value, torch.Tensor):
@@ -156,7 +158,7 @@ class Ledger:
             if key not in self._names:
                 self._meet(key, meeting._replace(deep=deep), source)
 
-    def written(self, key: Any, use: Use, now: Callable[[str], Any]) -> None:
+    def written(self, key: RowKey, use: Use, now: Callable[[str], object]) -> None:
         """A line is over that may have stored something there: what it reads next is of its own.
 
         Args:
@@ -165,7 +167,7 @@ class Ledger:
         if self._is_another(key, now) and use is Use.STORED and key not in self._reads:
             self._own.add(key)
 
-    def _is_another(self, key: Any, now: Callable[[str], Any]) -> bool:
+    def _is_another(self, key: RowKey, now: Callable[[str], object]) -> bool:
         owner, name = self._names[key]
         if not isinstance(owner, Cell):
             held = owner if _is_held(owner) else owner()
@@ -177,10 +179,10 @@ class Ledger:
         self._cells[owner.name, owner.last] = owner
         return bool(look(value, deep=name.deep) != name.found)
 
-    def moved(self) -> set[Any]:
+    def moved(self) -> set[RowKey]:
         """The places that were written and hold something else now; variables, whatever they do."""
 
-        def moves(key: Any) -> bool:
+        def moves(key: RowKey) -> bool:
             owner = self._names[key][0]
             made = is_container(owner) and key not in self._outer
             is_another = isinstance(owner, Cell) or self._is_another(key, lambda name: ABSENT)
@@ -188,7 +190,7 @@ class Ledger:
 
         return {key for key in self._replaced if moves(key)}
 
-    def _meet(self, key: Any, meeting: Meeting, source: Source) -> None:
+    def _meet(self, key: RowKey, meeting: Meeting, source: Source) -> None:
         owner, path = source
         value = meeting.value
         found, words = look_at(value, meeting.use, deep=meeting.deep), shown(value)
@@ -210,7 +212,9 @@ class Ledger:
         if is_container(value) or isinstance(value, torch.Tensor):
             self._alike[key] = alike(value)
 
-    def _moved_around(self, owner: Any, path: Path, value: Any) -> Iterator[tuple[Any, bool]]:
+    def _moved_around(
+        self, owner: object, path: Path, value: object
+    ) -> Iterator[tuple[RowKey, bool]]:
         """Containers on the way that the step has changed since it met them, or replaced."""
         for length in range(1, len(path)):
             key = (id(owner), path[:length], True)
@@ -224,7 +228,7 @@ class Ledger:
             if replaced or look(container) != before:
                 yield key, replaced
 
-    def _follow(self, owner: Any, path: Path, container: Any) -> Any:
+    def _follow(self, owner: object, path: Path, container: object) -> object:
         """What lies there; in a variable of a function around, from the container in it on."""
         if not isinstance(owner, Cell):
             return follow(owner, path)
@@ -245,7 +249,7 @@ class Ledger:
         place -= len(items) if type(key) is int and key < 0 else 0
         return source._replace(path=(*source.path[:-1], (By.ITEM, place)))
 
-    def _is_appended(self, around: Any, path: Path) -> bool:
+    def _is_appended(self, around: RowKey, path: Path) -> bool:
         """True for an item behind all that a list held when the step met it."""
         container, found = self._containers[around], self._names[around][1].found
         before, (_, key) = items_in(found), path[len(around[1])]
@@ -254,7 +258,7 @@ class Ledger:
         small = isinstance(found[1], tuple)
         return small and type(key) is int and key % len(container) >= len(before)
 
-    def is_outside(self, owner: Any) -> bool:
+    def is_outside(self, owner: object) -> bool:
         """True for what a name may begin at: the step has not made it."""
         known = isinstance(owner, (Cell, torch.nn.Module, type)) or id(owner) in self._outside
         return known or self._guarded(owner)
@@ -273,7 +277,7 @@ class Ledger:
             if enabled:
                 gc.enable()
 
-    def _was_before(self, owner: Any) -> bool:
+    def _was_before(self, owner: object) -> bool:
         return owner is not None and id(owner) not in self._made and id(owner) not in self._given
 
     def pinned(self) -> list[torch.Tensor]:
@@ -298,7 +302,7 @@ class Ledger:
         self,
         leaves: Sequence[tuple[Leaf, int]],
         functions: Sequence[FunctionType],
-        returned: Any,
+        returned: object,
     ) -> list[Touched]:
         """What was read and written."""
         inputs = [leaf for leaf, _ in leaves if isinstance(leaf.value, torch.Tensor)]
@@ -312,7 +316,7 @@ class Ledger:
             for key, (owner, _) in self._names.items()
             if isinstance(owner, Same) and self._was_before(owner())
         }
-        boxes: dict[int, Any] = {}
+        boxes: dict[int, _Box] = {}
         for key, (owner, name) in self._names.items():
             if key not in self._reads and key not in self._replaced:
                 continue
@@ -329,7 +333,7 @@ class Ledger:
             found += self._of_owner(box, held_here)
         self._containers.clear()
         # What was read later under the same name, the step has put there.
-        first: dict[Any, Touched] = {}
+        first: dict[object, Touched] = {}
         for one in found:
             first.setdefault(one.name.key, one)
         touched = first.values()
@@ -357,14 +361,14 @@ class Ledger:
             if one.outer:
                 yield from self._elsewhere.inside(one, self.old.keys())
 
-    def _of_owner(self, box: tuple[Any, list[Any]], held: Counter[int]) -> Iterator[Touched]:
+    def _of_owner(self, box: _Box, held: Counter[int]) -> Iterator[Touched]:
         """A container that only this holds was made by the step."""
         if is_container(box[0]) and sys.getrefcount(box[0]) <= 2 + held[id(box[0])]:
             return
         for key, name in box[1]:
             yield self._touch(key, name, box[0])
 
-    def _touch(self, key: Any, name: Name, owner: Any) -> Touched:
+    def _touch(self, key: RowKey, name: Name, owner: object) -> Touched:
         value = follow(owner, name.path)
         length = len(name.found[1]) if key in self._lengths else None
         container = self._containers.get(key)
@@ -382,13 +386,13 @@ class Ledger:
         within = self._within.get(key, {})
         return Touched(name, read, container, outer, counted, like, compared, length, old, within)
 
-    def _moves_about(self, key: Any, value: Any) -> bool:
+    def _moves_about(self, key: RowKey, value: object) -> bool:
         """True for containers that the step has put where others were: no copy is that one."""
         before = self._within.get(key, {})
         now = containers_within(value) if is_container(value) else {}
         return any(found in self.old and before.get(at) != found for at, found in now.items())
 
 
-def _is_held(owner: Any) -> bool:
+def _is_held(owner: object) -> bool:
     """True for what no weak reference finds again."""
     return is_container(owner) or isinstance(owner, Cell)

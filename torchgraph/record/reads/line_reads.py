@@ -7,7 +7,6 @@ import functools
 import sys
 from collections import defaultdict
 from types import CodeType
-from typing import Any
 
 from ..chains.chains import Chain, Line, Lines, Reads, Root, StackUse, StackUses, Use
 from .scan import Scan
@@ -19,7 +18,7 @@ _OF_OBJECTS = frozenset({Use.KEPT, Use.COMPARED})
 _Chains = list[tuple[Chain, Use]]
 
 
-class _Found:
+class _LineReads:
     """What is known of one line, instruction by instruction."""
 
     def __init__(self) -> None:
@@ -33,7 +32,9 @@ class _Found:
         self._in_place: int | None = None
         """The instruction whose result is stored next."""
 
-    def add(self, offset: int, ins: Any, uses: list[tuple[StackUse, bool]], used: _Chains) -> None:
+    def add(
+        self, offset: int, ins: dis.Instruction, uses: list[tuple[StackUse, bool]], used: _Chains
+    ) -> None:
         """The next instruction of the line, and where Python tells of it."""
         if uses:
             self.stack[offset] = uses
@@ -85,7 +86,7 @@ def _reads(chains: _Chains) -> Reads:
 @functools.cache
 def lines_of(code: CodeType) -> Lines:
     """The chains that each line of a code object reads, and what for."""
-    found: dict[int, _Found] = defaultdict(_Found)
+    found: dict[int, _LineReads] = defaultdict(_LineReads)
     lines = {start: line for first, end, line in code.co_lines() for start in range(first, end, 2)}
     scan = Scan()
     begin: int | None = None
@@ -114,7 +115,7 @@ def _uses(stack: dict[int, list[tuple[StackUse, bool]]], *, named: bool = True) 
     return {offset: uses for offset, uses in found.items() if uses}
 
 
-def _is_in_place(ins: Any) -> bool:
+def _is_in_place(ins: dis.Instruction) -> bool:
     name = ins.opname
     return bool(name.startswith("INPLACE_") or (name == "BINARY_OP" and ins.argrepr[-1:] == "="))
 
@@ -132,7 +133,7 @@ def _begins_at(chain: Chain, variables: set[str]) -> bool:
 
 def _once(chains: _Chains) -> _Chains:
     """Each chain with all that is done with it."""
-    uses: dict[tuple[Any, ...], tuple[Chain, Use]] = {}
+    uses: dict[tuple[object, ...], tuple[Chain, Use]] = {}
     for chain, use in chains:
         key = (use < Use.NAMED, use if use in _OF_OBJECTS else None, chain.mark)
         known = uses.get(key)

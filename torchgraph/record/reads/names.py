@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, MappingProxyType
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from ..chains.behind import is_iterator
 from ..chains.chains import Chain, Line, Reads, Root, Use
 from ..chains.inside import containers_in, objects_in
 from ..chains.resolve import Source, leads_to
-from ..chains.touched import Counts, Met, Touches
+from ..chains.touched import Counts, Met, RowKey, Touches
 from ..host.trees import Trees
 from ..tape.acted import Acted
 from .frames import Frames
@@ -37,7 +36,7 @@ _LOST = (
 
 
 class NameWatch:
-    """Of one recording.
+    """Looks at what the user's lines read by name during one recording.
 
     Args:
         given: the arguments of the call: what is in containers among them is in its key.
@@ -48,16 +47,16 @@ class NameWatch:
 
     def __init__(
         self,
-        given: Any,
-        guarded: Callable[[Any], bool],
-        bound: Sequence[Any] = (),
-        moving: Mapping[int, Any] = MappingProxyType({}),
+        given: object,
+        guarded: Callable[[object], bool],
+        bound: Sequence[object] = (),
+        moving: Mapping[int, object] = MappingProxyType({}),
         acted: Acted | None = None,
     ) -> None:
         self._guarded, self._moving = guarded, moving
         self._ledger = Ledger(guarded, set(objects_in(given)))
         self._counts: Counts = Counter()
-        self._seen: dict[Any, Same] = {}
+        self._seen: dict[tuple[object, ...], Same] = {}
         self._once: set[tuple[CodeType, int, bool, int]] = set()
         self.frames = Frames(self)
         held = set(map(id, containers_in(given)))
@@ -117,7 +116,7 @@ class NameWatch:
         """Look at what a loop in one line reads of its variable."""
         self._read(frame, line.inner)
 
-    def returned(self, frame: FrameType, line: Line, value: Any) -> None:
+    def returned(self, frame: FrameType, line: Line, value: object) -> None:
         """Look at what a function has returned that a line of ``frame`` calls."""
         if isinstance(value, torch.Tensor):
             return
@@ -125,7 +124,7 @@ class NameWatch:
         for chain, use in line.returned:
             self._local(chain, use, value, [])
 
-    def handed(self, frame: FrameType, values: list[Any]) -> None:
+    def handed(self, frame: FrameType, values: list[object]) -> None:
         """Look at all attributes of what a library's function is called with."""
         for value in values:
             if self._ledger.was_there(value) and not is_container(value):
@@ -187,7 +186,7 @@ class NameWatch:
             return  # a local name: how it came to its value was looked at before
         self._local(chain, use, value, sources)
 
-    def _local(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
+    def _local(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
         if id(value) in self._walk.given:
             return
         if not sources and not is_container(value):
@@ -208,14 +207,14 @@ class NameWatch:
         return Trees(self._ledger.old)
 
     def pinned(self) -> list[torch.Tensor]:
-        """As `Ledger.pinned`."""
+        """The tensors that names lead to, after the step as before."""
         return self._ledger.pinned()
 
-    def moved(self) -> set[Any]:
+    def moved(self) -> set[RowKey]:
         """The places that the step has changed so far."""
         return self._ledger.moved()
 
-    def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: Any) -> Met:
+    def finish(self, leaves: Sequence[tuple[Leaf, int]], returned: object) -> Met:
         """What was read and written, and how often ``+=`` moved an attribute that others watch."""
         functions = self._functions()
         self._walk.led.clear()

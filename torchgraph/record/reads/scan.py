@@ -62,7 +62,7 @@ class Scan:
 
     def __init__(self) -> None:
         self.line: int | None = None
-        self._stack: list[Any] = []
+        self._stack: list[object] = []
         self._joined = 0
         """So many values lay there where several ways met: the names are those of one way."""
         self._spans: list[tuple[Chain, Use]] = []
@@ -70,7 +70,7 @@ class Scan:
         self._items: dict[str, tuple[int | None, Chain]] = {}
         """By variable, which line gives it the items of what: a loop in one line."""
 
-    def step(self, ins: Any) -> list[tuple[Chain, Use]]:
+    def step(self, ins: dis.Instruction) -> list[tuple[Chain, Use]]:
         """Run one instruction; gives the chains whose value is used by it."""
         used: list[tuple[Chain, Use]] = []
         if ins.is_jump_target:  # what lies there is used at the end of another way
@@ -80,7 +80,7 @@ class Scan:
         self._joined = min(self._joined, len(self._stack))
         return used
 
-    def uses(self, ins: Any) -> Iterator[tuple[StackUse, bool]]:
+    def uses(self, ins: dis.Instruction) -> Iterator[tuple[StackUse, bool]]:
         """What the next instruction does with the stack; True where a name says with what."""
         if ins.is_jump_target:
             self._joined = len(self._stack)
@@ -93,7 +93,7 @@ class Scan:
                 named = named and isinstance(key, (Chain, Constant)) and _is_by_name(called)
             yield use, named and above and not ins.opname.startswith(("MATCH_", "GET_LEN"))
 
-    def _step(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
+    def _step(self, ins: dis.Instruction) -> Iterator[tuple[Chain, Use]]:
         name = ins.opname
         if name in _NO_VALUE or self._pushes(ins):
             return
@@ -115,7 +115,7 @@ class Scan:
         own = items is not None and line == self.line and root is Root.LOCAL
         return Result((chain, items)) if own and items is not None else chain
 
-    def _name_item(self, ins: Any) -> None:
+    def _name_item(self, ins: dis.Instruction) -> None:
         """``for o in things: ...`` in one line: what is done with ``o`` is done with each."""
         item = self._peek(1)
         if ins.opname == "STORE_FAST" and isinstance(item, Result):
@@ -123,7 +123,7 @@ class Scan:
             if chain.root is not Root.RETURNED and chain.steps and chain.steps[-1].key is EACH:
                 self._items[ins.argval] = (self.line, chain)
 
-    def _pushes(self, ins: Any) -> bool:
+    def _pushes(self, ins: dis.Instruction) -> bool:
         """Run an instruction that uses nothing; False for others."""
         name = ins.opname
         if name in _ROOTS:
@@ -146,22 +146,22 @@ class Scan:
             return self._moves(ins)
         return True
 
-    def _moves(self, ins: Any) -> bool:
+    def _moves(self, ins: dis.Instruction) -> bool:
         """Run an instruction that copies values on the stack or changes their order."""
         name = ins.opname
         if name in ("COPY", "DUP_TOP"):
             self._stack.append(self._peek(ins.arg or 1))
         elif name == "SWAP":
-            self._swap(ins.arg)
+            self._swap(ins.arg or 1)
         elif name in _ROTATED or name == "ROT_N":
-            self._rotate(_ROTATED.get(name, ins.arg))
+            self._rotate(_ROTATED.get(name, ins.arg or 1))
         elif name == "DUP_TOP_TWO":
             self._stack += [self._peek(2), self._peek(1)]
         else:
             return False
         return True
 
-    def _other(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
+    def _other(self, ins: dis.Instruction) -> Iterator[tuple[Chain, Use]]:
         name = ins.opname
         if name in _ITERATES:
             iterated = self._peek(1)
@@ -203,10 +203,10 @@ class Scan:
             if name == "IS_OP":
                 yield from _chains(other, Use.COMPARED)
 
-    def _call(self, ins: Any) -> Iterator[tuple[Chain, Use]]:
+    def _call(self, ins: dis.Instruction) -> Iterator[tuple[Chain, Use]]:
         """What is called is named; its arguments may be used in any way."""
         more = _CALLS.get(ins.opname)
-        taken = 1 - _effect(ins) if more is None else ins.arg + more
+        taken = 1 - _effect(ins) if more is None else (ins.arg or 0) + more
         values = [self._pop() for _ in range(taken)][::-1]
         called = next((i for i, value in enumerate(values) if value is not None), taken)
         yield from _stores_by_name(values[called:])
@@ -218,7 +218,7 @@ class Scan:
         self._stack.append(_result(values[called:]) if got is None else got)
 
     @staticmethod
-    def _looks_inside(values: list[Any]) -> tuple[Any, Use]:
+    def _looks_inside(values: list[object]) -> tuple[object, Use]:
         """``getattr(x, "name")`` reads what ``x.name`` does, ``asdict(x)`` everything."""
         called = values[0] if values else None
         if not isinstance(called, Chain) or len(values) < 2:
@@ -243,7 +243,7 @@ class Scan:
             return held.then(False, key.value), Use.INSIDE
         return (held.then(False, key) if isinstance(key, Chain) else None), Use.INSIDE
 
-    def _attribute(self, ins: Any) -> None:
+    def _attribute(self, ins: dis.Instruction) -> None:
         held = self._pop()
         if isinstance(held, Chain) and held.line != self.line and held.root is not Root.RETURNED:
             self._spans.append((held._replace(line=self.line), Use.NAMED))
@@ -263,7 +263,7 @@ class Scan:
             yield from _chains(held, Use.ITEMS)
             self._stack.append(held.then(True, key if isinstance(key, Chain) else EACH))
 
-    def _store(self, name: str, argument: Any) -> Iterator[tuple[Chain, Use]]:
+    def _store(self, name: str, argument: object) -> Iterator[tuple[Chain, Use]]:
         values = [self._pop() for _ in range(_POPS[name])][::-1]
         use = self._stored(values[0]) if len(values) > 1 else Use.STORED
         key = Constant(argument) if name.endswith("ATTR") else values.pop()
@@ -289,7 +289,7 @@ class Scan:
             yield held, Use.PLACED
 
     @staticmethod
-    def _stored(value: Any) -> Use:
+    def _stored(value: object) -> Use:
         return Use.COUNTED if value is _COUNTED else Use.STORED
 
     def _store_pair(self, name: str, variables: Any) -> Iterator[tuple[Chain, Use]]:
@@ -354,16 +354,16 @@ def _is_bare(chain: Chain, use: Use) -> bool:
     return bool(chain.steps) and chain.steps[-1].key is EACH
 
 
-def _is_by_name(called: Any) -> bool:
+def _is_by_name(called: object) -> bool:
     return isinstance(called, Chain) and called.is_global("getattr", "hasattr", *_SETTERS)
 
 
-def _is_plain(key: Any) -> bool:
+def _is_plain(key: object) -> bool:
     return isinstance(key, Constant) and type(key.value) in (str, int, bool)
 
 
-def _result(values: list[Any]) -> Result:
-    """Of a call; first comes what is called."""
+def _result(values: list[object]) -> Result:
+    """What a call of these gives; first comes what is called."""
     called, *given = values or [None]
     chains = [Chain(Root.RETURNED, "")]
     if isinstance(called, Chain):
@@ -379,5 +379,5 @@ def _result(values: list[Any]) -> Result:
     return Result(tuple(chains[:_GIVEN]))
 
 
-def _effect(ins: Any) -> int:
+def _effect(ins: dis.Instruction) -> int:
     return dis.stack_effect(ins.opcode, ins.arg, jump=False)

@@ -73,7 +73,7 @@ def _ends(name: str) -> bool:
 
 
 class Stack:
-    """Of the frames of one code object.
+    """Reads the stacks of the frames of one code object.
 
     Args:
         start: bytes from where the variables are kept to the first of them.
@@ -87,7 +87,7 @@ class Stack:
             count = len(set(code.co_varnames).union(code.co_cellvars)) + len(code.co_freevars)
         self._start = start + _WORD * count
 
-    def value(self, frame: FrameType, number: int) -> Any:
+    def value(self, frame: FrameType, number: int) -> object:
         """The value ``number`` from the top before `frame`'s next instruction; `ABSENT`: none."""
         depth = self._depths.get(frame.f_lasti, 0)
         if number > depth:
@@ -123,10 +123,10 @@ def first_variable() -> int | None:
     found: list[int | None] = []
     seen: list[bool] = []
 
-    def trial(one: Any, two: Any, three: Any) -> Any:
+    def trial(one: object, two: object, three: object) -> object:
         return one, two, three
 
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code is not trial.__code__:
             return None
         frame.f_trace_opcodes = True

@@ -6,17 +6,18 @@ conditional expression or a function of C has no name: it is looked at as it lie
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...guards import ABSENT
 from ..chains.behind import with_key
-from ..chains.chains import EACH, StackUse, Step, Use
+from ..chains.chains import EACH, ChainStep, StackUse, Use
 
-_ITEM = Step(True, None)
+_ITEM = ChainStep(True, None)
 _ONE = (StackUse(1, Use.WHOLE),)
 _TEXT = (StackUse(1, Use.OPERAND),)
 _BOTH = (StackUse(2, Use.OPERAND), StackUse(1, Use.OPERAND))
@@ -27,7 +28,7 @@ _USES = {
     "IS_OP": (StackUse(2, Use.COMPARED), StackUse(1, Use.COMPARED)),
     "MATCH_CLASS": (
         StackUse(3, Use.INSIDE),
-        StackUse(3, Use.WHOLE, Step(False, None), key=1),
+        StackUse(3, Use.WHOLE, ChainStep(False, None), key=1),
     ),
     "MATCH_KEYS": (StackUse(2, Use.WHOLE),),
     "MATCH_MAPPING": _ONE,
@@ -56,16 +57,16 @@ _NAMES_ABOVE = frozenset({"CALL_KW", "CALL_FUNCTION_KW"})
 """Calls with the names of their keyword arguments on the stack, above these."""
 
 
-def stack_uses(ins: Any, stored: Use) -> tuple[StackUse, ...]:
+def stack_uses(ins: dis.Instruction, stored: Use) -> tuple[StackUse, ...]:
     """What an instruction does. ``stored``: what becomes of a place that it stores into."""
     name = ins.opname
     if name in _ATTRIBUTES:
-        return (StackUse(1, Use.NAMED, Step(False, ins.argval)),)
+        return (StackUse(1, Use.NAMED, ChainStep(False, ins.argval)),)
     if name == "LOAD_SUPER_ATTR":  # from Python 3.12 on
-        return (StackUse(1, Use.NAMED, Step(False, ins.argval), key=2, called=3),)
+        return (StackUse(1, Use.NAMED, ChainStep(False, ins.argval), key=2, called=3),)
     if name in _STORED:
         item = name.endswith("SUBSCR")
-        step = _ITEM if item else Step(False, ins.argval)
+        step = _ITEM if item else ChainStep(False, ins.argval)
         kept = [StackUse(_STORED[name] + 1, Use.KEPT)] if name.startswith("STORE_") else []
         return (*kept, StackUse(_STORED[name], stored, step, key=int(item)))
     if name.startswith("CALL"):
@@ -85,7 +86,7 @@ def _built(name: str, count: int) -> tuple[StackUse, ...]:
     return tuple(StackUse(n, Use.WHOLE) for n in range(first, first + values))
 
 
-def _call(ins: Any) -> tuple[StackUse, ...]:
+def _call(ins: dis.Instruction) -> tuple[StackUse, ...]:
     name, count = ins.opname, ins.arg or 0
     if name == "CALL_FUNCTION_EX":
         given = 1 + (count & 1)
@@ -103,7 +104,7 @@ def _call(ins: Any) -> tuple[StackUse, ...]:
 def _by_name(number: int, key: int, called: tuple[StackUse, ...]) -> Iterator[StackUse]:
     """``getattr(x, "name")``, if that is what is called; ``key`` 0: its arguments are a tuple."""
     for use in called:
-        yield StackUse(number, Use.NAMED, Step(False, None), key=key, called=use.number)
+        yield StackUse(number, Use.NAMED, ChainStep(False, None), key=key, called=use.number)
 
 
 def _called(first: int, places: int) -> tuple[StackUse, ...]:
@@ -114,13 +115,13 @@ def _called(first: int, places: int) -> tuple[StackUse, ...]:
 class Looked(NamedTuple):
     """What an instruction does with a value, now that its stack can be read."""
 
-    value: Any
+    value: object
     use: Use
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ChainStep, ...] = ()
     """To what it uses, from the value on."""
 
 
-def looked_at(at: StackUse, read: Callable[[int], Any]) -> Iterator[Looked]:
+def looked_at(at: StackUse, read: Callable[[int], object]) -> Iterator[Looked]:
     """What is used there; nothing where that does not lie on the stack.
 
     Args:
@@ -142,18 +143,18 @@ def looked_at(at: StackUse, read: Callable[[int], Any]) -> Iterator[Looked]:
     if at.step is None:
         yield Looked(value, at.use)
     elif isinstance(key, tuple) and not at.step.item:  # a class pattern names several
-        yield from (Looked(value, at.use, (Step(False, name),)) for name in key)
+        yield from (Looked(value, at.use, (ChainStep(False, name),)) for name in key)
     else:
         step = with_key(at.step._replace(key=key)) if at.key else at.step
-        yield Looked(value, at.use, (Step(True, EACH) if step is None else step,))
+        yield Looked(value, at.use, (ChainStep(True, EACH) if step is None else step,))
 
 
-def _looked_by_name(called: Any = None, *given: Any) -> Iterator[Looked]:
+def _looked_by_name(called: object = None, *given: object) -> Iterator[Looked]:
     if called is functools.reduce and len(given) == 3 and given[0] is getattr:
         _, names, value = given
         if isinstance(names, (list, tuple)):
-            yield Looked(value, Use.INSIDE, tuple(Step(False, str(name)) for name in names))
+            yield Looked(value, Use.INSIDE, tuple(ChainStep(False, str(name)) for name in names))
     elif isinstance(called, BuiltinFunctionType) and len(given) > 1:
         use = next((use for one, use in _BY_NAME if called is one), None)
         if use is not None:
-            yield Looked(given[0], use, (Step(False, str(given[1])),))
+            yield Looked(given[0], use, (ChainStep(False, str(given[1])),))

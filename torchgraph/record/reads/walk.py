@@ -28,16 +28,24 @@ from ..chains.behind import (
     is_iterator,
     is_users,
 )
-from ..chains.chains import Chain, Step, Use
+from ..chains.chains import Chain, ChainStep, Use
 from ..chains.inside import has_more_than_tensors, keyed
-from ..chains.resolve import Found, Source, class_path, is_ours, looks_up_itself, shadow_of, step_of
+from ..chains.resolve import (
+    Lookup,
+    Source,
+    class_path,
+    is_ours,
+    looks_up_itself,
+    shadow_of,
+    step_of,
+)
 from ..chains.touched import Touches
 from ..tape.acted import Acted
 from .ledger import Ledger, Meeting
 
 
 class Walk:
-    """Of one recording.
+    """Follows chains step by step, during one recording.
 
     Args:
         guarded: true for an object whose own attributes others watch.
@@ -49,16 +57,16 @@ class Walk:
     def __init__(
         self,
         ledger: Ledger,
-        guarded: Callable[[Any], bool],
+        guarded: Callable[[object], bool],
         given: set[int],
-        moving: Mapping[int, Any],
+        moving: Mapping[int, object],
         acted: Acted,
-        see: Callable[[Any], None],
+        see: Callable[[object], None],
     ) -> None:
         self._ledger, self._guarded, self._acted, self._see = ledger, guarded, acted, see
         self.given, self.moving = given, moving
         self._classes: set[type] = set()
-        self.led: dict[int, tuple[Any, list[Source]]] = {}
+        self.led: dict[int, tuple[object, list[Source]]] = {}
         """How a container was reached."""
         self.stores = 0
         """How often something was stored: names may lead elsewhere since."""
@@ -77,7 +85,7 @@ class Walk:
         self.frame = frame
 
     def walk(
-        self, chain: Chain, use: Use, value: Any, sources: list[Source], first: int = 0
+        self, chain: Chain, use: Use, value: object, sources: list[Source], first: int = 0
     ) -> None:
         """Follow a chain from its step number ``first`` on."""
         for number in range(first, len(chain.steps)):
@@ -108,7 +116,7 @@ class Walk:
             value, sources = found.value, ways
         self._arrive(chain, use, value, sources)
 
-    def _in_dict(self, value: Any, found: Found) -> list[Source]:
+    def _in_dict(self, value: object, found: Lookup) -> list[Source]:
         """The ways through the dict of an object that the step has made: it may be another's."""
         by, key = found.path[-1] if found.path else (None, None)
         if by is not By.OWN or found.owner is not value or self._ledger.is_outside(value):
@@ -116,14 +124,14 @@ class Walk:
         ways = self._ways(own(value), [])
         return [Source(owner, (*path, (By.ITEM, key))) for owner, path in ways]
 
-    def _method_of(self, at: Chain, value: Any) -> None:
+    def _method_of(self, at: Chain, value: object) -> None:
         """A method of a library's, or of C, reads the object, or moves it on."""
         if is_holder(value):
             self.inside(at, value)
         elif is_iterator(value) and self._ledger.was_there(value):
             self.add(str(at), value, Source(value, ()), Use.WHOLE)
 
-    def _pass(self, at: Chain, use: Use, value: Any, sources: list[Source]) -> list[Source]:
+    def _pass(self, at: Chain, use: Use, value: object, sources: list[Source]) -> list[Source]:
         """Look at what lies on the way; gives the ways to it."""
         if id(value) in self.moving:  # what is no number in it counts one by one
             self._ledger.mark(value, 0)
@@ -137,7 +145,9 @@ class Walk:
             self._ledger.notice(Meeting(str(at), value, use, self.where), source)
         return sources
 
-    def _each(self, chain: Chain, use: Use, value: Any, sources: list[Source], number: int) -> None:
+    def _each(
+        self, chain: Chain, use: Use, value: object, sources: list[Source], number: int
+    ) -> None:
         """Go on from every item of a container, or from what a weak reference leads to."""
         if isinstance(value, weakref.ref):
             if self._ledger.was_there(value):
@@ -151,14 +161,14 @@ class Walk:
             return
         for key, item in keyed(value):
             below = [Source(s.owner, (*s.path, (By.ITEM, key))) for s in sources]
-            steps = (*chain.steps[:number], Step(True, key), *chain.steps[number + 1 :])
+            steps = (*chain.steps[:number], ChainStep(True, key), *chain.steps[number + 1 :])
             if is_container(item) or number + 1 < len(steps):
                 self.walk(chain._replace(steps=steps), use, item, below, number + 1)
         unordered = isinstance(value, (set, frozenset))
         for item in elements(value) if unordered else ():  # no path leads to it
             self.walk(chain, use, item, [], number + 1)
 
-    def _stop(self, at: Chain, key: Any, value: Any, sources: list[Source]) -> None:
+    def _stop(self, at: Chain, key: Any, value: object, sources: list[Source]) -> None:
         """Code of the object's own, or of C, gives what follows."""
         if self.frame is not None:
             self.cut.add((self.frame.f_code, self.line))
@@ -175,7 +185,7 @@ class Walk:
         if looks_up_itself(value) and not isinstance(value, WEAK):
             self.inside(at, value)
 
-    def _arrive(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
+    def _arrive(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
         self._ledger.which(value, use)
         if use is Use.PLACED and isinstance(value, (list, deque)):
             self._arrive(chain, Use.WHOLE, value, sources)  # it goes by how many there are
@@ -202,7 +212,7 @@ class Walk:
             else:
                 self.add(str(chain), inner, Source(inner, ()), Use.WHOLE)
 
-    def _class_of(self, chain: Chain, value: Any) -> None:
+    def _class_of(self, chain: Chain, value: object) -> None:
         """The class of a user's object, and its special methods: no name leads to them."""
         cls = type(value)
         plain = of_class(cls, "__class__") is vars(object)["__class__"]
@@ -212,7 +222,7 @@ class Walk:
         for text, found, source in called_by_others(value, self._classes):
             self.add(text, found, source, Use.NAMED)
 
-    def _ways(self, value: Any, sources: list[Source]) -> list[Source]:
+    def _ways(self, value: object, sources: list[Source]) -> list[Source]:
         """To a container; what the step has made may hold one that was there before."""
         if any(self._ledger.is_outside(source.owner) for source in sources):
             return sources
@@ -220,7 +230,7 @@ class Walk:
         new = [] if known or not self._ledger.was_there(value) else [Source(value, ())]
         return [*known, *new, *sources]
 
-    def _contents(self, chain: Chain, use: Use, value: Any, sources: list[Source]) -> None:
+    def _contents(self, chain: Chain, use: Use, value: object, sources: list[Source]) -> None:
         if use > Use.KEPT:
             self._acted.read(value, str(chain))
         if sources := self._ways(value, sources):
@@ -241,7 +251,7 @@ class Walk:
                 if is_container(item):
                     self._contents(chain.then(True, key), Use.NAMED, item, below)
 
-    def inside(self, chain: Chain | str, value: Any) -> None:
+    def inside(self, chain: Chain | str, value: object) -> None:
         """All attributes of an object that are plain values or containers."""
         if isinstance(value, (torch.Tensor, torch.nn.Module, type)) or self._guarded(value):
             return
@@ -251,13 +261,13 @@ class Walk:
         for key, item in list(attributes.value.items()):
             self.add(f"{chain}.{key}", item, Source(value, ((By.OWN, key),)), Use.WHOLE)
 
-    def add(self, text: str, value: Any, source: Source, use: Use, *, deep: bool = True) -> None:
+    def add(self, text: str, value: object, source: Source, use: Use, *, deep: bool = True) -> None:
         use = Use.COUNTED if use is Use.PLACED else use
         key = self._ledger.add(Meeting(text, value, use, self.where, deep), source)
         if use < Use.NAMED:
             self.touched.append((key, use))
 
 
-def _is_from_behind(value: Any, step: Step) -> bool:
+def _is_from_behind(value: object, step: ChainStep) -> bool:
     """True for an item of a list that is counted from its end."""
     return isinstance(value, (list, deque)) and type(step.key) is int and step.key < 0
