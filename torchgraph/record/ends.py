@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from .ops.recorder import Recorder
 from .tape.tape import Layout
 
 
-def escaped(step: Step, left: Iterable[tuple[str, Any]]) -> str:
+def escaped(step: Step, left: Iterable[tuple[str, object]]) -> str:
     """What a step leaves of a transform of torch.func, which is over by then; mostly nothing.
 
     ``left``: what it returns and keeps, with names.
@@ -89,7 +88,7 @@ def relaid(
     return ""
 
 
-def _held(leaf: Leaf) -> Any:
+def _held(leaf: Leaf) -> object:
     """What lies where a state was found; None once the place is gone: that is another structure."""
     try:
         return leaf.read()

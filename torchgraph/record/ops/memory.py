@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,7 +20,8 @@ from ...ir.program import Role
 from ...live.step import Leaf
 from ..tape.tape import Layout, Tape
 
-Place = tuple[Any, ...]
+Place = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
+"""Address of the storage, offset, shape, stride, dtype, whether conjugated, whether negated."""
 
 
 class Memory:
@@ -102,7 +102,7 @@ class Memory:
         return self.at(tensor, place_of(tensor))
 
     def at(self, tensor: torch.Tensor, place: Place | None) -> int | None:
-        """As `find`, of a tensor whose `place_of` is known."""
+        """The value that lies at ``place``, the `place_of` of ``tensor``; None if none does."""
         if place is not None:
             return self._values.get(place)
         known = self._strange.get(id(tensor))
@@ -202,7 +202,7 @@ class Memory:
         self._values = {key: n for key, n in self._values.items() if key[0] != held._cdata}
 
     def layout(self, tensor: torch.Tensor) -> Layout:
-        """Of a tensor; one without a storage gets a storage number of its own, below 0."""
+        """Where a tensor lies; one without a storage gets a storage number of its own, below 0."""
         if not has_strides(tensor):
             number = -1 - len(self._strange)
             shape = () if tensor.is_nested else tuple(tensor.shape)
