@@ -13,7 +13,7 @@ from ..ir.program import Role
 from ..live.step import Leaf, Step
 from .ops.memory import Memory
 from .ops.recorder import Recorder
-from .tape.tape import Layout
+from .tape.tape import TensorLayout
 
 
 def escaped(step: Step, left: Iterable[tuple[str, object]]) -> str:
@@ -96,7 +96,7 @@ def _held(leaf: Leaf) -> object:
         return None
 
 
-def _way(layout: Layout) -> tuple[object, ...]:
+def _way(layout: TensorLayout) -> tuple[object, ...]:
     return (layout.shape, layout.stride, layout.dtype)
 
 

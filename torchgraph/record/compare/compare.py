@@ -16,7 +16,7 @@ from ...guards.looks import Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
 from ...structure import NOTHING
-from ..tape.tape import Entry, Layout, Ref
+from ..tape.tape import Entry, Ref, TensorLayout
 from ..tape.watch import is_own
 from .outcome import Outcome
 
@@ -179,7 +179,7 @@ def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
             yield Difference(Kind.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
 
 
-def _kind(layout: Layout | None) -> tuple[object, ...]:
+def _kind(layout: TensorLayout | None) -> tuple[object, ...]:
     """A layout without its place in memory."""
     return () if layout is None else tuple(layout[2:])
 

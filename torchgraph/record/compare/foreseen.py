@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..tape.tape import Entry, Layout, Outs, Ref, Tape
+from ..tape.tape import Entry, Outs, Ref, Tape, TensorLayout
 from .outcome import Outcome
 
 aten = torch.ops.aten
@@ -89,7 +89,7 @@ def _without(tape: Tape, kept: list[bool], number: list[int], values: set[int]) 
     place = [0, *accumulate(kept)]
     others = accumulate((value not in values for value in range(len(number))), initial=0)
     known = [len(values) + count for count in others]
-    layouts: list[Layout | None] = [None] * len(number)
+    layouts: list[TensorLayout | None] = [None] * len(number)
     for value, layout in enumerate(tape.layouts):
         layouts[number[value]] = layout
     entries = [

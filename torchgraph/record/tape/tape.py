@@ -29,7 +29,7 @@ class Ref:
         return f"%{self.index}"
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """Where a tensor lies, and what it is."""
 
     storage: int
@@ -93,7 +93,7 @@ class OptimizerStep(NamedTuple):
 class Tape:
     """Inputs, entries and what is kept of them."""
 
-    layouts: list[Layout | None] = field(default_factory=list)
+    layouts: list[TensorLayout | None] = field(default_factory=list)
     """By value; None for a number."""
     entries: list[Entry] = field(default_factory=list)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Tape:
     expectations: list[Expectation] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
 
-    def add(self, layout: Layout | None) -> int:
+    def add(self, layout: TensorLayout | None) -> int:
         """A new value."""
         self.layouts.append(layout)
         return len(self.layouts) - 1
