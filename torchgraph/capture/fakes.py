@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .._torch import FakeTensor, FakeTensorMode, set_conj, set_neg
-from ..record.tape.tape import Layout
+from ..record.tape.tape import TensorLayout
 
 
 class Fakes:
@@ -16,20 +16,20 @@ class Fakes:
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self._storages: dict[int, torch.UntypedStorage] = {}
-        self._made: dict[Layout, torch.Tensor] = {}
+        self._made: dict[TensorLayout, torch.Tensor] = {}
 
-    def of(self, layout: Layout) -> torch.Tensor:
+    def of(self, layout: TensorLayout) -> torch.Tensor:
         """The fake for a tensor that lies so."""
         found = self._made.get(layout)
         if found is None:
             found = self._made[layout] = self._fake(layout, self._storage(layout))
         return found
 
-    def apart(self, layout: Layout) -> torch.Tensor:
+    def apart(self, layout: TensorLayout) -> torch.Tensor:
         """The same in memory of its own."""
         return self._fake(layout, torch.UntypedStorage(layout.nbytes, device="meta"))
 
-    def _storage(self, layout: Layout) -> torch.UntypedStorage:
+    def _storage(self, layout: TensorLayout) -> torch.UntypedStorage:
         found = self._storages.get(layout.storage)
         if found is None:
             found = torch.UntypedStorage(layout.nbytes, device="meta")
@@ -38,7 +38,7 @@ class Fakes:
             found.resize_(layout.nbytes)
         return found
 
-    def _fake(self, layout: Layout, storage: Any) -> torch.Tensor:
+    def _fake(self, layout: TensorLayout, storage: Any) -> torch.Tensor:
         if layout.offset < 0:
             raise ValueError(
                 "it reads the memory of an argument in front of where the argument begins; pass a "

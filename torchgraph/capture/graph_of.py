@@ -19,7 +19,7 @@ from ..ir.each import Each
 from ..ir.program import RECORDED, OutputSpec, Provenance, Role
 from ..live.step import Leaf
 from ..record.tape.number import stand_in
-from ..record.tape.tape import Entry, Expectation, Layout, Ref, Tape, refs
+from ..record.tape.tape import Entry, Expectation, Ref, Tape, TensorLayout, refs
 from .fakes import Fakes
 
 aten = torch.ops.aten
@@ -167,7 +167,7 @@ class _Writer:
             return {key: self._argument(item) for key, item in value.items()}
         return value
 
-    def _check_layout(self, layout: Layout, entry: Entry | None) -> None:
+    def _check_layout(self, layout: TensorLayout, entry: Entry | None) -> None:
         if layout.storage < 0:
             raise NoProgram(
                 "the step makes or reads a tensor that is not dense (sparse, nested or of a "

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from .._torch import engine_watch
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class Autocast:
@@ -53,11 +56,11 @@ class Autocast:
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
 
-    def eager(self, build: Callable[..., Any]) -> Callable[..., Any]:
+    def eager(self, build: Callable[_P, _T]) -> Callable[_P, _T]:
         """``build`` as it runs without a Graph under this autocast."""
 
         @functools.wraps(build)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             with self.forward(), engine_watch(lambda roots: None, lambda: None, self.backward):
                 return build(*args, **kwargs)
 

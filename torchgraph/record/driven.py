@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -43,13 +43,13 @@ class _Inputs(Protocol):
     def __iter__(self) -> Iterator[tuple[Leaf, int]]: ...
 
     def attached(
-        self, slot: Callable[[str, torch.Tensor], Any], trees: Trees
+        self, slot: Callable[[str, torch.Tensor], object], trees: Trees
     ) -> Iterable[Assigned]:
         """What the step has put on arguments; ``slot``: where a tensor comes from."""
 
 
 class Driven:
-    """Of one call; also of one whose update is the Graph's, until `build` steps an optimizer."""
+    """The update that `build` takes itself in one call; idle while the update is the Graph's."""
 
     def __init__(
         self,
@@ -97,7 +97,9 @@ class Driven:
             raise OptimizerStepInBuild(refusal, where=self._trail.line)
 
     @contextmanager
-    def watching(self, unscale: Any, *, heard: bool) -> Iterator[None]:
+    def watching(
+        self, unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None], *, heard: bool
+    ) -> Iterator[None]:
         """While `build` runs. ``unscale``: what ``scaler.unscale_`` of the Graph's scaler does.
 
         Raises:
@@ -137,7 +139,7 @@ class Driven:
         self,
         inputs: _Inputs,
         pinned: Sequence[torch.Tensor],
-        outputs: list[tuple[OutputSpec, Any]],
+        outputs: list[tuple[OutputSpec, object]],
         tensors: list[torch.Tensor],
         trees: Trees,
     ) -> Host:

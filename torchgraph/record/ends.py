@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
 
 import torch
 
@@ -14,10 +13,10 @@ from ..ir.program import Role
 from ..live.step import Leaf, Step
 from .ops.memory import Memory
 from .ops.recorder import Recorder
-from .tape.tape import Layout
+from .tape.tape import TensorLayout
 
 
-def escaped(step: Step, left: Iterable[tuple[str, Any]]) -> str:
+def escaped(step: Step, left: Iterable[tuple[str, object]]) -> str:
     """What a step leaves of a transform of torch.func, which is over by then; mostly nothing.
 
     ``left``: what it returns and keeps, with names.
@@ -89,7 +88,7 @@ def relaid(
     return ""
 
 
-def _held(leaf: Leaf) -> Any:
+def _held(leaf: Leaf) -> object:
     """What lies where a state was found; None once the place is gone: that is another structure."""
     try:
         return leaf.read()
@@ -97,7 +96,7 @@ def _held(leaf: Leaf) -> Any:
         return None
 
 
-def _way(layout: Layout) -> tuple[object, ...]:
+def _way(layout: TensorLayout) -> tuple[object, ...]:
     return (layout.shape, layout.stride, layout.dtype)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import torch
 
@@ -117,7 +116,7 @@ class Gradients:
     def _not_final(self) -> bool:
         return self._scaling.active or self._micro_batches > 1
 
-    def check(self, arguments: Any) -> None:
+    def check(self, arguments: object) -> None:
         """Refuse an op of `build` that reads a gradient which eager would not have yet.
 
         Raises:

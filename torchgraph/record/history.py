@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from ..errors import SourceLine
 from ..ir.aliasing import is_leaf
 from ..ir.program import Role
 from ..live.step import Leaf
-from .host.kept import tensors_of
+from .host.kept import Item, tensors_of
 
 
 def has_history(tensor: torch.Tensor) -> bool:
@@ -57,7 +57,7 @@ class _Met(NamedTuple):
 
 
 class Histories:
-    """Of one step.
+    """The histories with which tensors come into one step and leave it.
 
     Args:
         values: what lay in places of containers before it.
@@ -65,7 +65,7 @@ class Histories:
     """
 
     def __init__(
-        self, values: Iterable[Any], line_of: Callable[[torch.Tensor], SourceLine | None]
+        self, values: Iterable[object], line_of: Callable[[torch.Tensor], SourceLine | None]
     ) -> None:
         self._line_of = line_of
         tensors = (tensor for value in values for tensor in tensors_of(value))
@@ -76,7 +76,7 @@ class Histories:
         """A state, an argument or a tensor from outside, which the step may write."""
         self._met.append(_Met(leaf, tensor, tensor.grad_fn, has_history(tensor)))
 
-    def why(self, changes: Iterable[tuple[Any, Any, Any]]) -> str:
+    def why(self, changes: Iterable[tuple[Item, object, object]]) -> str:
         """Why no program can stand for the step; empty where one can.
 
         A later call may send gradients into what this one has computed, or this one has sent some
@@ -85,7 +85,7 @@ class Histories:
         carried = (self._of_place(*change) for change in changes)
         return next(filter(None, [*carried, *map(self._of_met, self._met)]), "")
 
-    def _of_place(self, place: Any, before: Any, now: Any) -> str:
+    def _of_place(self, place: Item, before: object, now: object) -> str:
         for tensor in filter(has_history, tensors_of(now)):
             return self._kept(place.name, tensor)
         came = any(id(tensor) in self._carried for tensor in tensors_of(before))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -42,8 +41,8 @@ class Inputs:
         self._driven, self._contents = driven, contents
         self._arguments: list[tuple[Leaf, int]] = []
         self._trained: list[bool] = []
-        """Of each argument, whether it came as one that requires a gradient."""
-        self._attributes: list[dict[str, Any]] = []
+        """By argument, whether it came as one that requires a gradient."""
+        self._attributes: list[dict[str, object]] = []
         """That arguments came with."""
         self.free: list[tuple[Leaf, int]] = []
         """What is read by reference, and gradients that were there."""
@@ -72,7 +71,7 @@ class Inputs:
         ]
 
     def attached(
-        self, slot: Callable[[str, torch.Tensor], Any], trees: Trees
+        self, slot: Callable[[str, torch.Tensor], object], trees: Trees
     ) -> Iterator[Assigned]:
         """Attributes that the step has put on arguments: ``x.mask = ...``. Raises Unfit."""
         for position, (leaf, _) in enumerate(self._arguments):

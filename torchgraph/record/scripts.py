@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from .._torch.scripts import hearing_scripts
+from ..errors import SourceLine
 from ..guards import Scripts
 from ..live.step import Step, torchscript
 
 
 @contextmanager
-def scripts_followed(step: Step, give_up: Callable[[str], None], line: Any) -> Iterator[None]:
+def scripts_followed(
+    step: Step, give_up: Callable[[str], None], line: Callable[[], SourceLine | None]
+) -> Iterator[None]:
     """Give up where a TorchScript module in the block writes its attributes, or is a stranger.
 
     When the block raises, attributes are as before.
@@ -20,7 +22,7 @@ def scripts_followed(step: Step, give_up: Callable[[str], None], line: Any) -> I
     before = Scripts(step.modules.values())
     known = {hash(module._c) for module in step.modules.values() if hasattr(module, "_c")}
 
-    def heard(owner: Any, name: str) -> None:
+    def heard(owner: object, name: str) -> None:
         if hash(owner) not in known:
             give_up(torchscript(f"{name} (at {line()})", "no attribute of the Graph holds it"))
 

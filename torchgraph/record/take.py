@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableSet, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -48,10 +47,10 @@ from .update.update import Update, runs_users_code
 
 def take(
     step: Step,
-    build: Callable[..., Any],
+    build: Callable[..., object],
     call: Call,
     *,
-    watched: Sequence[tuple[str, Any]],
+    watched: Sequence[tuple[str, object]],
     graph_class: type,
     depth: int,
     options: Options,
@@ -89,9 +88,9 @@ class _Taking:
     def __init__(
         self,
         step: Step,
-        build: Callable[..., Any],
+        build: Callable[..., object],
         call: Call,
-        watched: Sequence[tuple[str, Any]],
+        watched: Sequence[tuple[str, object]],
         graph_class: type,
         depth: int,
         options: Options,
@@ -218,7 +217,7 @@ class _Taking:
             yield
             self._recorder.finish_draws()
 
-    def _run_build(self, call: Call) -> Any:
+    def _run_build(self, call: Call) -> object:
         before = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]
         scripts = scripts_followed(self._step, self._recorder.give_up, lambda: self._trail.line)
         with self._guarded(), self._calls.active(), scripts, self._read():
@@ -332,7 +331,7 @@ class _Taking:
 
     def _outcome(self, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
         names, loss, returned = self._came.names, self._loss, self._packed(tensors)
-        outputs: list[tuple[OutputSpec, Any]] = [
+        outputs: list[tuple[OutputSpec, object]] = [
             (OutputSpec(OutputKind.USER, name), Ref(index))
             for name, index in zip(names, values, strict=True)
         ]
@@ -381,7 +380,7 @@ class _Taking:
             passing=self._recorder.passing,
         )
 
-    def _packed(self, tensors: list[torch.Tensor]) -> Any:
+    def _packed(self, tensors: list[torch.Tensor]) -> object:
         for position in range(len(tensors) if self._more else 0):
             if position not in self._late:
                 with torch.no_grad():

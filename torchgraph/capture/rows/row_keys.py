@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...record.tape.tape import Entry, Layout, Ref, Tape
+from ...record.tape.tape import Entry, Ref, Tape, TensorLayout
 from ..graph_of import flat
 
 
@@ -84,7 +84,9 @@ class Tokens:
         return ("input", self.inputs.setdefault(index, len(self.inputs)))
 
 
-def _layout(layout: Layout | None, like: Layout | None, storages: dict[int, int]) -> Any:
+def _layout(
+    layout: TensorLayout | None, like: TensorLayout | None, storages: dict[int, int]
+) -> Any:
     """Equal for values of two rows that ops treat alike; ``like`` is the row's gradient."""
     if layout is None:
         return None
@@ -97,7 +99,7 @@ def _layout(layout: Layout | None, like: Layout | None, storages: dict[int, int]
     return (shape, place, layout.offset, layout.dtype, layout.device, layout.conj, layout.neg)
 
 
-def _is_contiguous(layout: Layout) -> bool:
+def _is_contiguous(layout: TensorLayout) -> bool:
     step = 1
     for size, stride in zip(reversed(layout.shape), reversed(layout.stride), strict=True):
         if stride != step or size == 0:

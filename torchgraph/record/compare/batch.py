@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,15 +24,15 @@ class Batch:
     """What tells the tensors of a call from those of another, and keeps none of them alive."""
 
     digest: tuple[bytes, ...]
-    """Of each tensor, all of its bits."""
+    """By tensor, a fingerprint of all its bits."""
     places: tuple[Place, ...]
-    marks: tuple[Any, ...]
-    """Of each tensor, what a write changes; see `_mark`."""
+    marks: tuple[object, ...]
+    """By tensor, what a write changes; see `_mark`."""
 
     @classmethod
     def of(cls, call: Call) -> Batch:
         """Reads all of the tensors: a second for a gigabyte."""
-        digest, marks = (tuple(map(look, call.tensors)) for look in (fingerprint, _mark))
+        digest, marks = tuple(map(fingerprint, call.tensors)), tuple(map(_mark, call.tensors))
         return cls(digest, tuple(map(Place.of, call.tensors)), marks)
 
     def equals(self, call: Call) -> bool:
@@ -45,7 +44,7 @@ class Batch:
         )
 
 
-def _mark(tensor: torch.Tensor) -> Any:
+def _mark(tensor: torch.Tensor) -> object:
     """Its version, and some of its bytes for writes that torch does not count, as NumPy's."""
     version = 0 if tensor.is_inference() else tensor._version
     if tensor.device.type != "cpu":
@@ -61,18 +60,18 @@ def _mark(tensor: torch.Tensor) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """About a program that was confirmed by the very batch that it was recorded with."""
+    """The doubt about a program that was confirmed by the very batch that recorded it."""
 
-    key: Any
-    """Of the calls that it may serve."""
+    key: object
+    """The key of the calls that the program may serve."""
     batch: Batch | None
     """Where constants may be of it."""
     places: Mapping[int, Place]
-    """Of arguments whose memory others may hold too: a global, a list, an attribute."""
+    """Where arguments lie whose memory others may hold too: a global, a list, an attribute."""
 
     @classmethod
     def about(
-        cls, key: Any, batches: tuple[Batch, Batch], old: Outcome, new: Outcome
+        cls, key: object, batches: tuple[Batch, Batch], old: Outcome, new: Outcome
     ) -> Doubt | None:
         """None where two equal recordings say enough."""
         then, now = batches

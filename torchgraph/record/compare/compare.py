@@ -16,7 +16,7 @@ from ...guards.looks import Never, Same, is_number
 from ...ir.program import Role
 from ...ir.values import flat
 from ...structure import NOTHING
-from ..tape.tape import Entry, Layout, Ref
+from ..tape.tape import Entry, Ref, TensorLayout
 from ..tape.watch import is_own
 from .outcome import Outcome
 
@@ -179,7 +179,7 @@ def _inputs(old: Outcome, new: Outcome) -> Iterator[Difference]:
             yield Difference(Kind.STRUCTURE, f"{now[0]} has another shape, dtype or layout")
 
 
-def _kind(layout: Layout | None) -> tuple[object, ...]:
+def _kind(layout: TensorLayout | None) -> tuple[object, ...]:
     """A layout without its place in memory."""
     return () if layout is None else tuple(layout[2:])
 
@@ -225,7 +225,7 @@ def _names(old: Outcome, new: Outcome) -> Iterator[Difference]:
 
 
 def _told_apart(known: Name, name: Name) -> str:
-    """Of two objects, or contents, that have the same words."""
+    """What tells two objects, or contents, that are shown by the same words."""
     kind = name.value.removeprefix("a ")
     if isinstance(known.found, Same) or isinstance(name.found, Same):
         return f"{name.shown} is another {kind} than before"
@@ -383,13 +383,13 @@ def same_bits(old: torch.Tensor, new: torch.Tensor) -> bool:
     return bool((equal | (old.isnan() & new.isnan())).all())
 
 
-def _other(old: Any, new: Any) -> str:
+def _other(old: object, new: object) -> str:
     """``new`` in words, told from ``old``."""
     shown = _shown(new)
     return f"another, {shown}" if shown == _shown(old) else shown
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return (
             f"a tensor of shape {tuple(value.shape)}" if value.numel() > 8 else repr(value.tolist())

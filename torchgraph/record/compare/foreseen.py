@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..tape.tape import Entry, Ref, Tape
+from ..tape.tape import Entry, Outs, Ref, Tape, TensorLayout
 from .outcome import Outcome
 
 aten = torch.ops.aten
@@ -89,7 +89,7 @@ def _without(tape: Tape, kept: list[bool], number: list[int], values: set[int]) 
     place = [0, *accumulate(kept)]
     others = accumulate((value not in values for value in range(len(number))), initial=0)
     known = [len(values) + count for count in others]
-    layouts: list[Any] = [None] * len(number)
+    layouts: list[TensorLayout | None] = [None] * len(number)
     for value, layout in enumerate(tape.layouts):
         layouts[number[value]] = layout
     entries = [
@@ -134,11 +134,11 @@ def _moved(value: Any, number: list[int]) -> Any:
     return value
 
 
-def _is_of(outs: Any, values: set[int]) -> bool:
+def _is_of(outs: Outs, values: set[int]) -> bool:
     return isinstance(outs, int) and outs in values
 
 
-def _numbered(outs: Any, number: list[int]) -> Any:
+def _numbered(outs: Outs, number: list[int]) -> Outs:
     if isinstance(outs, list):
         return [_numbered(one, number) for one in outs]
     return None if outs is None else number[outs]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CellType
-from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ...errors import UnsupportedOutput
-from ...guards import Alias, Found, Name
+from ...guards import Alias, Found, Name, Read
 from ...guards.looks import Same
 from ...guards.names import attribute, follow
 from ...ir.program import CallRecord, OutputSpec, Role
@@ -26,22 +26,20 @@ from ..host.written import holder_at
 from ..tape.tape import Tape
 from ..tape.watch import Change, is_own
 
-Read = tuple[str, Any, str, Any]
-
 
 @dataclass(eq=False)
 class Outcome:
-    """Of one call whose step ran as eager runs it."""
+    """What one call leaves whose step ran as eager runs it."""
 
     step: Step
-    returned: Any
+    returned: object
     """With the real tensors in it."""
     out_tree: Returned
     """What `build` returned and did to its arguments, without the tensors."""
     tape: Tape
     leaves: list[tuple[Leaf, int]]
     """The inputs with their values on the tape: the step's, the call's, free ones."""
-    outputs: list[tuple[OutputSpec, Any]]
+    outputs: list[tuple[OutputSpec, object]]
     """With a `Ref` or a constant each."""
     written: dict[str, set[int]]
     """Under a GradScaler, which optimizers' steps write a tensor."""
@@ -56,7 +54,7 @@ class Outcome:
     loss_path: str | None
     loss: torch.Tensor | None
     after: Step
-    """As the step left it: a buffer that it rebound is another tensor now."""
+    """The step as the call left it: a buffer that it rebound is another tensor now."""
     relaid: str = ""
     """A state or argument with another dtype, shape or strides now: ``self.linear.to(...)`` or
     ``x.t_()`` in `build`."""
@@ -71,10 +69,10 @@ class Outcome:
     host: Host = field(default_factory=Host)
     extra: Sequence[torch.Tensor] = ()
     """What a program returns besides what the user gets: gradients that are left, and so on."""
-    adopted: Sequence[torch.optim.Optimizer] = ()
+    adopted: Sequence[Optimizer] = ()
     """Optimizers that the scan of the step did not know: the next one does."""
-    repeated: Mapping[Any, tuple[Assigned, Change]] = field(default_factory=dict)
-    """As `Exits.repeated`."""
+    repeated: Mapping[object, tuple[Assigned, Change]] = field(default_factory=dict)
+    """By place, what the step writes where nothing reads it; see `Exits.repeated`."""
     strays: Sequence[Stray] = ()
     """The same of places where it keeps tensors."""
     made: Mapping[str, int] = field(default_factory=dict)
@@ -90,7 +88,7 @@ class Outcome:
         begun = not self.driven and self.step.has_gradients()
         return not self.eager and self.settled and self.stepped and not begun
 
-    def stepped_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[Any]:
+    def stepped_of(self, optimizers: Sequence[Optimizer]) -> list[torch.optim.Optimizer]:
         """The optimizers that made a step."""
         if self.driven:
             return list(self.host.stepped)
@@ -152,11 +150,11 @@ class Outcome:
         return not self.skipped and not self.rests
 
 
-def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
+def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
     """Names under which another tensor lay than before, which the later call has not put there."""
     before = {name.key: name.found for name in old.led if not name.moved}
     put = {assigned.place.key for assigned in old.host.assigned}
-    found = {}
+    found: dict[object, Name] = {}
     for name in new.led:
         known = before.get(name.key)
         if name.moved or not name.path or not isinstance(name.found, Same):
@@ -172,14 +170,14 @@ def rebound_between(old: Outcome, new: Outcome) -> dict[Any, Name]:
     return found
 
 
-def _place(name: Name) -> Any:
-    """As the key of the `Item` that it leads to."""
+def _place(name: Name) -> tuple[int, object]:
+    """The key of the `Item` that a name leads to."""
     holder, key = holder_at(name.owner(), name.path)
     key = key() if isinstance(key, Same) else key
     return id(holder), None if isinstance(holder, CellType) else key
 
 
-def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
+def repeated_in(old: Outcome, new: Outcome) -> dict[object, Assigned]:
     """What both calls have written alike where nothing reads it, by place."""
     found = {}
     for key, (assigned, _) in new.repeated.items():
@@ -189,7 +187,7 @@ def repeated_in(old: Outcome, new: Outcome) -> dict[Any, Assigned]:
     return found
 
 
-def _root(leaf: Leaf) -> Any:
+def _root(leaf: Leaf) -> object:
     """An argument is gone with its call; a gradient is looked for in its parameter."""
     return [] if isinstance(leaf.root, list) else leaf.root
 
@@ -200,7 +198,7 @@ def loss_of(losses: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> int 
     return next((n for n, tensor in enumerate(own) if id(tensor) in known), None)
 
 
-def what_came(returned: Any, contents: Contents | None) -> Returned:
+def what_came(returned: object, contents: Contents | None) -> Returned:
     """What `build` returned and did to its arguments.
 
     Raises UnsupportedOutput.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -30,11 +30,13 @@ from .recorder import Recorder
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
 _SUBCLASS = ("_make_subclass", "as_subclass")
-_ABSENT: Any = object()
+_ABSENT = object()
+_T = TypeVar("_T")
+_Function = Callable[..., object]
 
 
 class Border:
-    """Of one recording."""
+    """The patches of one recording, and what they have seen: losses, and texts of tensors."""
 
     def __init__(self, recorder: Recorder, trail: Trail) -> None:
         self._recorder = recorder
@@ -48,16 +50,16 @@ class Border:
     def refuse_texts(self, returned: Returned) -> None:
         """Refuse texts of what tensors hold in what `build` returns; to print them is fine."""
         for path, found in returned.texts():
-            line = next((line for text, line in self._texts.items() if text in found), _ABSENT)
-            if line is not _ABSENT:
-                self._recorder.refuse(refusals.text(path, line))
+            lines = [line for text, line in self._texts.items() if text in found]
+            if lines:
+                self._recorder.refuse(refusals.text(path, lines[0]))
                 return
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Watch the block."""
         with ExitStack() as stack:
-            patches: list[tuple[Any, str, Callable[..., Any]]] = [
+            patches: list[tuple[object, str, Callable[..., object]]] = [
                 (torch.Tensor, "backward", self._backward),
                 (torch.Tensor, "tolist", self._whole),
                 (torch.Tensor, "item", self._item),
@@ -79,7 +81,7 @@ class Border:
                 (VF, "_pad_packed_sequence", self._lengths),
             ]
             for holder, name, ours in patches:
-                call: Any = self._own(ours, getattr(holder, name))
+                call = self._own(ours, getattr(holder, name))
                 static = name == "_make_subclass"
                 stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
             data: Any = torch.Tensor.data  # a C property
@@ -94,9 +96,9 @@ class Border:
     @contextmanager
     def losses_only(self) -> Iterator[None]:
         """Look for calls of ``backward()`` alone."""
-        original: Callable[..., Any] = torch.Tensor.backward
+        original: Callable[..., object] = torch.Tensor.backward
 
-        def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def backward(loss: torch.Tensor, *args: object, **kwargs: object) -> object:
             if threading.get_ident() != self._thread:
                 return original(loss, *args, **kwargs)
             return self._backward(original, loss, *args, **kwargs)
@@ -104,8 +106,8 @@ class Border:
         with _patched(torch.Tensor, "backward", backward):
             yield
 
-    def _own(self, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _own(self, ours: Callable[..., _T], theirs: Callable[..., _T]) -> Callable[..., _T]:
+        def call(*args: object, **kwargs: object) -> _T:
             if threading.get_ident() != self._thread or not is_listening():
                 return theirs(*args, **kwargs)
             return ours(theirs, *args, **kwargs)
@@ -113,7 +115,9 @@ class Border:
         call.__name__ = getattr(theirs, "__name__", "call")
         return call
 
-    def _backward(self, theirs: Any, loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _backward(
+        self, theirs: _Function, loss: torch.Tensor, *args: object, **kwargs: object
+    ) -> object:
         gradient = args[0] if args else kwargs.get("gradient")
         if gradient is None and loss.numel() != 1:
             raise NonScalarBackward(
@@ -123,25 +127,27 @@ class Border:
         self.losses.append(loss)
         return theirs(loss, *args, **kwargs)
 
-    def _whole(self, theirs: Any, tensor: torch.Tensor) -> Any:
+    def _whole(self, theirs: _Function, tensor: torch.Tensor) -> object:
         """Python reads all of it."""
         if self._counts(tensor):
             self._recorder.expect_content(tensor)
         with not_listening():
             return theirs(tensor)
 
-    def _item(self, theirs: Any, tensor: torch.Tensor) -> Any:
+    def _item(self, theirs: _Function, tensor: torch.Tensor) -> object:
         if self._trail.phase is Phase.UPDATE:
             return self._recorder.item(tensor)
         return theirs(tensor)
 
-    def _truth(self, theirs: Any, tensor: torch.Tensor) -> bool:
-        """Of a number, whether it is zero; not which number it is."""
+    def _truth(self, theirs: _Function, tensor: torch.Tensor) -> bool:
+        """``bool(tensor)``: Python learns whether a number is zero, not which number it is."""
         if tensor.numel() == 1 and tensor.dtype is not torch.bool:
             tensor = tensor.detach() != 0
         return bool(theirs(tensor))
 
-    def _deep_copy(self, theirs: Any, tensor: torch.Tensor, memo: dict[Any, Any]) -> Any:
+    def _deep_copy(
+        self, theirs: _Function, tensor: torch.Tensor, memo: dict[object, Any]
+    ) -> object:
         """The storage is copied as bytes: here as one tensor of all its elements, which is an op.
 
         torch then finds the copy in ``memo``, as for the other views of a storage.
@@ -154,7 +160,7 @@ class Border:
                 copies[storage._cdata] = self._copy_of(tensor)
         return theirs(tensor, memo)
 
-    def _copy_of(self, tensor: torch.Tensor) -> Any:
+    def _copy_of(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         storage, memory = tensor.untyped_storage(), self._recorder.memory
         if not self._recorder.gave_up:
             first = memory.in_storage(tensor)
@@ -168,7 +174,9 @@ class Border:
                 whole = tensor.new_empty(0).set_(storage, 0, (size,), (1,))
             return whole.clone().untyped_storage()
 
-    def _escape(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _escape(
+        self, theirs: _Function, tensor: torch.Tensor, *args: object, **kwargs: object
+    ) -> object:
         if self._counts(tensor) and not self._recorder.gave_up:
             error = DataDependent(
                 f"the step calls .{theirs.__name__}() on a tensor of shape {tuple(tensor.shape)}: "
@@ -179,12 +187,14 @@ class Border:
         with not_listening():
             return theirs(tensor, *args, **kwargs)
 
-    def _subclass(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+    def _subclass(self, theirs: _Function, *args: object, **kwargs: object) -> object:
         """``nn.Parameter(x)``: the same memory. torch wants to be the first to see its object."""
         with not_listening():
             return theirs(*args, **kwargs)
 
-    def _shown(self, theirs: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _shown(
+        self, theirs: _Function, tensor: torch.Tensor, *args: object, **kwargs: object
+    ) -> object:
         exact = tensor.numel() == 1 and not (tensor.is_floating_point() or tensor.is_complex())
         if exact and self._counts(tensor):  # ``self.heads[f"{task}"]``
             self._recorder.expect_content(tensor)
@@ -194,24 +204,24 @@ class Border:
             self._texts.setdefault(text, self._trail.line)
         return text
 
-    def _data(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+    def _data(self, theirs: _Function, *args: object, **kwargs: object) -> object:
         """C++ reads the tensors in a list, and tells nobody."""
         for item in _listed([one for one in (*args, *kwargs.values()) if _is_list(one)]):
             if self._counts(item):
                 self._recorder.expect_content(item)
         return theirs(*args, **kwargs)
 
-    def _data_set(self, theirs: Any, tensor: torch.Tensor, value: torch.Tensor) -> None:
+    def _data_set(self, theirs: _Function, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """``t.data = x``: what it is given counts even if no op ever sees it."""
         self._meet(tensor)
         theirs(tensor, value)
 
-    def _data_get(self, theirs: Any, tensor: torch.Tensor) -> Any:
+    def _data_get(self, theirs: _Function, tensor: torch.Tensor) -> object:
         """``t.data``: what is read through it is read of ``t``, wherever that lies by then."""
         self._meet(tensor)
         return theirs(tensor)
 
-    def _turn(self, theirs: Any, tensor: torch.Tensor, trains: Any = True) -> Any:
+    def _turn(self, theirs: _Function, tensor: torch.Tensor, trains: object = True) -> Any:
         """``t.requires_grad_()``: of a tensor from outside, a replay does it too."""
         if tensor.requires_grad is not trains:
             self._meet(tensor)
@@ -221,13 +231,13 @@ class Border:
         if not is_lazy(tensor) and self._counts(tensor) and not self._recorder.gave_up:
             self._recorder.index(tensor)
 
-    def _max_pool1d(self, theirs: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _max_pool1d(self, theirs: _Function, x: torch.Tensor, *args: Any, **kwargs: Any) -> object:
         """Without gradients it has a kernel that no op calls. This one finds the same elements."""
         if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
             return theirs(x, *args, **kwargs)
         return torch.max_pool1d_with_indices(x, *args, **kwargs)[0]
 
-    def _number(self, theirs: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+    def _number(self, theirs: _Function, data: Any, *args: Any, **kwargs: Any) -> object:
         node = number.node_of(data)
         if node is None:
             return self._data(theirs, data, *args, **kwargs)
@@ -236,17 +246,21 @@ class Border:
             dtype = torch.get_default_dtype() if node.is_float() else torch.int64
         return torch.scalar_tensor(data, dtype=dtype, device=kwargs.get("device"))
 
-    def _weight(self, theirs: Any, tensors: Any, others: Any, weight: Any) -> Any:
+    def _weight(self, theirs: _Function, tensors: object, others: object, weight: object) -> object:
         """Torch's averages give a number as a 0-dim tensor, which C++ would read."""
         if isinstance(weight, torch.Tensor) and weight.ndim == 0:
             weight = self._recorder.item(weight)
         return theirs(tensors, others, weight)
 
-    def _lengths(self, theirs: Any, *args: Any, **kwargs: Any) -> Any:
+    def _lengths(self, theirs: _Function, *args: object, **kwargs: object) -> object:
         """torch's C++ reads sizes from integer tensors on the CPU, and tells nobody."""
         for value in (*args, *kwargs.values()):
-            whole = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-            if whole and value.dtype in (torch.int64, torch.int32) and value.ndim <= 1:
+            if (
+                isinstance(value, torch.Tensor)
+                and value.device.type == "cpu"
+                and value.dtype in (torch.int64, torch.int32)
+                and value.ndim <= 1
+            ):
                 self._recorder.expect_content(value)
         self._recorder.lists_numbers = True
         try:
@@ -255,9 +269,14 @@ class Border:
             self._recorder.lists_numbers = False
 
     def _ctc_lengths(
-        self, theirs: Any, log_probs: Any, targets: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Of the labels it reads none, however they are laid out."""
+        self,
+        theirs: _Function,
+        log_probs: object,
+        targets: object,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        """``torch.ctc_loss`` reads lengths so, and no labels, however they are laid out."""
         return self._lengths(functools.partial(theirs, log_probs, targets), *args, **kwargs)
 
     def _counts(self, tensor: torch.Tensor) -> bool:
@@ -269,7 +288,7 @@ class Border:
         return plain and has_strides(tensor) and not tensor.is_meta
 
 
-def _listed(values: Any) -> Iterator[torch.Tensor]:
+def _listed(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """The tensors in nested lists and tuples."""
     for item in values:
         if isinstance(item, torch.Tensor):
@@ -278,12 +297,12 @@ def _listed(values: Any) -> Iterator[torch.Tensor]:
             yield from _listed(item)
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
     return isinstance(value, (list, tuple))
 
 
 @contextmanager
-def _patched(holder: Any, name: str, value: Any) -> Iterator[None]:
+def _patched(holder: object, name: str, value: object) -> Iterator[None]:
     """`mock.patch.object`, for classes whose bases are written in C, too."""
     before = vars(holder).get(name, _ABSENT)
     setattr(holder, name, value)

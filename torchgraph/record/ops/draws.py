@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 from unittest import mock
 
 import torch
@@ -20,9 +21,9 @@ from ..._torch import OpOverload
 from ..._torch.listening import not_listening
 from ...errors import RandomStateTouched
 from ...ir import effects
-from ..tape.tape import Entry, Ref
+from ..tape.tape import Args, Entry, Kwargs, Outs, Ref, Tape
 from ..tape.trail import Trail
-from .generators import ELSEWHERE, Recorder
+from .generators import ELSEWHERE, SupportsRefusal
 from .threads import OtherThreads
 
 aten = torch.ops.aten
@@ -33,23 +34,23 @@ class _Draw:
     """A draw that was written down, with copies of its results where it may be repeated."""
 
     op: OpOverload
-    arguments: Any
+    arguments: object
     """Shapes, dtypes and numbers: what decides how many numbers are drawn, and which."""
-    copies: tuple[Any, ...]
+    copies: tuple[object, ...]
 
 
-class Writer(Recorder, Protocol):
+class DrawWriter(SupportsRefusal, Protocol):
     """The recorder, as far as draws need it."""
 
-    tape: Any
+    tape: Tape
 
-    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run an op and write it down."""
 
-    def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unwritten(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run an op of which only what it overwrites is kept."""
 
-    def outs(self, out: Any) -> Any:
+    def outs(self, out: object) -> Outs:
         """The values of results."""
 
     def index(self, tensor: torch.Tensor) -> int:
@@ -59,7 +60,7 @@ class Writer(Recorder, Protocol):
 class Draws:
     """The draws of one step, and which of them is the next."""
 
-    def __init__(self, trail: Trail, writer: Writer) -> None:
+    def __init__(self, trail: Trail, writer: DrawWriter) -> None:
         self._trail = trail
         self._writer = writer
         self._made: list[_Draw] = []
@@ -67,13 +68,13 @@ class Draws:
         self._handed_out: dict[int, tuple[torch.Tensor, int]] = {}
         """id of a state that was handed out -> (the state, how many draws came before)."""
         self._state: torch.Tensor | None = None
-        """Of the CPU's generator, after the last draw: nobody else may move it."""
+        """The state of the CPU's generator after the last draw: nobody else may move it."""
         self._others = OtherThreads()
         self._gave_up = False
         self._forked = False
         """True once `build` has used ``torch.random.fork_rng()``."""
 
-    def draw(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def draw(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run a draw and write it down, or that it gives what an earlier one gave.
 
         Raises:
@@ -102,7 +103,7 @@ class Draws:
             self._state = torch.default_generator.get_state()
         return out
 
-    def _again(self, made: _Draw, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _again(self, made: _Draw, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if op._schema.is_mutable:
             if effects.written(op) != (0,):
                 self._writer.give_up(f"{op} is to draw again what it has drawn, in a checkpoint")
@@ -115,12 +116,12 @@ class Draws:
         results = out if isinstance(out, (tuple, list)) else (out,)
         here = self._trail.here()
         for copy, result in zip(made.copies, results, strict=True):
-            if not isinstance(result, torch.Tensor):
+            if not isinstance(result, torch.Tensor) or not isinstance(copy, torch.Tensor):
                 continue
             given = Ref(self._writer.index(copy))
             outs = self._writer.outs(result)
             if copy.dtype != result.dtype:
-                to = {"dtype": result.dtype}
+                to: Kwargs = {"dtype": result.dtype}
                 entry = Entry(aten._to_copy.default, (given,), to, outs, here)
             else:
                 entry = Entry(aten.clone.default, (given,), {}, outs, here)
@@ -134,13 +135,15 @@ class Draws:
         Raises:
             RandomStateTouched: at the end, when the state is not the one after the last draw.
         """
-        modules: list[Any] = [torch, torch.random]
+        modules: list[ModuleType] = [torch, torch.random]
         if torch.cuda.is_initialized():
             modules += [torch.cuda, torch.cuda.random]
         here = threading.get_ident()
 
-        def own(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
+        def own(
+            ours: Callable[..., object], theirs: Callable[..., object]
+        ) -> Callable[..., object]:
+            def call(*args: object, **kwargs: object) -> object:
                 if threading.get_ident() != here:
                     return theirs(*args, **kwargs)
                 with not_listening():
@@ -212,16 +215,18 @@ class Draws:
             "back; no program does: draw from a state of torch.get_rng_state(), or before the call"
         )
 
-    def _fork(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _fork(self, theirs: Callable[..., object], *args: object, **kwargs: object) -> object:
         self._forked = True
         return theirs(*args, **kwargs)
 
-    def _get(self, theirs: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        state: torch.Tensor = theirs(*args, **kwargs)
+    def _get(
+        self, theirs: Callable[..., torch.Tensor], *args: object, **kwargs: object
+    ) -> torch.Tensor:
+        state = theirs(*args, **kwargs)
         self._handed_out[id(state)] = (state, self._next)
         return state
 
-    def _set(self, theirs: Callable[..., Any], new_state: torch.Tensor, *rest: Any) -> None:
+    def _set(self, theirs: Callable[..., object], new_state: torch.Tensor, *rest: object) -> None:
         found = self._handed_out.get(id(new_state))
         if self._gave_up:
             theirs(new_state, *rest)
@@ -237,7 +242,7 @@ class Draws:
         self._state = torch.default_generator.get_state()
 
 
-def _copy(op: OpOverload, result: Any) -> Any:
+def _copy(op: OpOverload, result: object) -> object:
     """A draw's result as it is now: build may change it. Draws of 0 and 1 are kept as bools."""
     if not isinstance(result, torch.Tensor):
         return result
@@ -246,7 +251,7 @@ def _copy(op: OpOverload, result: Any) -> Any:
     return aten.clone.default(result)
 
 
-def _described(value: Any) -> Any:
+def _described(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.stride(), value.dtype, value.device)
     if isinstance(value, (list, tuple)):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..._torch import OpOverload
 from ..._torch.listening import decomposes
 from ...ir import effects
+from ..tape.tape import Args
 from .rewritten import runs_in_parts
 
 aten = torch.ops.aten
@@ -68,7 +69,7 @@ class Facts(NamedTuple):
     reads_values: tuple[int, ...]
     """Positions of what its kernel looks at to decide about more than its results."""
 
-    def sizes_depend_on(self, args: tuple[Any, ...]) -> bool:
+    def sizes_depend_on(self, args: Args) -> bool:
         """True for a call whose results have sizes that its values decide about."""
         if not self.sized_by_mask:
             return self.sized_by_data

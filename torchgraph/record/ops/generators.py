@@ -13,6 +13,7 @@ import torch
 
 from ...errors import NoProgram, RandomStateTouched, SourceLine
 from ..chains.chains import Line, Root
+from ..tape.tape import Args, Kwargs
 from .threads import OtherThreads
 
 
@@ -35,21 +36,19 @@ def set_generators(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state_all(cuda)
 
 
-def own_generators(arguments: Any) -> list[torch.Generator]:
+def own_generators(args: Args, kwargs: Kwargs) -> list[torch.Generator]:
     """The generators among the arguments of an op."""
-    args, kwargs = arguments
     return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator)]
 
 
-def without_default(arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def without_default(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments of an op, where a default generator is none at all: None means it as well."""
     own: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
     defaults = {generator._cdata for generator in own}  # each look has an object of its own
 
-    def known(value: Any) -> Any:
+    def known(value: object) -> object:
         return None if getattr(value, "_cdata", None) in defaults else value
 
-    args, kwargs = arguments
     return tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
 
 
@@ -60,8 +59,8 @@ ELSEWHERE = (
 """Why a call was not recorded."""
 
 
-class Recorder(Protocol):
-    """As far as these generators need it."""
+class SupportsRefusal(Protocol):
+    """What can give a recording up."""
 
     def give_up(self, why: str, *, passing: bool = False) -> None:
         """No program can hold the step."""
@@ -90,22 +89,22 @@ def _may_draw(frame: FrameType, line: Line) -> bool:
     return any(_is_of_random(frame.f_globals.get(root)) for root in roots)
 
 
-def _is_of_random(value: Any) -> bool:
+def _is_of_random(value: object) -> bool:
     if isinstance(value, ModuleType):
         return value.__name__ in ("random", "numpy", "numpy.random")
-    bound = isinstance(value, (BuiltinMethodType, MethodType))
-    module = str(type(value.__self__ if bound else None).__module__)
+    owner = value.__self__ if isinstance(value, (BuiltinMethodType, MethodType)) else None
+    module = str(type(owner).__module__)
     return module.startswith(("random", "numpy.random"))
 
 
-def _python_state() -> tuple[Any, ...]:
-    """Of Python's generator, and NumPy's without an array to be compared element by element."""
+def _python_state() -> tuple[object, ...]:
+    """The states of Python's and NumPy's generators, without arrays: comparable with ``==``."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), _comparable(numpy.random.get_state() if numpy is not None else None)
 
 
 @contextmanager
-def without_python_draws(drawing: DrawingLine, recorder: Recorder) -> Iterator[None]:
+def without_python_draws(drawing: DrawingLine, recorder: SupportsRefusal) -> Iterator[None]:
     """Refuse a block that moves Python's generator, or NumPy's.
 
     Where no line of its own did, other threads may have: then it is only not recorded.
@@ -125,7 +124,7 @@ def without_python_draws(drawing: DrawingLine, recorder: Recorder) -> Iterator[N
         recorder.refuse(error)
 
 
-def _comparable(state: Any) -> Any:
+def _comparable(state: object) -> object:
     if not isinstance(state, tuple):  # of another bit generator than the usual one
         return repr(state)
     return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]

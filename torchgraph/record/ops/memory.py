@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -19,9 +18,10 @@ from ...guards import Alias
 from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
 from ...live.step import Leaf
-from ..tape.tape import Layout, Tape
+from ..tape.tape import Tape, TensorLayout
 
-Place = tuple[Any, ...]
+Place = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...], torch.dtype, bool, bool]
+"""Address of the storage, offset, shape, stride, dtype, whether conjugated, whether negated."""
 
 
 class Memory:
@@ -102,7 +102,7 @@ class Memory:
         return self.at(tensor, place_of(tensor))
 
     def at(self, tensor: torch.Tensor, place: Place | None) -> int | None:
-        """As `find`, of a tensor whose `place_of` is known."""
+        """The value that lies at ``place``, the `place_of` of ``tensor``; None if none does."""
         if place is not None:
             return self._values.get(place)
         known = self._strange.get(id(tensor))
@@ -201,17 +201,17 @@ class Memory:
         self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
         self._values = {key: n for key, n in self._values.items() if key[0] != held._cdata}
 
-    def layout(self, tensor: torch.Tensor) -> Layout:
-        """Of a tensor; one without a storage gets a storage number of its own, below 0."""
+    def layout(self, tensor: torch.Tensor) -> TensorLayout:
+        """Where a tensor lies; one without a storage gets a storage number of its own, below 0."""
         if not has_strides(tensor):
             number = -1 - len(self._strange)
             shape = () if tensor.is_nested else tuple(tensor.shape)
-            return Layout(number, 0, 0, shape, (), tensor.dtype, tensor.device)
+            return TensorLayout(number, 0, 0, shape, (), tensor.dtype, tensor.device)
         return self._strided(tensor)
 
-    def _strided(self, tensor: torch.Tensor) -> Layout:
+    def _strided(self, tensor: torch.Tensor) -> TensorLayout:
         number = self._number(tensor)
-        return Layout(
+        return TensorLayout(
             number,
             tensor.untyped_storage().nbytes(),
             int(tensor.storage_offset()) - self._starts.get(number, 0),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from ..tape.tape import Args
 from .facts import Facts
 
 
-def tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: object) -> Iterator[torch.Tensor]:
     """Those in nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -21,13 +22,13 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from tensors(list(value.values()))
 
 
-def written(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+def written(known: Facts, args: Args, kwargs: Mapping[str, object]) -> Iterator[torch.Tensor]:
     """Those that a call writes."""
     for position, name in known.writes:
         yield from tensors(args[position] if position < len(args) else kwargs.get(name))
 
 
-def read(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+def read(known: Facts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """Those that a call reads or writes, but for what is there for its shape alone."""
     if not known.reads_for:
         return tensors((args, kwargs))
@@ -36,6 +37,6 @@ def read(known: Facts, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
     return tensors(([arg for at, arg in enumerate(args) if at not in unread], kwargs))
 
 
-def device(args: tuple[Any, ...]) -> str:
+def device(args: Args) -> str:
     """The kind of device that the first of them is on."""
     return next((arg.device.type for arg in args if isinstance(arg, torch.Tensor)), "cpu")

@@ -15,7 +15,7 @@ from ...ir import effects
 from ...ir.aliasing import has_strides, overlaps_itself
 from ...ir.program import Phase
 from ..tape import number
-from ..tape.tape import Entry, Ref, Tape
+from ..tape.tape import Args, Arguments, Entry, Kwargs, Outs, Ref, Tape
 from ..tape.trail import Trail
 from . import operands, refusals
 from .draws import Draws
@@ -31,7 +31,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device
 
 
 class Recorder:
-    """Of one step. ``found`` is told each tensor that nobody knew, with its value."""
+    """Writes down the ops of one step. ``found`` is told each new tensor, with its value."""
 
     def __init__(self, trail: Trail, found: Callable[[torch.Tensor, int], None]) -> None:
         self.tape = Tape()
@@ -40,9 +40,9 @@ class Recorder:
         self._trail = trail
         self._found = found
         self._draws = Draws(trail, self)
-        self._numbers: dict[Any, Ref] = {}
+        self._numbers: dict[tuple[object, ...], Ref] = {}
         self._branches: set[tuple[int, str]] = set()
-        self.check: Callable[[Any], None] | None = None
+        self.check: Callable[[object], None] | None = None
         """Looks at the arguments of each op before it runs."""
         self.lists_numbers = False
         """True while what runs makes tensors of numbers that it was given."""
@@ -68,7 +68,7 @@ class Recorder:
     # --- ops --------------------------------------------------------------------------------------
 
     def give_up(self, why: str, *, passing: bool = False) -> None:
-        """As `refuse`, in a sentence. ``passing``: the next step may be one for a program."""
+        """Refuse for a reason in one sentence. ``passing``: the next step may have a program."""
         if passing:
             self._go_on(why, passing=True)
         else:
@@ -90,7 +90,7 @@ class Recorder:
         self.gave_up = self.gave_up or why
         self._draws.give_up()
 
-    def _hear(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _hear(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
@@ -99,20 +99,20 @@ class Recorder:
             self.check((args, kwargs))
         return self.run(op, args, kwargs)
 
-    def _hear_special(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _hear_special(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if op.namespace == "profiler" or op.namespace == "prim":
             with not_listening():
                 return op(*args, **kwargs)
         if decomposes(op, operands.device(args)):
             return in_its_own_ops(op)(*args, **kwargs)
         if facts(op).takes_generator:
-            args, kwargs = without_default((args, kwargs))
-            if own_generators((args, kwargs)):
+            args, kwargs = without_default(args, kwargs)
+            if own_generators(args, kwargs):
                 self.refuse(refusals.of_own_generator(self._trail.here(), op))
                 return self.unwritten(op, args, kwargs)
         return self._hear_whole(op, args, kwargs)
 
-    def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
         parts = in_parts(op, args, kwargs)
         if parts is not None:
             kwargs.pop("generator", None)
@@ -131,7 +131,7 @@ class Recorder:
             self._constant(args[0])
         return self.run(op, args, kwargs)
 
-    def unwritten(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def unwritten(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run an op of which only what it overwrites is kept."""
         if op is EQUAL:
             return self._equal(*args)
@@ -140,9 +140,9 @@ class Recorder:
         for tensor in operands.written(facts(op), args, kwargs):
             self._keep(tensor)
         with not_listening():
-            return op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            return op(*number.bare_args(args), **number.bare_kwargs(kwargs))
 
-    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run an op and write it down."""
         known = facts(op)
         if self._unset and not known.reads_no_data:
@@ -153,7 +153,7 @@ class Recorder:
         for tensor in operands.written(known, args, kwargs):
             self._writes(op, tensor)
         with not_listening():
-            out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            out = op(*number.bare_args(args), **number.bare_kwargs(kwargs))
             if known.gives_item:
                 return self._item(given, out)
             if known.of_users:
@@ -165,13 +165,13 @@ class Recorder:
                 self._expect_sizes(known, args, out)
         return out
 
-    def _move(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _move(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
         """Run an op that changes a tensor object: the tape has the value that it shows then."""
         given = self.refs(args), self.refs(kwargs)
         held = args[0].untyped_storage() if args[0].layout is torch.strided else None
         nbytes = 0 if held is None else held.nbytes()
         with not_listening():
-            out = op(*number.bare_arguments(args), **number.bare_arguments(kwargs))
+            out = op(*number.bare_args(args), **number.bare_kwargs(kwargs))
             shown = effects.view_form(op)
             if shown is None and held is not None and held.nbytes() > nbytes:
                 shown = effects.other_form(op)
@@ -186,7 +186,7 @@ class Recorder:
         if unset:
             self._unset.add(self.memory.storage(tensor))
 
-    def _look_for_strange_data(self, known: Facts, args: Any, kwargs: Any) -> None:
+    def _look_for_strange_data(self, known: Facts, args: Args, kwargs: Kwargs) -> None:
         written = {id(tensor) for tensor in operands.written(known, args, kwargs)}
         for tensor in operands.read(known, args, kwargs):
             if not has_strides(tensor):
@@ -211,11 +211,11 @@ class Recorder:
         with not_listening():
             self.tape.constants[index] = tensor.detach().clone()
 
-    def _add(self, op: Any, given: Any, out: Any) -> None:
+    def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
         self.tape.entries.append(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
 
-    def outs(self, out: Any) -> Any:
+    def outs(self, out: object) -> Outs:
         """The values of results, new ones where nothing lay there."""
         if isinstance(out, torch.Tensor):
             if out.is_nested:
@@ -290,7 +290,7 @@ class Recorder:
 
     # --- what Python looks at ---------------------------------------------------------------------
 
-    def _equal(self, left: Any, right: Any) -> bool:
+    def _equal(self, left: object, right: object) -> bool:
         """``torch.equal``: what Python learns is whether all elements are.
 
         TorchScript compares constants so; tensors that C++ made of numbers arrive as numbers.
@@ -305,7 +305,7 @@ class Recorder:
             self.expect_content(aten.all.default(aten.eq.Tensor(left, right)))
         return bool(outcome)
 
-    def _item(self, given: Any, value: Any) -> Any:
+    def _item(self, given: Arguments, value: object) -> object:
         ref = self._computed(ITEM, given, value)
         if self._trail.phase is Phase.UPDATE and _moves(value):
             # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
@@ -313,7 +313,7 @@ class Recorder:
         self.branched(ref, value)
         return value
 
-    def item(self, tensor: torch.Tensor) -> Any:
+    def item(self, tensor: torch.Tensor) -> object:
         """``tensor.item()`` as a number that moves."""
         ref = Ref(self.index(tensor))
         with not_listening():
@@ -324,29 +324,27 @@ class Recorder:
             return value
         return number.make(value, found, self)
 
-    def _computed(self, op: Any, given: Any, value: Any) -> Ref:
+    def _computed(self, op: Callable[..., object], given: Arguments, value: object) -> Ref:
         index = self.tape.add(None)
-        args, kwargs = given
-        entry = Entry(op, args, kwargs, index, self._trail.here(), value)
-        self.tape.entries.append(entry)
+        self.tape.entries.append(Entry(op, *given, index, self._trail.here(), value))
         return Ref(index)
 
-    def computed(self, target: Any, args: tuple[Any, ...], value: Any) -> Ref:
-        """As `Writer.computed`; the same of the same is one value."""
+    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
+        """The value of ``target(*args)`` on the tape; the same call again is the same value."""
         key = (target, *((type(arg), repr(arg)) for arg in args))
         found = self._numbers.get(key)
         if found is None:
             found = self._numbers[key] = self._computed(target, (args, {}), value)
         return found
 
-    def branched(self, number: Ref, value: Any) -> None:
-        """As `Writer.branched`."""
+    def branched(self, number: Ref, value: object) -> None:
+        """Write down, once, that Python went on with ``value`` for a number."""
         key = (number.index, repr(value))
         if key not in self._branches:
             self._branches.add(key)
             self._expect(number.index, value)
 
-    def _expect(self, index: int, value: Any) -> None:
+    def _expect(self, index: int, value: object) -> None:
         self.tape.expect(index, value, self._trail.here())
 
     def expect_content(self, tensor: torch.Tensor) -> None:
@@ -355,7 +353,7 @@ class Recorder:
         with not_listening():
             self._expect(index, tensor.detach().clone())
 
-    def _expect_sizes(self, known: Facts, args: Any, out: Any) -> None:
+    def _expect_sizes(self, known: Facts, args: tuple[Any, ...], out: object) -> None:
         for position in known.reads_values:
             self.expect_content(args[position])
         for item in out if isinstance(out, (list, tuple)) else (out,):
@@ -390,11 +388,11 @@ class Recorder:
             self.refuse(refusals.made_sparse(tensor.layout, self._trail.line))
 
 
-def _as_tensor(value: Any) -> torch.Tensor:
+def _as_tensor(value: object) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
 
 
-def _moves(value: Any) -> bool:
+def _moves(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

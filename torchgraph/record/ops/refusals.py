@@ -52,7 +52,7 @@ def own_step_refused(
 
 @contextlib.contextmanager
 def scaler_calls(
-    own: Any,
+    own: object,
     trail: Trail,
     unscale: Callable[[torch.amp.GradScaler, torch.optim.Optimizer], None],
     found: list[ScalerInBuild],
@@ -63,14 +63,15 @@ def scaler_calls(
     """
     here = threading.get_ident()
 
-    def calls(name: str) -> Callable[..., Any]:
-        original = getattr(torch.amp.GradScaler, name)
+    def calls(name: str) -> Callable[..., object]:
+        original: Callable[..., object] = getattr(torch.amp.GradScaler, name)
 
-        def method(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> Any:
+        def method(scaler: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> object:
             if not scaler.is_enabled() or threading.get_ident() != here:
                 return original(scaler, *args, **kwargs)
             if own is not None and name == "unscale_":
-                return unscale(scaler, *args, **kwargs)
+                unscale(scaler, *args, **kwargs)
+                return None
             refusal = ScalerInBuild(
                 f"build calls scaler.{name}(), which is the Graph's to do.", where=trail.line
             )
@@ -200,13 +201,13 @@ def made_sparse(layout: torch.layout, line: SourceLine | None) -> NoProgram:
     )
 
 
-def no_cond(trail: Trail, refuse: Callable[[NoProgram], None]) -> AbstractContextManager[Any]:
+def no_cond(trail: Trail, refuse: Callable[[NoProgram], None]) -> AbstractContextManager[object]:
     """Refuse ``torch.cond`` before it reaches the compiler, which would remember the attempt."""
     original = torch.cond
 
     here = threading.get_ident()
 
-    def cond(*args: Any, **kwargs: Any) -> Any:
+    def cond(*args: Any, **kwargs: Any) -> object:
         if threading.get_ident() != here:
             return original(*args, **kwargs)
         refuse(higher_order("cond", trail.line))
@@ -231,7 +232,7 @@ _DEVICES = ("two different devices", "same device", "not on the expected device"
 """What torch says where devices do not fit."""
 
 
-def _line_of(error: BaseException) -> Any:
+def _line_of(error: BaseException) -> SourceLine | None:
     """The innermost user line of a traceback."""
     found = None
     trace = error.__traceback__

@@ -25,9 +25,9 @@ import torch
 from ... import library
 from ..._torch import OpOverload, composite, has_kernel_for
 from ..._torch.listening import not_listening
+from ..tape.tape import Arguments, Kwargs
 
 aten = torch.ops.aten
-_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _bernoulli_(self: torch.Tensor, p: float = 0.5) -> torch.Tensor:
@@ -38,7 +38,7 @@ def _normal_(self: torch.Tensor, mean: float = 0.0, std: float = 1.0) -> torch.T
     return self.copy_(library.normal(self, mean, std))
 
 
-def _rrelu(self: torch.Tensor, noise: torch.Tensor, *numbers: Any) -> Any:
+def _rrelu(self: torch.Tensor, noise: torch.Tensor, *numbers: object) -> object:
     return aten.rrelu_with_noise.default(self.contiguous(), noise, *numbers)
 
 
@@ -51,7 +51,7 @@ def _is_left_aligned(padded: torch.Tensor, mask: torch.Tensor) -> bool:
     return bool(found)
 
 
-def _no_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+def _no_errors(info: torch.Tensor, *args: object, **kwargs: object) -> None:
     with not_listening():
         aten._linalg_check_errors.default(info, *args, **kwargs)
     torch.equal(info, torch.zeros_like(info))
@@ -81,7 +81,7 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 _CAST_INSIDE = (aten._trilinear.default, aten.linalg_pinv.atol_rtol_tensor)
 """Their kernels call ops that autocast casts."""
-_PARTS: dict[OpOverload, Callable[..., Any]] = {
+_PARTS: dict[OpOverload, Callable[..., object]] = {
     aten.binary_cross_entropy_with_logits.default: composite(
         aten.binary_cross_entropy_with_logits.default
     ),
@@ -97,7 +97,7 @@ _PARTS: dict[OpOverload, Callable[..., Any]] = {
 }
 
 
-def in_its_own_ops(op: OpOverload) -> Callable[..., Any]:
+def in_its_own_ops(op: OpOverload) -> Callable[..., object]:
     """The body of a composite op: eager's, where Python has another beside it."""
     if op is aten.one_hot.default:
         return _one_hot
@@ -110,7 +110,7 @@ def runs_in_parts(op: OpOverload) -> bool:
     return op in _PARTS
 
 
-def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> Callable[..., object] | None:
     """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
     found = _PARTS.get(op)
     if found is None or not op._schema.is_mutable:
@@ -121,13 +121,11 @@ def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def rewritten(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, _Arguments]:
+) -> tuple[OpOverload, Arguments]:
     """The call that a program makes for a call of ``op``: mostly that call."""
     name = op._schema.name
-    if name == "aten::native_batch_norm":
-        return _native_batch_norm(*args, **kwargs)
-    if name == "aten::cudnn_batch_norm":
-        return _cudnn_batch_norm(*args, **kwargs)
+    if name in ("aten::native_batch_norm", "aten::cudnn_batch_norm"):
+        return _batch_norm(name == "aten::cudnn_batch_norm", *args, **kwargs)
     if op is aten._grouped_mm.default:
         return library.grouped_mm, (args, kwargs)
     if name == "aten::mkldnn_rnn_layer" and not torch.is_grad_enabled():
@@ -140,46 +138,35 @@ def rewritten(
 
 
 def _index_put(
-    self: Any, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
-) -> tuple[Any, _Arguments]:
+    self: object,
+    indices: object,
+    values: object,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> tuple[OpOverload, Arguments]:
     return aten.index_put_.default, ((self, indices, values, accumulate), {})
 
 
-def _native_batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+def _batch_norm(
+    cudnn: bool,
+    input: object,
+    weight: object,
+    bias: object,
+    running_mean: object,
+    running_var: object,
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Any, _Arguments]:
+) -> tuple[OpOverload, Arguments]:
+    affine = (input, weight, bias)
     if running_mean is None:
-        target = aten._native_batch_norm_legit.no_stats
-        return target, ((input, weight, bias, training, momentum, eps), {})
+        no_stats = aten._native_batch_norm_legit.no_stats
+        return no_stats, ((*affine, training, momentum, eps), {})
+    whole = (*affine, running_mean, running_var, momentum, eps)
+    if cudnn:  # both pick the same vendor kernel by the same rule, with the same reserve space
+        packet = aten._batch_norm_with_update if training else aten._batch_norm_no_update
+        return packet.default, (whole, {})
     if not training:
-        target = aten._native_batch_norm_legit_no_training.default
-        return target, ((input, weight, bias, running_mean, running_var, momentum, eps), {})
+        return aten._native_batch_norm_legit_no_training.default, (whole, {})
     stats = (running_mean, running_var, training, momentum, eps)
-    return aten._native_batch_norm_legit.default, ((input, weight, bias, *stats), {})
-
-
-def _cudnn_batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, _Arguments]:
-    if running_mean is None:
-        target = aten._native_batch_norm_legit.no_stats
-        return target, ((input, weight, bias, training, momentum, eps), {})
-    # Both pick the same vendor kernel by the same rule, and return the same reserve space.
-    whole = (input, weight, bias, running_mean, running_var, momentum, eps)
-    if not training:
-        return aten._batch_norm_no_update.default, (whole, {})
-    return aten._batch_norm_with_update.default, (whole, {})
+    return aten._native_batch_norm_legit.default, ((*affine, *stats), {})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set as AbstractSet
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,15 +14,22 @@ from ..tape.watch import AttributeWatch
 from .generators import generators, set_generators
 
 
+class SupportsKeep(Protocol):
+    """What keeps memory that is about to be written."""
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """``tensor`` is about to be written."""
+
+
 class Undo:
     """Memory that was there before the step, each storage copied before its first write."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage | None]] = {}
         self._own: set[int] = set()
-        self.trial: Any = None
+        self.trial: SupportsKeep | None = None
         """What keeps the memory that a step of an optimizer writes, if anything does."""
-        self.moved: Callable[[], set[Any]] = set
+        self.moved: Callable[[], AbstractSet[object]] = set
         """The places known by name that the step has changed."""
 
     def foreign(self, tensor: torch.Tensor) -> None:
@@ -58,7 +65,7 @@ def taken_back(
     Tensors, gradients, attributes and generators.
     """
     before_step = generators()
-    held: list[tuple[Any, dict[str, Any]]] = [
+    held: list[tuple[Any, dict[str, object]]] = [
         (holder, dict(holder))
         for module in step.modules.values()
         for holder in (module._parameters, module._buffers, module._modules)
@@ -90,8 +97,8 @@ def taken_back(
         raise
 
 
-def _refill(holder: Any, before: dict[str, Any]) -> None:
-    """As before; names neither come nor go in what a TorchScript module has instead of a dict."""
+def _refill(holder: Any, before: dict[str, object]) -> None:
+    """Put back what a module held; a TorchScript module, which has no dict, keeps its names."""
     if isinstance(holder, dict):
         holder.clear()
         holder.update(before)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 _WHOLE = object()
 
 
 class Acted:
-    """Of one recording."""
+    """The attributes and items that schedulers have set in one recorded step."""
 
     def __init__(self) -> None:
         self.give_up: Callable[[str], None] = lambda text: None
         """Called with what is read."""
-        self._places: dict[tuple[int, Any], Any] = {}
+        self._places: dict[tuple[int, object], object] = {}
 
-    def note(self, holder: Any, keys: Collection[Any]) -> None:
+    def note(self, holder: object, keys: Collection[object]) -> None:
         """These attributes or items of ``holder`` have been set."""
         self._places.update(((id(holder), key), holder) for key in (*keys, _WHOLE))
 
-    def read(self, holder: Any, text: str, *key: Any) -> None:
+    def read(self, holder: object, text: str, *key: object) -> None:
         """Something is read there; all of it without a ``key``: if it was set, no program follows.
 
         A constant schedule too: nobody knows before the call what it will set.

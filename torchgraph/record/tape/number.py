@@ -17,16 +17,16 @@ from typing import Any, Protocol
 import torch
 
 from ..._torch import OpOverload
-from .tape import Ref
+from .tape import Args, Kwargs, Ref
 
 
 class Writer(Protocol):
     """Where arithmetic is written down."""
 
-    def computed(self, target: Any, args: tuple[Any, ...], value: Any) -> Ref:
+    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
         """The value of ``target(*args)``; a `Ref` for each number among ``args``."""
 
-    def branched(self, number: Ref, value: Any) -> None:
+    def branched(self, number: Ref, value: object) -> None:
         """Python went on with ``value``: in another step it may be another one."""
 
 
@@ -78,12 +78,12 @@ class _Node:
         """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
         return _Node(value, Ref(-1), _NOBODY)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Callable[..., _Node]:
         function = _SIZES.get(name)
         if function is None:
             raise AttributeError(name)
 
-        def method(*others: Any) -> Any:
+        def method(*others: object) -> _Node:
             known = [one.exact() if isinstance(one, _Node) else one for one in (self, *others)]
             return _Node(function(*known), Ref(-1), _NOBODY)
 
@@ -101,7 +101,7 @@ class _Node:
     __repr__ = __str__ = _graph_repr
 
 
-_SIZES: dict[str, Callable[..., Any]] = {
+_SIZES: dict[str, Callable[..., object]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "mod", "neg", "floordiv")},
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "int_floordiv": operator.floordiv,
@@ -112,7 +112,7 @@ _SIZES: dict[str, Callable[..., Any]] = {
 """What C++ computes of sizes, strides and bounds."""
 
 
-def node_of(number: Any) -> Any:
+def node_of(number: object) -> _Node | None:
     """The node of a number that moves, also when torch's C++ has put it into a class of its own."""
     if isinstance(number, (torch.SymFloat, torch.SymInt)):
         node = vars(number).get("node")
@@ -120,7 +120,7 @@ def node_of(number: Any) -> Any:
     return None
 
 
-def make(value: Any, ref: Ref, writer: Writer) -> Any:
+def make(value: object, ref: Ref, writer: Writer) -> Number | Integer:
     """The moving number for ``value``, an int or a float (or NumPy's)."""
     return (Integer if isinstance(value, int) else Number)(_Node(value, ref, writer))
 
@@ -137,19 +137,22 @@ def bare(value: Any) -> Any:
     return value
 
 
-def bare_arguments(value: Any) -> Any:
-    """As `bare`, for the arguments of an op: most hold no such number, and are given back.
+def bare_args(args: Args) -> Args:
+    """The arguments of an op with plain numbers; the same tuple where none moves, as mostly.
 
     Ops take Python's numbers, not NumPy's.
     """
-    if type(value) is tuple:
-        return value if not any(map(_moves, value)) else tuple(map(_argument, value))
-    if not any(map(_moves, value.values())):
-        return value
-    return {key: _argument(item) for key, item in value.items()}
+    return args if not any(map(_moves, args)) else tuple(map(_argument, args))
 
 
-def exact_sizes(op: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def bare_kwargs(kwargs: Kwargs) -> Kwargs:
+    """The same of keyword arguments."""
+    if not any(map(_moves, kwargs.values())):
+        return kwargs
+    return {key: _argument(item) for key, item in kwargs.items()}
+
+
+def exact_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments of an op, in which no size, dimension or bound moves."""
     if not (any(map(_counts, args)) or any(map(_counts, kwargs.values()))):
         return args, kwargs
@@ -167,14 +170,14 @@ def _counts(value: Any) -> bool:
     return kind in (Integer, torch.SymInt) or (kind in (list, tuple) and any(map(_counts, value)))
 
 
-def _exact(value: Any) -> Any:
+def _exact(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return type(value)(map(_exact, value))
     node = node_of(value)
     return value if node is None else node.exact()
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: object) -> object:
     if type(value) is list:
         return list(map(_argument, value))
     node = node_of(value)
@@ -183,7 +186,7 @@ def _argument(value: Any) -> Any:
     return node.value if type(node.value) in (int, float) else node.value.item()
 
 
-def _moves(value: Any) -> bool:
+def _moves(value: object) -> bool:
     if isinstance(value, torch.Tensor):  # nearly always
         return False
     if type(value) is list:
@@ -191,14 +194,14 @@ def _moves(value: Any) -> bool:
     return node_of(value) is not None
 
 
-def _operand(value: Any) -> tuple[Any, Any]:
+def _operand(value: object) -> tuple[object, object]:
     """(what stands on the tape, the bare value)."""
     node = node_of(value)
     return (value, value) if node is None else (node.ref, node.value)
 
 
-def _arithmetic(function: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:
-    def method(self: Any, other: Any) -> Any:
+def _arithmetic(function: Callable[..., object], *, swapped: bool = False) -> Callable[..., object]:
+    def method(self: _Arithmetic, other: object) -> object:
         if type(other) is complex:  # none that moves is known: the program holds for this value
             own = self.node.exact()
             return function(other, own) if swapped else function(own, other)
@@ -211,8 +214,8 @@ def _arithmetic(function: Callable[..., Any], *, swapped: bool = False) -> Calla
     return method
 
 
-def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, other: Any) -> Any:
+def _comparison(function: Callable[..., object]) -> Callable[..., object]:
+    def method(self: _Arithmetic, other: object) -> object:
         if not isinstance(other, (int, float)) and node_of(other) is None:
             return NotImplemented
         (left, a), (right, b) = _operand(self), _operand(other)
@@ -224,8 +227,8 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _unary(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Any, *rest: Any) -> Any:
+def _unary(target: Callable[..., object], function: Callable[..., object]) -> Callable[..., object]:
+    def method(self: _Arithmetic, *rest: object) -> object:
         ref, value = _operand(self)
         others = [_operand(one) for one in rest]
         args = (ref, *(one for one, _ in others))
@@ -234,26 +237,28 @@ def _unary(target: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _made(writer: Writer, target: Any, args: tuple[Any, ...], value: Any) -> Any:
+def _made(
+    writer: Writer, target: Callable[..., object], args: Args, value: object
+) -> complex | Number | Integer:
     if isinstance(value, complex):  # of a negative number's root: as Python has it
         return value
     return make(value, writer.computed(target, args, value), writer)
 
 
-def _promoted(extreme: Callable[..., Any]) -> Callable[..., Any]:
+def _promoted(extreme: Callable[..., float]) -> Callable[..., float]:
     """``max`` or ``min`` as torch has it for symbolic numbers: one float makes a float of it."""
 
-    def function(left: Any, right: Any) -> Any:
+    def function(left: object, right: object) -> float:
         found = extreme(left, right)
         return float(found) if isinstance(left, float) or isinstance(right, float) else found
 
     return function
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _plain(function: Callable[..., object]) -> Callable[..., object]:
     """A method that needs the bare value."""
 
-    def method(self: Any, *rest: Any) -> Any:
+    def method(self: _Arithmetic, *rest: object) -> object:
         return function(self.node.exact(), *rest)
 
     return method
@@ -267,29 +272,29 @@ class _Arithmetic:
     """What both kinds have in common; the operators are set below."""
 
     node: _Node
-    __sym_float__: Callable[..., Any]
+    __sym_float__: Callable[..., object]
 
     def __bool__(self) -> bool:
         writer, value = self.node.writer, bool(self.node.value)
         writer.branched(writer.computed(operator.ne, (self.node.ref, 0), value), value)
         return value
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> _Arithmetic:
         return self
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> _Arithmetic:
         return self
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
         numpy: Any = sys.modules["numpy"]  # which calls this
         return numpy.asarray(self.node.exact(), dtype=dtype)
 
-    def __sym_sqrt__(self) -> Any:
+    def __sym_sqrt__(self) -> object:
         return _unary(torch.sym_sqrt, _root)(self)
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-_PLAIN: dict[str, Callable[..., Any]] = {
+_PLAIN: dict[str, Callable[..., object]] = {
     "__float__": float,
     "__int__": int,
     "__complex__": complex,
@@ -354,16 +359,16 @@ class Integer(_Arithmetic, torch.SymInt):
 class _Nobody:
     """A writer for numbers that are known for good."""
 
-    def computed(self, target: Any, args: tuple[Any, ...], value: Any) -> Ref:
+    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
         return Ref(-1)
 
-    def branched(self, number: Ref, value: Any) -> None:
+    def branched(self, number: Ref, value: object) -> None:
         pass
 
 
 _NOBODY = _Nobody()
 
 
-def stand_in(value: float) -> Any:
+def stand_in(value: float) -> Number | Integer:
     """What stands for a number of known value among fake values: it can be computed with."""
     return make(value, Ref(-1), _NOBODY)

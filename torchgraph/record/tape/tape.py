@@ -11,6 +11,13 @@ import torch
 from ...ir.program import Provenance
 from ...lines import SourceLine, in_subscript
 
+Args = tuple[object, ...]
+Kwargs = dict[str, object]
+Arguments = tuple[Args, Kwargs]
+"""What an op is called with."""
+Outs = int | list["Outs"] | None
+"""The number of the value that an op returned, or a list of them; None where there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -22,13 +29,13 @@ class Ref:
         return f"%{self.index}"
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """Where a tensor lies, and what it is."""
 
     storage: int
     """The number of its storage on the tape."""
     nbytes: int
-    """Of the storage."""
+    """The size of that storage."""
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -44,13 +51,13 @@ class Entry:
 
     target: Any
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Kwargs
     outs: Any
     """The number of the value that it returned, or a list of them; None where there is none."""
     provenance: Provenance = field(compare=False)
     number: Any = None
-    """Of a function on numbers, what came out; of ``.item()`` too. Of rows, the numbers among their
-    results, by value."""
+    """The result of a function on numbers or of ``.item()``. An entry that stands for rows has a
+    mapping here: the numbers among their results, by value."""
 
 
 class Expectation(NamedTuple):
@@ -71,7 +78,7 @@ class OptimizerStep(NamedTuple):
     """The stretch of a tape that an optimizer's ``step()`` wrote."""
 
     name: str
-    """Of the optimizer's class."""
+    """The optimizer's class, in lower case."""
     start: int
     """The entries before it."""
     end: int
@@ -86,7 +93,7 @@ class OptimizerStep(NamedTuple):
 class Tape:
     """Inputs, entries and what is kept of them."""
 
-    layouts: list[Layout | None] = field(default_factory=list)
+    layouts: list[TensorLayout | None] = field(default_factory=list)
     """By value; None for a number."""
     entries: list[Entry] = field(default_factory=list)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -94,12 +101,12 @@ class Tape:
     expectations: list[Expectation] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
 
-    def add(self, layout: Layout | None) -> int:
+    def add(self, layout: TensorLayout | None) -> int:
         """A new value."""
         self.layouts.append(layout)
         return len(self.layouts) - 1
 
-    def expect(self, index: int, value: Any, at: Provenance) -> None:
+    def expect(self, index: int, value: object, at: Provenance) -> None:
         """Python looks at a value now, or a kernel does."""
         found = Expectation(len(self.entries), index, value, at, in_subscript())
         self.expectations.append(found)
@@ -109,7 +116,7 @@ class Tape:
         return next((e.provenance.line for e in self.entries if e.outs == value), None)
 
 
-def refs(value: Any) -> Iterator[Ref]:
+def refs(value: object) -> Iterator[Ref]:
     """The values in (nested) arguments."""
     if isinstance(value, Ref):
         yield value

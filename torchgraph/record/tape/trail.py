@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import torch
 from torch import fx
@@ -32,7 +31,7 @@ class Trail:
         """What each running engine interrupted: a node's backward may run another engine."""
         self.backward_runs = 0
         self._one: Provenance | None = None
-        """Of all nodes of the update, while it runs from one line."""
+        """The provenance of every node of the update while it runs from one line."""
 
     @property
     def phase(self) -> Phase:
@@ -103,7 +102,7 @@ class Trail:
         module = self._modules[-1][0] if self._modules else ""
         return Provenance(module, phase, user_frames(self._depth), calls=tuple(self._modules))
 
-    def _enter_engine(self, roots: tuple[Any, ...]) -> None:
+    def _enter_engine(self, roots: tuple[object, ...]) -> None:
         self.backward_runs += 1
         self._around.append(self._phase)
         self._phase = Phase.BACKWARD
@@ -112,7 +111,7 @@ class Trail:
         self._phase = self._around.pop()
 
     def _of_backward(self) -> Provenance:
-        """Of the autograd node that runs now."""
+        """The provenance of the autograd node that runs now."""
         node = current_autograd_node()
         variable = getattr(node, "variable", None)
         if variable is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
-from ...guards import ABSENT, same_attribute, stands_in
+from ...guards import ABSENT, Read, same_attribute, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
 from .trail import Trail
@@ -37,6 +37,7 @@ _OWN = frozenset(
 _CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
+_Container = list[object] | dict[object, object] | set[object]
 _MODULE = frozenset(vars(nn.Module()))
 _STATE = ("_parameters", "_buffers", "_modules")
 
@@ -47,7 +48,7 @@ def is_plain(value: Any) -> bool:
     return kind in _PLAIN or (kind in (tuple, frozenset) and all(map(is_plain, value)))
 
 
-def is_own(value: Any) -> bool:
+def is_own(value: object) -> bool:
     """True for plain values, tensors and callables: what a step reads of them, it may go by.
 
     Of what else a step replaces itself, a cache or a log, its ops tell whether it went by that.
@@ -58,13 +59,15 @@ def is_own(value: Any) -> bool:
 class AttributeWatch:
     """The attributes that `build` read from modules, and those that it wrote."""
 
-    def __init__(self, owners: Mapping[int, tuple[str, Any]], line: Callable[[], Any]) -> None:
+    def __init__(
+        self, owners: Mapping[int, tuple[str, object]], line: Callable[[], SourceLine | None]
+    ) -> None:
         self._owners = dict(owners)
         """id of an object -> (its path, the object). Others are not watched."""
         self._line = line
-        self.reads: dict[tuple[int, str], Any] = {}
+        self.reads: dict[tuple[int, str], object] = {}
         self._loads: Counter[tuple[int, str]] = Counter()
-        self._class_reads: dict[tuple[type, str], Any] = {}
+        self._class_reads: dict[tuple[type, str], object] = {}
         self._writes: dict[tuple[int, str], SourceLine | None] = {}
         self._before = {key: _Snapshot(vars(owner)) for key, (_, owner) in owners.items()}
 
@@ -80,17 +83,17 @@ class AttributeWatch:
                     stack.enter_context(mock.patch.object(cls, name, stands_in(made, cls, name)))
             yield
 
-    def watch(self, path: str, owner: Any) -> None:
+    def watch(self, path: str, owner: object) -> None:
         """Watch one more object from here on; its present attributes are those to put back."""
         if id(owner) not in self._owners:
             self._owners[id(owner)] = (path, owner)
             self._before[id(owner)] = _Snapshot(vars(owner))
 
-    def watches(self, owner: Any) -> bool:
+    def watches(self, owner: object) -> bool:
         """True when the attributes of ``owner`` are watched here."""
         return id(owner) in self._owners
 
-    def read_values(self, carried: Callable[[Any, str], bool]) -> list[tuple[str, Any, str, Any]]:
+    def read_values(self, carried: Callable[[object, str], bool]) -> list[Read]:
         """(path, object, attribute, value) of everything that was read.
 
         ``carried``: true for an attribute of an object that is looked at elsewhere.
@@ -109,13 +112,13 @@ class AttributeWatch:
             ]
         )
 
-    def tensors(self) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+    def tensors(self) -> Iterator[tuple[dict[str, object], str, torch.Tensor]]:
         """(attributes, name, tensor) of each tensor that was read."""
         for (key, name), value in self.reads.items():
             if isinstance(value, torch.Tensor):
                 yield vars(self._owners[key][1]), name, value
 
-    def _rewritten(self) -> list[tuple[str, Any, str, Any]]:
+    def _rewritten(self) -> list[Read]:
         """What was written unread and came to what it was: another one would not have stayed."""
         found = []
         for key, name in [place for place in self._writes if place not in self.reads]:
@@ -126,7 +129,7 @@ class AttributeWatch:
                 found.append((path, owner, name, before))
         return found
 
-    def objects(self) -> Iterator[tuple[str, Any, str, Any]]:
+    def objects(self) -> Iterator[Read]:
         """(path, object, attribute, value) of those that were written and are what they were."""
         for key, name in self._writes:
             path, owner = self._owners[key]
@@ -134,7 +137,7 @@ class AttributeWatch:
             if vars(owner).get(name, ABSENT) is before and not is_own(before):
                 yield path, owner, name, before
 
-    def stores(self) -> Iterator[tuple[Any, Change, Any]]:
+    def stores(self) -> Iterator[tuple[object, Change, object]]:
         """(object, change, value) of each plain value that was written and not read before.
 
         `ABSENT` for one that was taken away again.
@@ -165,11 +168,11 @@ class AttributeWatch:
                 found.append(Count(owner, change, now - before))
         return found
 
-    def _reader(self, cls: Any) -> Callable[[Any, str], Any]:
+    def _reader(self, cls: Any) -> Callable[[object, str], object]:
         original = cls.__getattribute__
         reads, writes, owners = self.reads, self._writes, self._owners
 
-        def __getattribute__(owner: Any, name: str) -> Any:
+        def __getattribute__(owner: object, name: str) -> object:
             try:
                 value = original(owner, name)
             except AttributeError:
@@ -185,7 +188,7 @@ class AttributeWatch:
 
         return __getattribute__
 
-    def _note(self, owner: Any, name: str, value: Any, own: dict[str, Any]) -> None:
+    def _note(self, owner: object, name: str, value: object, own: dict[str, Any]) -> None:
         """Remember a read of what may change: a value of the object, of its class, or none."""
         if name in _OWN or name.startswith("__"):
             return
@@ -200,10 +203,10 @@ class AttributeWatch:
                 self.reads[id(owner), name] = ABSENT
                 self._class_reads[holder, name] = value
 
-    def _writer(self, cls: Any) -> Callable[[Any, str, Any], None]:
+    def _writer(self, cls: Any) -> Callable[[object, str, object], None]:
         original = cls.__setattr__
 
-        def __setattr__(owner: Any, name: str, value: Any) -> None:
+        def __setattr__(owner: object, name: str, value: object) -> None:
             if id(owner) in self._owners:
                 self._writes.setdefault((id(owner), name), self._line())
             original(owner, name, value)
@@ -215,7 +218,7 @@ class AttributeWatch:
         for key, (_, owner) in self._owners.items():
             self._before[key].restore(vars(owner))
 
-    def changes(self) -> list[tuple[Any, Change]]:
+    def changes(self) -> list[tuple[object, Change]]:
         """(object, change) of the attributes that are not what they were."""
         found = []
         for key, (path, owner) in self._owners.items():
@@ -227,20 +230,20 @@ class AttributeWatch:
         return found
 
 
-def _is_elsewhere(owner: Any, name: str) -> bool:
+def _is_elsewhere(owner: object, name: str) -> bool:
     """True for an attribute of the class, and for a parameter, a buffer or a submodule."""
     held = (vars(owner).get(state, ()) for state in _STATE)
     return any(name in one for one in (*held, *map(vars, type(owner).__mro__)))
 
 
-def _is_mode(owner: Any, name: str) -> bool:
+def _is_mode(owner: object, name: str) -> bool:
     return name == "training" and isinstance(owner, nn.Module)
 
 
 class Count(NamedTuple):
     """A number of an object that the step has moved on."""
 
-    owner: Any
+    owner: object
     change: Change
     by: int
 
@@ -284,7 +287,7 @@ class _Snapshot:
             if type(value) in _CONTAINERS and name not in self._HELD
         }
 
-    def changes(self, now: dict[str, Any]) -> list[str]:
+    def changes(self, now: dict[str, object]) -> list[str]:
         """The names whose value is another one."""
         names = [*now, *(name for name in self.values if name not in now)]
         changed = [
@@ -295,7 +298,7 @@ class _Snapshot:
         ]
         return changed + [n for n in self._contents if n not in changed and self._moved(n)]
 
-    def restore(self, now: dict[str, Any]) -> None:
+    def restore(self, now: dict[str, object]) -> None:
         """Put everything back."""
         for name in [*now, *(name for name in self.values if name not in now)]:
             if name not in self.values:
@@ -314,13 +317,13 @@ class _Snapshot:
         return len(live) != len(saved) or any(a is not b for a, b in pairs)
 
 
-def _items(container: Any) -> list[Any]:
+def _items(container: _Container) -> list[object]:
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
     return sorted(container, key=id) if isinstance(container, set) else container
 
 
-def _equal(old: Any, new: Any) -> bool:
+def _equal(old: object, new: object) -> bool:
     return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
 
 
@@ -347,12 +350,12 @@ class CallWatch:
         original, make = nn.Module.__call__, nn.Module.__init__
         here = threading.get_ident()  # modules that other threads run meanwhile are none of ours
 
-        def __init__(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        def __init__(module: nn.Module, *args: object, **kwargs: object) -> None:
             if threading.get_ident() == here:
                 self._made[id(module)] = module
             make(module, *args, **kwargs)
 
-        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: nn.Module, *args: object, **kwargs: object) -> object:
             path = self._paths.get(id(module))
             if threading.get_ident() != here:
                 return original(module, *args, **kwargs)

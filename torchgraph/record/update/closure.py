@@ -13,7 +13,7 @@ from ..ops.recorder import Recorder
 
 
 class Evaluations:
-    """Of one step.
+    """The evaluations of one step that an optimizer asks for.
 
     Args:
         losses: those that ``backward()`` was called on so far.

@@ -19,7 +19,7 @@ from ..tape.tape import Ref
 
 
 class Numbers:
-    """Of one step. Everywhere but in the optimizers' steps plain numbers lie in their places."""
+    """The numbers of one step, which move in their places while optimizers step, there alone."""
 
     def __init__(self, step: Step, recorder: Recorder) -> None:
         self._step = step
@@ -36,13 +36,13 @@ class Numbers:
                 self.values.append(number.make(leaf.value, Ref(self.index[-1]), recorder))
         self._now = list(self.values)
         """By leaf: the number as it is at this point of the step; plain where Python set it."""
-        self._changed: dict[int, Any] = {}
-        self.holders: dict[int, Any] = {}
+        self._changed: dict[int, object] = {}
+        self.holders: dict[int, object] = {}
         """By identity, the containers in which numbers of optimizers lie that move just now."""
         self.acted = Acted()
 
     @property
-    def changed(self) -> list[tuple[Leaf, Any]]:
+    def changed(self) -> list[tuple[Leaf, object]]:
         """Those that the step changed, with what they are now: a `Ref`, or a constant."""
         return [(self._step.leaves[position], now) for position, now in self._changed.items()]
 
@@ -117,7 +117,7 @@ def _is_there(leaf: Leaf) -> bool:
     return True
 
 
-def _same(now: Any, before: Any) -> bool:
+def _same(now: object, before: Any) -> bool:
     if isinstance(now, (list, tuple)):
         alike = type(now) is type(before) and len(now) == len(before)
         return alike and all(map(_same, now, before))
@@ -127,7 +127,7 @@ def _same(now: Any, before: Any) -> bool:
     return now is before or (isinstance(now, (int, float)) and repr(now) == repr(before))
 
 
-def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[Any]:
+def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[object]:
     """The states and param groups of optimizers, and the containers in them."""
     pending: list[Any] = [held for one in optimizers for held in (one.state, one.param_groups)]
     while pending:
@@ -155,7 +155,7 @@ def _sweep(optimizer: torch.optim.Optimizer) -> None:
                 pending.append(inner)
 
 
-def _inside(value: Any) -> Any:
+def _inside(value: object) -> object:
     """What a container holds, and what an object of the user's has for attributes."""
     if isinstance(value, (dict, list, tuple, deque)):
         return value
@@ -165,7 +165,7 @@ def _inside(value: Any) -> Any:
     return own if isinstance(own, dict) else None
 
 
-def _holds_number(value: Any) -> bool:
+def _holds_number(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_holds_number, value))
     if type(value) is dict:

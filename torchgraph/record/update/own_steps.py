@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest import mock
 
 import torch
@@ -28,6 +27,7 @@ from ...options.options import Options
 from ...structure.nested import map_nested
 from ..amp import Autocast
 from ..ops.recorder import Recorder
+from ..tape.tape import Args, Arguments, Kwargs
 from ..tape.trail import Trail
 from .numbers import Numbers
 from .trial import tried
@@ -35,7 +35,7 @@ from .update import namespaces, noting_step
 
 
 class OwnSteps:
-    """Of one call.
+    """Follows the optimizers, schedulers and scalers that `build` itself steps in one call.
 
     Args:
         begin: told the first optimizer; it refuses where the Graph has the step to do.
@@ -57,7 +57,7 @@ class OwnSteps:
         self.heard = True
         self.began = False
         self.stepped: list[Optimizer] = []
-        self.actions: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+        self.actions: list[tuple[LRScheduler, Args, Kwargs]] = []
         """(scheduler, args, kwargs), tensors as copies of the step's own."""
         self.moved: set[str] = set()
         """Tensors of optimizers that schedulers have written."""
@@ -66,7 +66,7 @@ class OwnSteps:
         self.scaler_reads: list[Read] = []
         """(name, scaler, attribute, value) of what scalers have updated themselves by."""
         self._running: list[tuple[Optimizer, ExitStack]] = []
-        self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._before: list[tuple[dict[str, object], dict[str, object]]] = []
         """Attributes and settings as they were before a scheduler stepped."""
         self._acted: set[int] = set()
         """Optimizers, by id, whose scheduler has stepped."""
@@ -96,7 +96,7 @@ class OwnSteps:
 
     # --- optimizers -------------------------------------------------------------------------------
 
-    def _enter(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    def _enter(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> Arguments | None:
         if threading.get_ident() != self._thread:
             return None
         if not self.began:
@@ -107,7 +107,7 @@ class OwnSteps:
         self._running.append((optimizer, self._around(optimizer)))
         return (optimizer, *args), kwargs
 
-    def _leave(self, optimizer: Optimizer, *_: Any) -> None:
+    def _leave(self, optimizer: Optimizer, *_: object) -> None:
         if self._running and self._running[-1][0] is optimizer:
             self._running.pop()[1].close()
             if not any(known is optimizer for known in self.stepped):
@@ -165,15 +165,13 @@ class OwnSteps:
             for parameter, gradient in zip(own, before, strict=True):
                 parameter.grad = gradient
 
-    def _with_closure(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _with_closure(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> Arguments:
         """The closure of ``step(closure)`` runs as the user's code does, not as the update."""
         closure = args[0] if args else kwargs.get("closure")
         if not callable(closure):
             return args, kwargs
 
-        def run() -> Any:
+        def run() -> object:
             self._running.pop()[1].close()
             try:
                 return closure()
@@ -190,10 +188,10 @@ class OwnSteps:
 
     # --- grad scalers -----------------------------------------------------------------------------
 
-    def _noting_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting_scaler(self, original: Callable[..., object]) -> Callable[..., None]:
         """``update`` reads attributes by torch's code, where nobody looks at names."""
 
-        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def update(scaler: GradScaler, *args: object, **kwargs: object) -> None:
             original(scaler, *args, **kwargs)
             if threading.get_ident() == self._thread:
                 found = [f"_{name}" for name in (*SCALER_TENSORS, *SCALER_NUMBERS)]
@@ -204,8 +202,8 @@ class OwnSteps:
 
     # --- schedulers -------------------------------------------------------------------------------
 
-    def _acts(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    def _acts(self, original: Callable[..., object]) -> Callable[..., object]:
+        def step(scheduler: LRScheduler, *args: object, **kwargs: object) -> object:
             if self._acting or threading.get_ident() != self._thread or not self.heard:
                 return original(scheduler, *args, **kwargs)
             self._acting = True
@@ -225,8 +223,8 @@ class OwnSteps:
         )
 
     def _act(
-        self, original: Callable[..., Any], scheduler: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+        self, original: Callable[..., object], scheduler: LRScheduler, args: Args, kwargs: Kwargs
+    ) -> object:
         with torch.no_grad():
             kept = map_nested((args, kwargs), torch.Tensor, lambda t: t.detach().clone())
         optimizers = [
@@ -263,21 +261,21 @@ def classes_with(base: type, method: str) -> list[type]:
     return [cls for cls in found if method in vars(cls)]
 
 
-def _moved_by(scheduler: Any) -> list[Optimizer]:
+def _moved_by(scheduler: LRScheduler) -> list[Optimizer]:
     """The optimizers whose settings a scheduler moves."""
     own = getattr(scheduler, "optimizer", None)
     inner = vars(scheduler).get("_schedulers", ())
     return [*([own] if own is not None else ()), *(o for one in inner for o in _moved_by(one))]
 
 
-def _attributes(scheduler: Any) -> Iterator[dict[str, Any]]:
-    """Those of a scheduler and of the ones that it steps."""
+def _attributes(scheduler: LRScheduler) -> Iterator[dict[str, object]]:
+    """The attributes of a scheduler and of the ones that it steps."""
     yield vars(scheduler)
     for one in vars(scheduler).get("_schedulers", ()):
         yield from _attributes(one)
 
 
-def _is_set(value: Any) -> bool:
+def _is_set(value: object) -> bool:
     """True for what a scheduler may have put there: numbers, and lists of them."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_set, value))

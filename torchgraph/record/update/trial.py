@@ -70,7 +70,7 @@ class Trial:
             tensor.grad = gradient
         set_generators(self._generators)
 
-    def _note(self, value: Any, depth: int = 0) -> None:
+    def _note(self, value: object, depth: int = 0) -> None:
         """The containers of an optimizer, and the attributes of objects that it holds."""
         other = isinstance(value, (torch.Tensor, torch.nn.Module, type)) or callable(value)
         if other or depth > _DEEPEST:
@@ -90,7 +90,7 @@ class Trial:
             self._note(item, depth + 1)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     items = value if isinstance(value, tuple) else (value,)
     moves = any(number.node_of(item) is not None for item in items)
     return number.bare(value) if moves else value
@@ -113,7 +113,7 @@ def tried(
 
 
 @contextmanager
-def _as_step(optimizer: Optimizer, step: Callable[..., Any]) -> Iterator[None]:
+def _as_step(optimizer: Optimizer, step: Callable[..., object]) -> Iterator[None]:
     held = vars(optimizer)
     before = held.get("step")
     held["step"] = step
@@ -127,11 +127,12 @@ def _as_step(optimizer: Optimizer, step: Callable[..., Any]) -> Iterator[None]:
 
 def _trying(
     optimizer: Optimizer, recorder: Recorder, leave: Callable[[Optimizer], None]
-) -> Callable[..., Any]:
-    original, undo = optimizer.step, recorder.undo
+) -> Callable[..., object]:
+    original: Callable[..., object] = optimizer.step
+    undo = recorder.undo
 
     @functools.wraps(original)
-    def step(*args: Any, **kwargs: Any) -> Any:
+    def step(*args: object, **kwargs: object) -> object:
         once = any(map(callable, (*args, *kwargs.values())))  # a closure is not called again
         if once or recorder.gave_up or undo.trial is not None or not is_listening():
             return original(*args, **kwargs)

@@ -52,7 +52,7 @@ class Update:
         self._evaluations = evaluations
         self.gradients: dict[int, torch.Tensor] = {}
         """What optimizers read, by the id of the parameter, where it is asked for."""
-        self.outputs: list[tuple[OutputSpec, Any]] = []
+        self.outputs: list[tuple[OutputSpec, Ref]] = []
         """BEFORE, SKIP and NORM."""
         self.written: dict[str, set[int]] = defaultdict(set)
         """Under a GradScaler, which optimizers' steps, with their hooks, write a tensor."""
