@@ -158,7 +158,7 @@ class Part:
         return (*self.place.key, self.position)
 
     def __getitem__(self, key: str) -> Any:
-        return tensors_of(self.place.read())[self.position]
+        return tensors_inside(self.place.read())[self.position]
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def held_at(place: Item) -> Any:
         return None
 
 
-def tensors_of(value: Any) -> list[torch.Tensor]:
+def tensors_inside(value: Any) -> list[torch.Tensor]:
     """Those in an object, in the order of its parts."""
     if isinstance(value, torch.Tensor):
         return [value]

@@ -25,6 +25,7 @@ import torch
 from ... import library
 from ..._torch import OpOverload, composite, has_kernel_for
 from ..._torch.listening import not_listening
+from ...ir.batch_norms import NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
 
 aten = torch.ops.aten
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -125,9 +126,9 @@ def rewritten(
     """The call that a program makes for a call of ``op``: mostly that call."""
     name = op._schema.name
     if name == "aten::native_batch_norm":
-        return _native_batch_norm(*args, **kwargs)
+        return _batch_norm(NATIVE, *args, **kwargs)
     if name == "aten::cudnn_batch_norm":
-        return _cudnn_batch_norm(*args, **kwargs)
+        return _batch_norm(VENDOR, *args, **kwargs)
     if op is aten._grouped_mm.default:
         return library.grouped_mm, (args, kwargs)
     if name == "aten::mkldnn_rnn_layer" and not torch.is_grad_enabled():
@@ -145,7 +146,8 @@ def _index_put(
     return aten.index_put_.default, ((self, indices, values, accumulate), {})
 
 
-def _native_batch_norm(
+def _batch_norm(
+    norm: BatchNorm,
     input: Any,
     weight: Any,
     bias: Any,
@@ -156,30 +158,10 @@ def _native_batch_norm(
     eps: float,
 ) -> tuple[Any, _Arguments]:
     if running_mean is None:
-        target = aten._native_batch_norm_legit.no_stats
-        return target, ((input, weight, bias, training, momentum, eps), {})
+        return WITHOUT_STATISTICS, ((input, weight, bias, training, momentum, eps), {})
+    tensors = (input, weight, bias, running_mean, running_var)
     if not training:
-        target = aten._native_batch_norm_legit_no_training.default
-        return target, ((input, weight, bias, running_mean, running_var, momentum, eps), {})
-    stats = (running_mean, running_var, training, momentum, eps)
-    return aten._native_batch_norm_legit.default, ((input, weight, bias, *stats), {})
-
-
-def _cudnn_batch_norm(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, _Arguments]:
-    if running_mean is None:
-        target = aten._native_batch_norm_legit.no_stats
-        return target, ((input, weight, bias, training, momentum, eps), {})
-    # Both pick the same vendor kernel by the same rule, and return the same reserve space.
-    whole = (input, weight, bias, running_mean, running_var, momentum, eps)
-    if not training:
-        return aten._batch_norm_no_update.default, (whole, {})
-    return aten._batch_norm_with_update.default, (whole, {})
+        return norm.evaluating, ((*tensors, momentum, eps), {})
+    # What eager calls and the vendor's forms pick one kernel by one rule, with one reserve space.
+    flags = (training,) if norm is NATIVE else ()
+    return norm.writing, ((*tensors, *flags, momentum, eps), {})
