@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -168,7 +167,7 @@ def private_names() -> set[str]:
 def resolves(name: str) -> bool:
     """True when the dotted name leads somewhere, importing modules on the way."""
     parts = name.split(".")
-    value: Any = importlib.import_module(parts[0])
+    value: object = importlib.import_module(parts[0])
     for end, part in enumerate(parts[1:], start=2):
         inner = getattr(value, part, _MISSING)
         if inner is _MISSING:

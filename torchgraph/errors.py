@@ -199,7 +199,7 @@ class NoProgram(CaptureError):
         both = f"{own}\n  Or {NoProgram.fix}" if own else NoProgram.fix
         super().__init__(what, where=where, fix=both if falls_back else own)
         self.reason = _sentence(what, where, own)
-        """As of any error, but for the way out that is eager."""
+        """The message in one sentence, without the advice to stay in eager."""
 
 
 class UnsupportedOptimizer(NoProgram):

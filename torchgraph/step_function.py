@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from .errors import InvalidOption, NotAnOptimizer
 from .graph import Graph
-from .live.discovery import Found, discover
+from .live.discovery import Discovered, discover
 from .live.step import Step
 from .structure import parts_of_partial
 
@@ -40,12 +40,12 @@ class StepFunction(Graph):
         vars(self)["build"] = function
         super().__init__()
         self._driven = True
-        self._found = Found()
+        self._found = Discovered()
         functools.update_wrapper(self, function, updated=())
         self._look()
 
     def __get__(self, owner: Any, cls: type | None = None) -> StepFunction:
-        """As a method: each object has a step of its own, which goes when the object goes."""
+        """The step of one object, for a method: made with the object's first call, gone with it."""
         if owner is None:
             return self
         if not hasattr(owner, "__dict__"):
@@ -73,12 +73,12 @@ class StepFunction(Graph):
         )
 
     def state_dict(self) -> OrderedDict[str, Any]:
-        """As `Graph.state_dict`, of the modules, optimizers, schedulers and scaler it names."""
+        """The `Graph.state_dict` of the modules, optimizers, schedulers and scaler it names."""
         self._look()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """As `Graph.load_state_dict`."""
+        """Load what `state_dict` gave; see `Graph.load_state_dict`."""
         self._look()
         super().load_state_dict(state_dict, strict)
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.support import settle
 from torchgraph import _extension
 from torchgraph.errors import NotCompiled
-from torchgraph.inspect.baked import Kind
+from torchgraph.inspect.baked import BakedKind
 from torchgraph.inspect.report import Report
 from torchgraph.ir.program import Phase
 
@@ -118,7 +118,7 @@ def test_branches_of_an_optimizer_that_decides_by_step():
 
 
 def test_baked_numbers_name_the_line(report):
-    numbers = {(b.name, b.value): b for b in report.baked if b.kind is Kind.NUMBER}
+    numbers = {(b.name, b.value): b for b in report.baked if b.kind is BakedKind.NUMBER}
     scale = numbers["other", "0.5"]
     assert scale.line is not None
     assert "self.scale" in scale.line.text
@@ -131,9 +131,9 @@ def test_baked_numbers_name_the_line(report):
 
 
 def test_baked_arguments_and_constants(report):
-    (argument,) = [b for b in report.baked if b.kind is Kind.ARGUMENT]
+    (argument,) = [b for b in report.baked if b.kind is BakedKind.ARGUMENT]
     assert (argument.name, argument.value) == ("args[2]", "2.0")
-    (constant,) = [b for b in report.baked if b.kind is Kind.CONSTANT]
+    (constant,) = [b for b in report.baked if b.kind is BakedKind.CONSTANT]
     assert (constant.value, constant.nbytes, constant.ops) == ("f32[2]", 8, ("add",))
     assert constant.line is not None
     assert "torch.tensor([0.5, 0.25])" in constant.line.text

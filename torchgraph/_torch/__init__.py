@@ -46,7 +46,7 @@ function_modes = torch._C._len_torch_function_stack
 global_hooks = [v for name, v in vars(torch.nn.modules.module).items() if name.endswith("_hooks")]
 any_autocast = torch._C._is_any_autocast_enabled
 has_kernel_for = torch._C._dispatch_has_kernel_for_dispatch_key
-VF: Any = torch._VF
+VF: object = torch._VF
 
 FUSED_KERNELS: dict[str, Callable[..., None]] = {
     name: getattr(torch, name)
@@ -98,8 +98,8 @@ class _FakeMode(FakeTensorMode):
     Kernels look at those: whether an image of batch 1 is channels-last, say.
     """
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As torch does."""
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
+        """Run an op on fake tensors, and give a view the strides that it has for real."""
         made = super().dispatch(func, types, args, kwargs or {})
         if func in _VIEWS and isinstance(made, FakeTensor) and _is_plain(args[0], made):
             known, source = tuple(made.shape), args[0]
@@ -130,7 +130,7 @@ def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
     return FakeTensor(mode, meta, like.device)
 
 
-def host_symbol(mode: FakeTensorMode, index: int, value: float) -> Any:
+def host_symbol(mode: FakeTensorMode, index: int, value: float) -> object:
     """A SymFloat or SymInt of known value: its arithmetic is recorded, branches take its value."""
     env: Any = mode.shape_env
     source = _HostValue(index)
@@ -159,7 +159,7 @@ def node_of(value: Any, tracer: Any) -> fx.Node | None:
     return slot.node if isinstance(slot, fx.Proxy) else None
 
 
-def trace_ops(function: Callable[..., Any], *args: Any, **options: Any) -> fx.GraphModule:
+def trace_ops(function: Callable[..., object], *args: object, **options: Any) -> fx.GraphModule:
     """make_fx, without its notes about torch functions, and with code generated on first use."""
     if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
         options["_disable_torch_fn_metadata_mode"] = True
@@ -172,7 +172,7 @@ def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
     return _LazyGraphModule(root, graph)
 
 
-def known_values(value: Any) -> Any:
+def known_values(value: object) -> Any:
     """``value`` with each symbolic number of known value replaced by that value."""
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value.node.hint if value.node.has_hint() else value
@@ -183,7 +183,7 @@ def known_values(value: Any) -> Any:
     return value
 
 
-def has_numbers(value: Any) -> bool:
+def has_numbers(value: object) -> bool:
     """True when a symbolic number is among the (nested) arguments."""
     if isinstance(value, (list, tuple)):
         return any(map(has_numbers, value))
@@ -192,7 +192,7 @@ def has_numbers(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
-def track(value: Any, proxy: fx.Proxy, tracer: Any) -> None:
+def track(value: object, proxy: fx.Proxy, tracer: Any) -> None:
     """Let ``value`` stand for ``proxy`` in the running trace."""
     track_tensor_tree(value, proxy, constant=None, tracer=tracer)
 
@@ -204,7 +204,7 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 @contextlib.contextmanager
 def engine_watch(
-    enter: Callable[[tuple[Any, ...]], None],
+    enter: Callable[[tuple[object, ...]], None],
     leave: Callable[[], None],
     around: Callable[..., contextlib.AbstractContextManager[None]],
     scaled: Callable[[torch.Tensor], torch.Tensor] | None = None,
@@ -215,7 +215,7 @@ def engine_watch(
     """
     original, here = torch.autograd.graph._engine_run_backward, threading.get_ident()
 
-    def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(t_outputs: Any, *args: Any, **kwargs: object) -> object:
         nonlocal scaled
         if threading.get_ident() != here:
             return original(t_outputs, *args, **kwargs)
@@ -293,29 +293,29 @@ OPTIMIZER_ATTRIBUTES = frozenset(
 """What torch itself keeps in an optimizer, and no step goes by."""
 
 
-def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
+def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, object], ...]:
     """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
     own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
     return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 
 
-def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[object, ...], ...]:
     """The users' hooks among them."""
     places = step_hook_dicts(optimizer)
     return tuple(tuple(filter(_is_users, place.values())) for place in places)
 
 
-def _is_users(hook: Any) -> bool:
+def _is_users(hook: object) -> bool:
     return not getattr(hook, "__module__", "").startswith("torchgraph.")
 
 
-def fast_op(op: OpOverload) -> Callable[..., Any]:
+def fast_op(op: OpOverload) -> Callable[..., object]:
     """The op's C++ entry, one Python frame below ``op.__call__``."""
     return getattr(op, "_op", op)
 
 
-def op_functions(name: str) -> list[Callable[..., Any]]:
+def op_functions(name: str) -> list[Callable[..., object]]:
     """Bindings that may reach the ATen op ``name``: functions, or the method of an in-place op."""
     holders = (
         [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
@@ -334,7 +334,7 @@ _HOOKS_OF_TENSORS = (
 )
 
 
-def tensor_hooks(tensors: Sequence[torch.Tensor]) -> list[dict[int, Any] | None]:
+def tensor_hooks(tensors: Sequence[torch.Tensor]) -> list[dict[int, object] | None]:
     """The dicts of gradient hooks of each tensor; None where there never was one."""
     return [hooks for read in _HOOKS_OF_TENSORS for hooks in map(read, tensors)]
 

@@ -14,7 +14,7 @@ _end_allocating = getattr(torch._C, "_cuda_endAllocateToPool", None)
 _release_pool = getattr(torch._C, "_cuda_releasePool", None)
 _broken_off: list[torch.cuda.CUDAGraph] = []
 
-_SWITCHES: tuple[Callable[[], Any], ...] = tuple(
+_SWITCHES: tuple[Callable[[], object], ...] = tuple(
     getattr(torch._C, name)
     for name in (
         *("_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cudnn_enabled"),
@@ -27,7 +27,7 @@ _SWITCHES: tuple[Callable[[], Any], ...] = tuple(
 _fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
-def switches() -> tuple[Any, ...]:
+def switches() -> tuple[object, ...]:
     """Torch's switches that choose kernels of a GPU: a CUDA Graph keeps those it was captured with.
 
     TF32 is asked for by its newer name, which knows what was set by the older one too.
@@ -54,16 +54,18 @@ def own_workspaces() -> Iterator[None]:
 class _Pool:
     """What `torch.cuda.use_mem_pool` asks of a pool: its handle."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: object) -> None:
         self.id = handle
 
 
-def allocating_from(handle: Any, device: torch.device) -> contextlib.AbstractContextManager[None]:
+def allocating_from(
+    handle: object, device: torch.device
+) -> contextlib.AbstractContextManager[None]:
     """In the block this thread allocates from the memory pool of a CUDA Graph."""
     return torch.cuda.use_mem_pool(_Pool(handle), device)  # type: ignore[arg-type]  # its id
 
 
-def keep_pool(handle: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def keep_pool(handle: object, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """An empty CUDA Graph that keeps a memory pool alive, as Inductor's CUDA Graph trees do it."""
     graph = torch.cuda.CUDAGraph()
     with capturing(graph, handle, stream):
@@ -82,7 +84,7 @@ def capturing(
             yield
 
 
-def came_to_end(graph: torch.cuda.CUDAGraph, handle: Any, stream: torch.cuda.Stream) -> bool:
+def came_to_end(graph: torch.cuda.CUDAGraph, handle: object, stream: torch.cuda.Stream) -> bool:
     """False for a capture that CUDA broke off, of which torch never hears the end.
 
     Its pool cannot be captured into again, and the random generator refuses every draw until

@@ -21,7 +21,10 @@ Compiled = Callable[..., Sequence[torch.Tensor]]
 
 
 def compile_into(
-    directory: Path, gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Mapping[str, Any]
+    directory: Path,
+    gm: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    options: Mapping[str, object],
 ) -> None:
     """Compile a flat ATen graph; what `load` needs of it is put into ``directory``.
 
@@ -36,7 +39,7 @@ def compile_into(
         )
 
 
-def load(directory: Path, options: Mapping[str, Any]) -> Compiled:
+def load(directory: Path, options: Mapping[str, object]) -> Compiled:
     """The function that `compile_into` compiled, in this or in another process."""
     patched = _inductor().config.patch(dict(options))
     with warnings.catch_warnings(), environment_kept(), _cached_in(directory), patched:

@@ -11,13 +11,12 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import torch
 
 from . import OpOverload, composite
 
-Listener = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+Listener = Callable[[OpOverload, tuple[object, ...], dict[str, object]], object]
 """Called instead of each op, with what it is called with; returns what it returns."""
 
 WHOLE = (torch.ops.aten.one_hot.default,)
@@ -42,14 +41,14 @@ def _kernels() -> list[torch.library.Library]:
     return [library, own]
 
 
-def _whole(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _whole(op: OpOverload, *args: object, **kwargs: object) -> object:
     """A composite op: heard as one where somebody listens, else what it is without us."""
     if is_listening():
         return _running.listener(op, args, kwargs)
     return composite(op, "CompositeImplicitAutograd")(*args, **kwargs)
 
 
-def _named(name: str, *args: Any, **kwargs: Any) -> Any:
+def _named(name: str, *args: object, **kwargs: object) -> object:
     return _running.listener(_overload(name), args, kwargs)
 
 
@@ -64,7 +63,7 @@ class _Other(torch.Tensor):
     """A tensor with a dispatch of its own."""
 
     @classmethod
-    def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __torch_dispatch__(cls, *args: object, **kwargs: object) -> object:
         return None
 
 

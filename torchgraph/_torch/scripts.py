@@ -17,7 +17,7 @@ set_optimize: Callable[[bool], None] = torch._C._set_graph_executor_optimize
 
 def names_of(module: Any) -> tuple[str, ...] | None:
     """Its attributes, parameters and buffers among them; None where it does not tell."""
-    concrete: Any = getattr(module, "_concrete_type", None)
+    concrete: object = getattr(module, "_concrete_type", None)
     if concrete is None:
         concrete = torch._C.ConcreteModuleType.from_jit_type(module._c._type())
     if not hasattr(concrete, "get_attributes"):
@@ -49,12 +49,12 @@ def can_fuse(device: str) -> bool:
 
 
 @contextmanager
-def hearing_scripts(heard: Callable[[Any, str], None]) -> Iterator[None]:
+def hearing_scripts(heard: Callable[[object, str], None]) -> Iterator[None]:
     """Tell ``heard`` of which TorchScript modules this thread calls methods: ``Net.forward``."""
     scripted: Any = torch._C.ScriptMethod
     run, here = scripted.__call__, threading.get_ident()
 
-    def __call__(method: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(method: Any, *args: object, **kwargs: object) -> object:
         if threading.get_ident() == here:
             heard(method.owner, f"{method.owner._type().name()}.{method.name}")
         return run(method, *args, **kwargs)

@@ -33,21 +33,21 @@ _attention = [
     if hasattr(torch._C, name)
 ]
 """The switches by which scaled_dot_product_attention chooses its kernel."""
-_einsum: dict[str, Any] = vars(getattr(opt_einsum, "m", opt_einsum))
+_einsum: dict[str, object] = vars(getattr(opt_einsum, "m", opt_einsum))
 
 
 ANOMALY = "torch.autograd's anomaly detection is on"
 """Why a step runs in eager."""
 
 
-def ambient() -> tuple[Any, ...]:
+def ambient() -> tuple[object, ...]:
     """Torch's own switches that change what a recording writes down, and why none may be made.
 
     Modes, autocast, defaults, hooks, choices of kernels. Where a GPU is in use, also those that
     choose its kernels.
     """
     hooks = _saved_tensors_hooks(False)
-    switches: tuple[Any, ...] = (
+    switches: tuple[object, ...] = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
@@ -101,7 +101,7 @@ def _mode() -> str:
 class _Same:
     """Equal where it is the same object."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
@@ -111,7 +111,7 @@ class _Same:
         return id(self._value)
 
 
-def _recipe(hook: Any) -> Any:
+def _recipe(hook: object) -> object:
     """Equal for functions of the same code over the same values, made anew at each call."""
     if not isinstance(hook, types.FunctionType):
         return hook if isinstance(hook, types.MethodType) else _Same(hook)
@@ -119,16 +119,16 @@ def _recipe(hook: Any) -> Any:
     return (hook.__code__, *map(_value, (*cells, *(hook.__defaults__ or ()))))
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> object:
     plain = value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device))
     if plain:
         return (type(value), repr(value))
     return _recipe(value) if isinstance(value, types.FunctionType) else _Same(value)
 
 
-def uncompiled() -> AbstractContextManager[Any]:
+def uncompiled() -> AbstractContextManager[object]:
     """In the block, what this thread calls of `torch.compile` runs as it was before."""
-    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    frames: object = sys.modules.get("torch._dynamo.eval_frame")
     if frames is None:
         return nullcontext()  # nothing has ever been compiled
     if not hasattr(frames, "_callback_from_stance"):
@@ -136,11 +136,11 @@ def uncompiled() -> AbstractContextManager[Any]:
         return stance  # for all threads
     here = threading.get_ident()
 
-    def unless_here(name: str, value: Any) -> Any:
+    def unless_here(name: str, value: object) -> Any:
         original = getattr(frames, name)
 
         @functools.wraps(original)
-        def call(*args: Any) -> Any:
+        def call(*args: object) -> object:
             return value if threading.get_ident() == here else original(*args)
 
         return call
@@ -148,7 +148,7 @@ def uncompiled() -> AbstractContextManager[Any]:
     patches = {"_callback_from_stance": unless_here("_callback_from_stance", None)}
     if hasattr(frames, _COUNT):  # that fullgraph=True compiles nothing is no error then
         patches[_COUNT] = unless_here(_COUNT, 0)
-    patched: AbstractContextManager[Any] = mock.patch.multiple(frames, **patches)
+    patched: AbstractContextManager[object] = mock.patch.multiple(frames, **patches)
     return patched
 
 

@@ -15,16 +15,16 @@ from torch.fx.experimental.sym_node import SymNode
 
 
 @contextlib.contextmanager
-def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
+def symbolic_branches(record: Callable[[object, object], None]) -> Iterator[None]:
     """Report each time Python takes the concrete value of a symbolic number with a known value.
 
     ``record(number, value)`` is called for branches and conversions, not for ``torch._check``.
     """
 
-    def branch(name: str, wrap: Callable[[SymNode], Any]) -> Callable[..., Any]:
+    def branch(name: str, wrap: Callable[[SymNode], object]) -> Callable[..., object]:
         original = getattr(SymNode, name)
 
-        def guarded(self: SymNode, file: str, line: int) -> Any:
+        def guarded(self: SymNode, file: str, line: int) -> object:
             hint = self.hint if self.has_hint() else None
             if hint is None:
                 return original(self, file, line)
@@ -33,10 +33,10 @@ def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
 
         return guarded
 
-    def expect_true(self: SymNode, file: str, line: int) -> Any:
+    def expect_true(self: SymNode, file: str, line: int) -> object:
         return self.hint if self.has_hint() else original_expect_true(self, file, line)
 
-    original_expect_true: Callable[..., Any] = SymNode.expect_true
+    original_expect_true: Callable[..., object] = SymNode.expect_true
     patches: dict[str, Any] = {
         "guard_bool": branch("guard_bool", torch.SymBool),
         "guard_int": branch("guard_int", torch.SymInt),
@@ -47,15 +47,15 @@ def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
         yield
 
 
-def _is_symbolic(value: Any) -> bool:
+def _is_symbolic(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def _symbolic_extreme(
-    plain: Callable[..., Any], symbolic: Callable[..., Any]
-) -> Callable[..., Any]:
+    plain: Callable[..., object], symbolic: Callable[..., object]
+) -> Callable[..., object]:
     @functools.wraps(plain)
-    def extreme(*values: Any, **options: Any) -> Any:
+    def extreme(*values: object, **options: object) -> object:
         tensors = any(isinstance(value, torch.Tensor) for value in values)  # Python compares them
         if len(values) > 1 and not options and not tensors and any(map(_is_symbolic, values)):
             return functools.reduce(symbolic, values)
@@ -65,18 +65,18 @@ def _symbolic_extreme(
 
 
 def _symbolic_function(
-    plain: Callable[..., Any], symbolic: Callable[..., Any]
-) -> Callable[..., Any]:
+    plain: Callable[..., object], symbolic: Callable[..., object]
+) -> Callable[..., object]:
     @functools.wraps(plain)
-    def function(value: Any) -> Any:
+    def function(value: object) -> object:
         return symbolic(value) if _is_symbolic(value) else plain(value)
 
     return function
 
 
-def _symbolic_power(plain: Callable[..., float]) -> Callable[..., Any]:
+def _symbolic_power(plain: Callable[..., float]) -> Callable[..., object]:
     @functools.wraps(plain)
-    def power(base: Any, exponent: Any) -> Any:
+    def power(base: Any, exponent: object) -> object:
         """C's ``pow``, which is Python's ``**`` of two floats, as long as the base is positive."""
         given = (base, exponent)
         tensors = any(isinstance(one, torch.Tensor) for one in given)
@@ -88,7 +88,7 @@ def _symbolic_power(plain: Callable[..., float]) -> Callable[..., Any]:
 
 
 class _ForSymbols(type):
-    def __call__(cls, *args: Any, **options: Any) -> Any:
+    def __call__(cls, *args: object, **options: object) -> object:
         if len(args) != 1 or options:
             return type(*args, **options)
         kind = type(args[0])
@@ -96,7 +96,7 @@ class _ForSymbols(type):
             return cls  # ``type(x) is type``
         return args[0].__class__ if _is_symbolic(args[0]) else kind
 
-    def __instancecheck__(cls, value: Any) -> bool:
+    def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, type)
 
     def __subclasscheck__(cls, kind: Any) -> bool:

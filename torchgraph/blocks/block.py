@@ -112,7 +112,7 @@ class GraphBlock:
         """One of the constants of `GraphBlockType`."""
         return self._kind
 
-    def set_stage(self, stage_id: int | None = None, placement: Any = None) -> None:
+    def set_stage(self, stage_id: int | None = None, placement: object = None) -> None:
         """Pipeline stages. Not available yet: raises `NotAvailableYet` when either is given."""
         if stage_id is not None or placement is not None:
             raise NotAvailableYet(f"{self.path}: pipeline stages are not available yet.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -78,7 +78,7 @@ class ModuleHolder(Itself):
         )
         self._blocks.set_debug(options)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         value = unwrap(value)
         if isinstance(value, nn.Module):
             self._set_module(name, value)
@@ -126,10 +126,10 @@ class ModuleHolder(Itself):
         if vars(self).get("_modules", {}).pop(name, None) is None:
             object.__delattr__(self, name)
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> NoReturn:
         raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise NotSupported(
             "A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph."
         )

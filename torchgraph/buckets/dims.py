@@ -12,7 +12,10 @@ from collections.abc import Sequence
 Pair = tuple[int, int]
 """The size of a dimension in the call as it is, and in the padded call."""
 Factors = tuple[Pair, ...]
-"""Of one dimension, the slowest first. More than one only where a padded one is not the slowest."""
+"""The sizes whose product a dimension is, the slowest first.
+
+More than one only where a padded one is not the slowest.
+"""
 Dims = tuple[Factors, ...]
 
 ONE: Factors = ((1, 1),)

@@ -20,12 +20,12 @@ from torch import fx
 
 from ..errors import PaddingRefused, SourceLine
 from ..ir import effects
-from ..ir.program import OutputKind, Program, Role, provenance
+from ..ir.program import InputSpec, OutputKind, Program, Role, provenance
 from . import dims, kernels as blocks, pointwise, reductions, shapes
 from .dims import Pair
-from .value import Differs, Op, Padding, Refused, Value, flat, names
+from .value import Differs, Known, Op, PaddedTensor, Padding, PaddingRule, Refused, flat, names
 
-_RULES: dict[str, Callable[[Op], Any]] = {**shapes.RULES, **reductions.RULES, **blocks.RULES}
+_RULES: dict[str, PaddingRule] = {**shapes.RULES, **reductions.RULES, **blocks.RULES}
 _SAME_VALUE = frozenset(["clone", "detach", "alias", "lift_fresh_copy", "contiguous"])
 """Whether they appear depends on strides, and those on sizes; their result is their argument."""
 _SAME_OP = {"_unsafe_view": "view", "_reshape_alias": "view", "reshape": "view"}
@@ -65,7 +65,7 @@ class _Flow:
     def __init__(self, real: Program, padded: Program, mask: str) -> None:
         self._real, self._padded = real, padded
         self._mask = mask
-        self._values: dict[fx.Node, Any] = {}
+        self._values: dict[fx.Node, Known] = {}
         self._partner: dict[fx.Node, fx.Node] = {}
         """Nodes of the real program by those of the padded one."""
 
@@ -147,7 +147,7 @@ class _Flow:
         if self._partner.get(_source(ours)) is not _source(theirs):
             raise Differs("it works on something else")
 
-    def _result(self, node: fx.Node, other: fx.Node) -> Any:
+    def _result(self, node: fx.Node, other: fx.Node) -> Known:
         if node.op == "get_attr":
             return self._constant(node, other)
         op = Op(other, node, self._known)
@@ -172,16 +172,16 @@ class _Flow:
             return pointwise.rule(op)
         raise Refused("it meets padded rows, and torchgraph has no rule for it")
 
-    def _whole(self, op: Op, found: Sequence[tuple[Pair, ...] | None]) -> Any:
+    def _whole(self, op: Op, found: Sequence[tuple[Pair, ...] | None]) -> Known:
         """The same op of the same values."""
         if op.space == "aten" and op.name in _FACTORIES:
             return _RULES[op.name](op)
         op.literals(*_SIZES.get(op.name, ()))
         kind = _kind_of_whole(op)
-        values = [None if s is None else Value(dims.plain(s), kind) for s in found]
+        values = [None if s is None else PaddedTensor(dims.plain(s), kind) for s in found]
         return op.give(values)
 
-    def _constant(self, node: fx.Node, other: fx.Node) -> Any:
+    def _constant(self, node: fx.Node, other: fx.Node) -> Known:
         ours, theirs = (
             _attribute(program, one) for program, one in ((self._padded, node), (self._real, other))
         )
@@ -193,14 +193,14 @@ class _Flow:
         kind = Padding.FINITE if ours.isfinite().all() else Padding.COPY
         if ours.numel() > 0 and not ours.any():
             kind = Padding.NULL
-        return Value(dims.plain(dims.pairs(ours.shape, ours.shape)), kind)
+        return PaddedTensor(dims.plain(dims.pairs(ours.shape, ours.shape)), kind)
 
-    def _known(self, node: Any) -> Any:
+    def _known(self, node: Any) -> Known:
         return self._values[_source(node)]
 
-    def _value_of(self, node: fx.Node, other: fx.Node) -> Value:
+    def _value_of(self, node: fx.Node, other: fx.Node) -> PaddedTensor:
         ours, theirs = node.meta["val"], other.meta["val"]
-        found = Value(dims.plain(dims.pairs(theirs.shape, ours.shape)))
+        found = PaddedTensor(dims.plain(dims.pairs(theirs.shape, ours.shape)))
         return replace(found, padding=Padding.FINITE) if found.whole else found
 
 
@@ -251,12 +251,12 @@ def _name(node: fx.Node) -> str:
     return str(packet.__name__) if packet is not None else ""
 
 
-def _kind(node: fx.Node) -> tuple[Any, Any]:
+def _kind(node: fx.Node) -> tuple[object, object]:
     name = _name(node)
     return node.op, _SAME_OP.get(name, node.target if node.op == "call_function" else None)
 
 
-def _pairs(ours: Any, theirs: Any) -> list[tuple[Any, Any]]:
+def _pairs(ours: object, theirs: object) -> list[tuple[fx.Node, fx.Node]]:
     """The nodes at the same places of two argument trees."""
     if isinstance(ours, fx.Node) or isinstance(theirs, fx.Node):
         if isinstance(ours, fx.Node) and isinstance(theirs, fx.Node):
@@ -268,11 +268,11 @@ def _pairs(ours: Any, theirs: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _placeholders(program: Program) -> list[tuple[Any, fx.Node]]:
+def _placeholders(program: Program) -> list[tuple[InputSpec, fx.Node]]:
     return program.inputs()
 
 
-def _attribute(program: Program, node: fx.Node) -> Any:
+def _attribute(program: Program, node: fx.Node) -> object:
     return operator.attrgetter(str(node.target))(program.gm)
 
 

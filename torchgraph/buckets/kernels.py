@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import fx
 
+from ..ir import batch_norms
 from . import dims
 from .dims import ONE, Dims, Pair
-from .value import Op, Padding, Refused, Value, checked, joined
+from .value import Known, Op, PaddedTensor, Padding, PaddingRule, Refused, checked, joined
 
 Places = Callable[[Op, int], frozenset[int]]
 """The dimensions of an argument of that rank in which rows are independent of each other."""
@@ -31,13 +31,13 @@ class RowWise:
     gradient: bool = False
     """True where results are linear in the first argument, and some may sum over rows."""
 
-    def __call__(self, op: Op) -> Any:
+    def __call__(self, op: Op) -> Known:
         """The results."""
         rows, shared = self.check(op)
         found = [None if s is None else self._result(op, s, rows, shared) for s in op.shapes()]
         return op.give(found)
 
-    def check(self, op: Op) -> tuple[list[Value], dict[int, dims.Factors]]:
+    def check(self, op: Op) -> tuple[list[PaddedTensor], dict[int, dims.Factors]]:
         """The arguments that carry rows, and the factors of their padded dimensions."""
         op.literals(*self.free)
         given = [op.arg(name) for name in self.rows]
@@ -49,10 +49,10 @@ class RowWise:
     def _check_others(self, op: Op, rows: set[fx.Node]) -> None:
         for node in op.padded.all_input_nodes:
             known = op.known(node)
-            if node not in rows and isinstance(known, Value) and not known.whole:
+            if node not in rows and isinstance(known, PaddedTensor) and not known.whole:
                 raise Refused("an argument of it that has no rows depends on the batch")
 
-    def _rows(self, op: Op, rows: list[Value]) -> dict[int, dims.Factors]:
+    def _rows(self, op: Op, rows: list[PaddedTensor]) -> dict[int, dims.Factors]:
         """The factors of each padded dimension, the same for all arguments."""
         shared: dict[int, dims.Factors] = {}
         for value in rows:
@@ -71,9 +71,9 @@ class RowWise:
         self,
         op: Op,
         shape: tuple[Pair, ...],
-        rows: list[Value],
+        rows: list[PaddedTensor],
         shared: dict[int, dims.Factors],
-    ) -> Value:
+    ) -> PaddedTensor:
         empty = any(pair == (0, 0) for pair in shape)
         sums = any(i >= len(shape) or shape[i] != dims.size(f) for i, f in shared.items())
         zero = rows[0].padding is Padding.ZERO and all(value.finite for value in rows[1:])
@@ -82,7 +82,7 @@ class RowWise:
                 raise Refused("it makes one value of rows of which some are padding")
             if not zero:
                 raise Refused("it sums over rows of which some are padding, and those are not zero")
-            return Value(checked(dims.plain(shape), shape))
+            return PaddedTensor(checked(dims.plain(shape), shape))
         found: Dims = tuple(
             shared[i] if i in shared and not empty else dims.single(pair)
             for i, pair in enumerate(shape)
@@ -90,7 +90,7 @@ class RowWise:
         if any(pair[0] != pair[1] and i not in shared for i, pair in enumerate(shape)):
             raise Refused("its shape does not follow from that of its arguments")
         kind = Padding.ZERO if zero and self.gradient else joined(rows)
-        return Value(checked(found, shape), kind)
+        return PaddedTensor(checked(found, shape), kind)
 
 
 def _first(count: int) -> Places:
@@ -138,6 +138,9 @@ _ATTENTIONS = (
 )
 
 
+_TRAINED = (*batch_norms.TRAINING, batch_norms.NATIVE.writing, batch_norms.VENDOR.writing)
+
+
 def _pooling() -> dict[str, RowWise]:
     found: dict[str, RowWise] = {}
     for names, spatial in ((_SOUNDS, 1), (_IMAGES, 2), (_VOLUMES, 3)):
@@ -150,14 +153,14 @@ def _pooling() -> dict[str, RowWise]:
     return found
 
 
-def _attention(op: Op) -> Any:
+def _attention(op: Op) -> Known:
     found = RowWise(_with_masks(op, "query", "key", "value"), _attention_places(op))(op)
-    if 2 not in op.value(op.arg("query")).padded:
+    if 2 not in op.value(op.arg("query")).padded or not isinstance(found, tuple):
         return found
     return tuple(v and replace(v, padding=v.unlike) for v in found)  # a step sees all before it
 
 
-def _attention_backward(op: Op) -> Any:
+def _attention_backward(op: Op) -> Known:
     names = ("grad_out", "grad_out_", "query", "key", "value", "out", "logsumexp")
     return RowWise(_with_masks(op, *names), _attention_places(op), gradient=True)(op)
 
@@ -180,30 +183,30 @@ def _attention_places(op: Op) -> Places:
     return _first(3 if causal else 2)
 
 
-def _batch_norm(op: Op) -> Any:
+def _batch_norm(op: Op) -> Known:
     """With the running statistics; results after the first do not depend on the batch."""
     first, *others = op.shapes()
     rows = op.value(op.arg("input"))
     RowWise(("input",), _all_but_channels).check(op)
     assert first is not None
     kind = joined([rows])
-    rest = [None if s is None else Value(checked(dims.plain(s), s)) for s in others]
+    rest = [None if s is None else PaddedTensor(checked(dims.plain(s), s)) for s in others]
     if any(value and not value.whole for value in rest):
         raise Refused("its statistics depend on the batch")
-    return op.give([Value(checked(rows.dims, first), kind), *rest])
+    return op.give([PaddedTensor(checked(rows.dims, first), kind), *rest])
 
 
-def _batch_norm_backward(op: Op) -> Any:
+def _batch_norm_backward(op: Op) -> Known:
     if op.arg("train"):
         raise Refused("batch norm computes its statistics over rows of which some are padding")
     return RowWise(("grad_out", "input"), _all_but_channels, gradient=True)(op)
 
 
-def _batch_norm_training(op: Op) -> Any:
+def _batch_norm_training(op: Op) -> Known:
     raise Refused("batch norm computes its statistics over rows of which some are padding")
 
 
-def _select_backward(op: Op) -> Any:
+def _select_backward(op: Op) -> Known:
     op.literals("input_sizes")
     gradient, shape = op.value(op.arg("grad_output")), op.shape()
     place, index = op.arg("dim") % len(shape), op.arg("index")
@@ -212,19 +215,19 @@ def _select_backward(op: Op) -> Any:
     found.insert(place, dims.single(shape[place]))
     if real != padded and not 0 <= index < real:
         raise Refused("it takes a row counted from the end of the padded dimension")
-    value = Value(checked(found, shape))
+    value = PaddedTensor(checked(found, shape))
     if gradient.padding in (Padding.ZERO, Padding.NULL) or (real != padded and gradient.whole):
         return replace(value, padding=Padding.ZERO)
     return replace(value, padding=joined([gradient]) if real == padded else gradient.unlike)
 
 
-def _log_sigmoid_backward(op: Op) -> Any:
+def _log_sigmoid_backward(op: Op) -> Known:
     """The buffer is empty on a GPU."""
     buffer = () if op.value(op.arg("buffer")).whole else ("buffer",)
     return RowWise(("grad_output", "self", *buffer), _all, gradient=True)(op)
 
 
-def _slice_backward(op: Op) -> Any:
+def _slice_backward(op: Op) -> Known:
     """Zeros where nothing was sliced. Rows of zeros are put back where padded rows were."""
     place = op.arg("dim") % len(op.shape())
     real, padded = op.shape()[place]
@@ -237,11 +240,11 @@ def _slice_backward(op: Op) -> Any:
         raise Refused("it works across a padded dimension")
     found = list(gradient.dims)
     found[place] = dims.single((real, padded))
-    return Value(checked(found, op.shape()), Padding.ZERO)
+    return PaddedTensor(checked(found, op.shape()), Padding.ZERO)
 
 
-def _nll_loss(op: Op) -> Any:
-    """Of each row its own loss; the total weight, the second result, is 0 then."""
+def _nll_loss(op: Op) -> Known:
+    """One loss for each row; the total weight, the second result, is 0 then."""
     if op.arg("reduction") != 0:
         raise Refused("it takes the mean or the sum over rows of which some are padding")
     op.literals()
@@ -253,7 +256,7 @@ def _nll_loss(op: Op) -> Any:
         raise Refused("it brings together rows and something that has no rows")
     losses, _ = op.shapes()
     assert losses is not None
-    return (Value(checked(kept, losses), joined([rows, target])), Value(()))
+    return (PaddedTensor(checked(kept, losses), joined([rows, target])), PaddedTensor(()))
 
 
 def _check_class_weights(op: Op) -> None:
@@ -262,7 +265,7 @@ def _check_class_weights(op: Op) -> None:
         raise Refused("its weights depend on the batch")
 
 
-def _nll_loss_backward(op: Op) -> Any:
+def _nll_loss_backward(op: Op) -> Known:
     if op.arg("reduction") != 0:
         raise Refused("it takes the mean or the sum over rows of which some are padding")
     op.literals()
@@ -275,18 +278,18 @@ def _nll_loss_backward(op: Op) -> Any:
     if place in rows.padded or not kept == gradient.dims == target.dims:
         raise Refused("it brings together rows and something that has no rows")
     if gradient.padding is Padding.ZERO and target.finite:
-        return Value(found, Padding.ZERO)
-    return Value(found, joined([gradient, target]))
+        return PaddedTensor(found, Padding.ZERO)
+    return PaddedTensor(found, joined([gradient, target]))
 
 
-def _embedding_backward(op: Op) -> Any:
+def _embedding_backward(op: Op) -> Known:
     if op.arg("scale_grad_by_freq"):
         raise Refused("it counts how often each entry was looked up, padded rows too")
     rows = ("grad_output", "indices")
     return RowWise(rows, _all, gradient=True)(op)
 
 
-RULES: dict[str, Callable[[Op], Any]] = {
+RULES: dict[str, PaddingRule] = {
     **_pooling(),
     **dict.fromkeys(_ATTENTIONS, _attention),
     **{f"{name}_backward": _attention_backward for name in _ATTENTIONS},
@@ -307,13 +310,9 @@ RULES: dict[str, Callable[[Op], Any]] = {
     "native_group_norm_backward": RowWise(
         ("grad_out", "input", "mean", "rstd"), _first(1), ("N",), gradient=True
     ),
-    "_native_batch_norm_legit_no_training": _batch_norm,
-    "_batch_norm_no_update": _batch_norm,
+    **dict.fromkeys(batch_norms.names(batch_norms.EVALUATING), _batch_norm),
+    **dict.fromkeys(batch_norms.names(_TRAINED), _batch_norm_training),
     "native_batch_norm_backward": _batch_norm_backward,
-    "_native_batch_norm_legit": _batch_norm_training,
-    "_native_batch_norm_legit_functional": _batch_norm_training,
-    "_batch_norm_with_update": _batch_norm_training,
-    "_batch_norm_with_update_functional": _batch_norm_training,
     "constant_pad_nd": RowWise(("self",), _padded_by_constant),
     "pixel_shuffle": RowWise(("self",), _all_but_last(3)),
     "glu": RowWise(("self",), _but_dim),

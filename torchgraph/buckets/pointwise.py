@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
 
 from . import dims
 from .dims import ONE, Dims, Factors
-from .value import Op, Padding, Refused, Value, checked, joined, names
+from .value import Known, Op, PaddedTensor, Padding, Refused, checked, joined, names
 
 _KEEP_ZERO = names(
     "add sub neg abs relu tanh sin tan sgn sign sqrt gelu silu leaky_relu elu celu expm1 log1p erf "
@@ -54,7 +53,7 @@ def applies(op: Op) -> bool:
     return known or torch.Tag.pointwise in tags
 
 
-def rule(op: Op) -> Any:
+def rule(op: Op) -> Known:
     """The result of such an op."""
     op.literals()
     if op.arg("reduction", _NONE) not in (_NONE, "none", None):
@@ -64,10 +63,10 @@ def rule(op: Op) -> Any:
     if len(shapes) != 1 or shapes[0] is None:
         raise Refused("it has several results")
     found = broadcast(tensors, shapes[0])
-    return Value(found, _padding(op, tensors, found))
+    return PaddedTensor(found, _padding(op, tensors, found))
 
 
-def broadcast(tensors: Sequence[Value], shape: Sequence[dims.Pair]) -> Dims:
+def broadcast(tensors: Sequence[PaddedTensor], shape: Sequence[dims.Pair]) -> Dims:
     """The dimensions of an op over tensors that are broadcast together."""
     found: list[Factors] = []
     for place in range(len(shape)):
@@ -79,16 +78,16 @@ def broadcast(tensors: Sequence[Value], shape: Sequence[dims.Pair]) -> Dims:
     return checked(found, shape)
 
 
-def cover(value: Value, rank: int) -> frozenset[int]:
+def cover(value: PaddedTensor, rank: int) -> frozenset[int]:
     """The padded dimensions of a value, as those of a result of that rank."""
     return frozenset(place + rank - len(value.dims) for place in value.padded)
 
 
-def _padding(op: Op, tensors: Sequence[Value], found: Dims) -> Padding:
+def _padding(op: Op, tensors: Sequence[PaddedTensor], found: Dims) -> Padding:
     every = dims.padded(found)
     rank = len(found)
 
-    def zero(value: Value) -> bool:
+    def zero(value: PaddedTensor) -> bool:
         if value.padding is Padding.NULL:
             return True
         return value.padding is Padding.ZERO and cover(value, rank) == every
@@ -119,7 +118,7 @@ def keeps_finite(op: Op) -> bool:
         if not isinstance(by, fx.Node):
             return bool(by != 0)
         known = op.known(by)
-        return isinstance(known, Value) and known.copied
+        return isinstance(known, PaddedTensor) and known.copied
     if op.name == "pow":
         exponent = op.arg("exponent")
         return isinstance(exponent, (int, float)) and exponent >= 0 and exponent % 1 == 0
@@ -128,7 +127,7 @@ def keeps_finite(op: Op) -> bool:
     return finite and op.name in _KEEP_FINITE
 
 
-def _product_is_zero(tensors: Sequence[Value], rank: int, every: frozenset[int]) -> bool:
+def _product_is_zero(tensors: Sequence[PaddedTensor], rank: int, every: frozenset[int]) -> bool:
     """One factor is zero at each padded entry, and none can be infinite there by itself."""
     if not all(t.finite for t in tensors):
         return False
@@ -136,7 +135,9 @@ def _product_is_zero(tensors: Sequence[Value], rank: int, every: frozenset[int])
     return frozenset().union(*zeros) == every if zeros else False
 
 
-def _chosen(op: Op, zero: Any, rank: int, every: frozenset[int]) -> Padding:
+def _chosen(
+    op: Op, zero: Callable[[PaddedTensor], bool], rank: int, every: frozenset[int]
+) -> Padding:
     """``where(condition, yes, no)``; ``masked_fill(no, condition, yes)``."""
     first = "condition" if op.name == "where" else "mask"
     condition = op.value(op.arg(first))
@@ -144,10 +145,10 @@ def _chosen(op: Op, zero: Any, rank: int, every: frozenset[int]) -> Padding:
     if op.name == "masked_fill":
         yes, no = op.arg("value"), op.arg("self")
 
-    def null(argument: Any) -> bool:
+    def null(argument: object) -> bool:
         if isinstance(argument, fx.Node):
             known = op.known(argument)
-            return isinstance(known, Value) and zero(known)
+            return isinstance(known, PaddedTensor) and zero(known)
         return not isinstance(argument, torch.Tensor) and bool(argument == 0)
 
     decided = cover(condition, rank) == every
@@ -161,12 +162,12 @@ def _chosen(op: Op, zero: Any, rank: int, every: frozenset[int]) -> Padding:
         return Padding.ZERO
     if len(taken) == 1:  # what no real row holds there may be infinite
         known = op.known(taken[0]) if isinstance(taken[0], fx.Node) else None
-        copied = isinstance(known, Value) and known.copied and not known.whole
+        copied = isinstance(known, PaddedTensor) and known.copied and not known.whole
         number = isinstance(taken[0], (bool, int, float)) and math.isfinite(taken[0])
-        finite = number or (isinstance(known, Value) and known.finite and not known.whole)
+        finite = number or (isinstance(known, PaddedTensor) and known.finite and not known.whole)
         return Padding.COPY if copied else Padding.FINITE if finite else Padding.ANY
     values = [op.known(one) for one in taken if isinstance(one, fx.Node)]
-    kind = joined(value for value in values if value is not None)
+    kind = joined(value for value in values if isinstance(value, PaddedTensor))
     return kind if condition.copied else Padding.ANY
 
 

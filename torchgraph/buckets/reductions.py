@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
@@ -12,7 +10,7 @@ from torch import fx
 from . import dims
 from .dims import ONE, Dims, Factors
 from .pointwise import broadcast
-from .value import Op, Padding, Refused, Value, checked, joined
+from .value import Known, Op, PaddedTensor, Padding, PaddingRule, Refused, checked, joined, listed
 
 _SUMS = frozenset(["sum", "any", "count_nonzero", "nansum"])
 """What they make of rows of zeros is nothing."""
@@ -22,12 +20,12 @@ _ZEROS = (Padding.ZERO, Padding.NULL)
 _AVERAGES = frozenset(["mean", "var", "var_mean", "std", "std_mean"])
 
 
-def _reduce(op: Op) -> Any:
+def _reduce(op: Op) -> Known:
     op.literals()
     value = op.value(op.padded.args[0])
     rank = len(value.dims)
     given = op.arg("dim")
-    places = range(rank) if given is None or given == [] else _list(given)
+    places = range(rank) if given is None or given == [] else listed(given)
     gone = {place % rank for place in places} if rank else set()
     crossed = gone & value.padded
     if crossed and not (op.name in _SUMS and value.padding in _ZEROS):
@@ -36,16 +34,16 @@ def _reduce(op: Op) -> Any:
     found = [ONE if i in gone else f for i, f in enumerate(value.dims) if kept or i not in gone]
     kind = _reduced_padding(op, value)
     shapes = op.shapes()
-    return op.give([None if s is None else Value(checked(found, s), kind) for s in shapes])
+    return op.give([None if s is None else PaddedTensor(checked(found, s), kind) for s in shapes])
 
 
-def _reduced_padding(op: Op, value: Value) -> Padding:
+def _reduced_padding(op: Op, value: PaddedTensor) -> Padding:
     if value.padding in _ZEROS and op.name in _KEEP_ZERO:
         return Padding.ZERO
     return joined([value])
 
 
-def _why_not_reduced(op: Op, value: Value) -> str:
+def _why_not_reduced(op: Op, value: PaddedTensor) -> str:
     if op.name in _AVERAGES:
         return "it averages over rows of which some are padding"
     if op.name in _SUMS:
@@ -53,13 +51,13 @@ def _why_not_reduced(op: Op, value: Value) -> str:
     return "it looks at all rows, padded ones too"
 
 
-def _along(op: Op) -> Any:
+def _along(op: Op) -> Known:
     """Ops along one dimension, or several; those that look back only may go along the padded."""
     op.literals()
     value = op.value(op.padded.args[0])
     rank = len(value.dims)
     given = op.arg("dim", op.arg("dims"))
-    places = range(rank) if given is None or given == [] else _list(given)
+    places = range(rank) if given is None or given == [] else listed(given)
     along = {place % rank for place in places} if rank else set()
     crossed = along & value.padded
     looks_back = op.name in _LOOK_BACK and all(len(value.dims[i]) == 1 for i in crossed)
@@ -74,22 +72,22 @@ def _along(op: Op) -> Any:
         assert shape is not None
         free = along - value.padded
         own = [dims.single(shape[i]) if i in free else f for i, f in enumerate(value.dims)]
-        found.append(Value(checked(own, shape), kind))
+        found.append(PaddedTensor(checked(own, shape), kind))
     return op.give(found)
 
 
-def _along_backward(op: Op) -> Any:
+def _along_backward(op: Op) -> Known:
     op.literals()
     gradient, output = op.value(op.padded.args[0]), op.value(op.padded.args[1])
     if op.arg("dim") % len(output.dims) in output.padded:
         raise Refused("it works across rows of which some are padding")
     found = broadcast([gradient, output], op.shape())
     if gradient.padding is Padding.ZERO and output.finite:
-        return Value(found, Padding.ZERO)
-    return Value(found, joined([gradient, output]))
+        return PaddedTensor(found, Padding.ZERO)
+    return PaddedTensor(found, joined([gradient, output]))
 
 
-def _triangle(op: Op) -> Any:
+def _triangle(op: Op) -> Known:
     op.literals()
     value = op.value(op.arg("self"))
     if any(len(factors) > 1 for factors in value.dims[-2:]):
@@ -103,7 +101,7 @@ def _triangle(op: Op) -> Any:
 # --- products ------------------------------------------------------------------------------------
 
 
-def _product(op: Op) -> Any:
+def _product(op: Op) -> Known:
     op.literals()
     names = {"addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2"), "addmv": ("mat", "vec")}
     if op.name in names:
@@ -114,11 +112,11 @@ def _product(op: Op) -> Any:
     if op.name in names:
         added = op.value(op.arg("self"))
         found = broadcast([result, added], op.shape())
-        return Value(found, joined([result, added]))
+        return PaddedTensor(found, joined([result, added]))
     return replace(result, dims=checked(result.dims, op.shape()))
 
 
-def _contracted(left: Value, right: Value, *, batched: bool) -> Value:
+def _contracted(left: PaddedTensor, right: PaddedTensor, *, batched: bool) -> PaddedTensor:
     """``left`` times ``right``: the last dimension of one with the first (inner) of the other."""
     batch = 1 if batched else 0
     inner, other = left.dims[-1], right.dims[batch]
@@ -138,30 +136,30 @@ def _contracted(left: Value, right: Value, *, batched: bool) -> Value:
         zeros |= dims.padded(right.dims[:batch])
         zeros |= {place + len(rows) for place in dims.padded(columns)}
     if every and zeros == every and safe:
-        return Value(found, Padding.ZERO)
-    return Value(found, joined([left, right]))
+        return PaddedTensor(found, Padding.ZERO)
+    return PaddedTensor(found, joined([left, right]))
 
 
 # --- looking entries up --------------------------------------------------------------------------
 
 
-def _embedding(op: Op) -> Any:
+def _embedding(op: Op) -> Known:
     op.literals()
     table, places = op.value(op.arg("weight")), op.value(op.arg("indices"))
     if not table.whole:
         raise Refused("it looks rows up in a table that is padded")
     kind = Padding.COPY if places.copied else table.unlike
-    return Value(checked((*places.dims, *table.dims[1:]), op.shape()), kind)
+    return PaddedTensor(checked((*places.dims, *table.dims[1:]), op.shape()), kind)
 
 
-def _index_select(op: Op) -> Any:
+def _index_select(op: Op) -> Known:
     op.literals()
     value, places = op.value(op.arg("self")), op.value(op.arg("index"))
     place = op.arg("dim") % len(value.dims)
     return _looked_up(op, value, {place: places}, place)
 
 
-def _index(op: Op) -> Any:
+def _index(op: Op) -> Known:
     op.literals()
     value = op.value(op.arg("self"))
     given = {i: one for i, one in enumerate(op.arg("indices")) if one is not None}
@@ -172,7 +170,9 @@ def _index(op: Op) -> Any:
     return _looked_up(op, value, places, min(given) if adjacent else 0)
 
 
-def _looked_up(op: Op, value: Value, places: dict[int, Value], first: int) -> Value:
+def _looked_up(
+    op: Op, value: PaddedTensor, places: dict[int, PaddedTensor], first: int
+) -> PaddedTensor:
     """Entries of ``value`` at ``places``, whose own dimensions come at ``first``."""
     for place, index in places.items():
         own = index.padding is Padding.ORDER and _counts(index, value.dims[place])
@@ -184,18 +184,18 @@ def _looked_up(op: Op, value: Value, places: dict[int, Value], first: int) -> Va
     rest = [factors for i, factors in enumerate(value.dims) if i not in places]
     found = checked((*rest[:first], *looked, *rest[first:]), shape)
     if value.padding is Padding.ZERO and len(dims.padded(found)) == len(value.padded) > 0:
-        return Value(found, Padding.ZERO)
+        return PaddedTensor(found, Padding.ZERO)
     if not all(index.copied or i in value.padded for i, index in places.items()):
-        return Value(found, value.unlike)
-    return Value(found, joined([value]))
+        return PaddedTensor(found, value.unlike)
+    return PaddedTensor(found, joined([value]))
 
 
-def _counts(index: Value, factors: Factors) -> bool:
+def _counts(index: PaddedTensor, factors: Factors) -> bool:
     """Row i is looked up for row i."""
     return [own for own in index.dims if own != ONE] == [factors]
 
 
-def _gather(op: Op) -> Any:
+def _gather(op: Op) -> Known:
     op.literals()
     value, index = op.value(op.arg("self")), op.value(op.arg("index"))
     place = op.arg("dim") % max(len(value.dims), 1)
@@ -205,11 +205,11 @@ def _gather(op: Op) -> Any:
         if crossed or (i != place and index.dims[i] != factors):
             raise Refused("it looks entries up across rows of which some are padding")
     if value.padding in _ZEROS and not value.whole:
-        return Value(found, Padding.ZERO)
-    return Value(found, joined([value]) if index.copied else value.unlike)
+        return PaddedTensor(found, Padding.ZERO)
+    return PaddedTensor(found, joined([value]) if index.copied else value.unlike)
 
 
-def _scatter(op: Op) -> Any:
+def _scatter(op: Op) -> Known:
     op.literals()
     value, index = op.value(op.arg("self")), op.value(op.arg("index"))
     source = op.arg("src", op.arg("value"))
@@ -222,11 +222,11 @@ def _scatter(op: Op) -> Any:
                 raise Refused("it writes across rows of which some are padding")
     found = checked(value.dims, op.shape())
     if written and written.padding in _ZEROS and value.padding in _ZEROS:
-        return Value(found, Padding.ZERO)
-    return Value(found, joined(filter(None, (value, index, written))))
+        return PaddedTensor(found, Padding.ZERO)
+    return PaddedTensor(found, joined(filter(None, (value, index, written))))
 
 
-def _index_put(op: Op) -> Any:
+def _index_put(op: Op) -> Known:
     """Each row writes into itself; or rows of zeros are added to a table, and change nothing."""
     op.literals()
     table, written = op.value(op.arg("self")), op.value(op.arg("values"))
@@ -241,14 +241,16 @@ def _index_put(op: Op) -> Any:
     if not table.whole:
         _check_own_rows(table, places, rows)
         zero = table.padding in _ZEROS and written.padding in _ZEROS
-        return Value(found, Padding.ZERO if zero else Padding.ANY)
+        return PaddedTensor(found, Padding.ZERO if zero else Padding.ANY)
     zeros = op.arg("accumulate", False) and written.padding is Padding.ZERO
     if not zeros or not all(place.finite for place in places.values()):
         raise Refused("it writes rows of which some are padding, and those are not zero")
-    return Value(found)
+    return PaddedTensor(found)
 
 
-def _check_own_rows(table: Value, places: dict[int, Value], rows: set[Factors]) -> None:
+def _check_own_rows(
+    table: PaddedTensor, places: dict[int, PaddedTensor], rows: set[Factors]
+) -> None:
     for place in table.padded:
         index = places.get(place)
         own = index is not None and index.padding is Padding.ORDER
@@ -258,11 +260,7 @@ def _check_own_rows(table: Value, places: dict[int, Value], rows: set[Factors]) 
         raise Refused("it writes rows at places that have no rows")
 
 
-def _list(value: Any) -> Sequence[int]:
-    return value if isinstance(value, (list, tuple)) else [value]
-
-
-RULES: dict[str, Callable[[Op], Any]] = {
+RULES: dict[str, PaddingRule] = {
     **dict.fromkeys([*_KEEP_ZERO, *_AVERAGES, "max", "min", "argmax", "argmin", "all"], _reduce),
     **dict.fromkeys(["logsumexp", "median", "aminmax", "norm", "linalg_vector_norm"], _reduce),
     **dict.fromkeys(["_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp"], _along),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from . import dims
 from .dims import ONE, Factors
-from .value import Op, Padding, Refused, Value, checked, joined
+from .value import Known, Op, PaddedTensor, Padding, PaddingRule, Refused, checked, joined, listed
 
 
-def _view(op: Op) -> Any:
+def _view(op: Op) -> Known:
     op.literals("size")
     value = op.value(op.arg("self"))
     found = dims.reshape(value.dims, op.shape())
@@ -21,11 +19,11 @@ def _view(op: Op) -> Any:
             "padded ones are mixed"
         )
     if value.padding is Padding.ORDER and _factors(found) != _factors(value.dims):
-        return Value(found, Padding.FINITE)
+        return PaddedTensor(found, Padding.FINITE)
     return replace(value, dims=found)
 
 
-def _permute(op: Op) -> Any:
+def _permute(op: Op) -> Known:
     op.literals()
     value = op.value(op.arg("self"))
     places = list(range(len(value.dims)))
@@ -39,53 +37,53 @@ def _permute(op: Op) -> Any:
     return replace(value, dims=checked([value.dims[i] for i in places], op.shape()))
 
 
-def _expand(op: Op) -> Any:
+def _expand(op: Op) -> Known:
     op.literals("size")
     return _expanded(op.value(op.arg("self")), op.shape())
 
 
-def _copy(op: Op) -> Any:
+def _copy(op: Op) -> Known:
     """The second argument in the shape of the first."""
     op.literals()
     return _expanded(op.value(op.arg("src")), op.shape())
 
 
-def _expanded(value: Value, shape: tuple[dims.Pair, ...]) -> Value:
+def _expanded(value: PaddedTensor, shape: tuple[dims.Pair, ...]) -> PaddedTensor:
     new = len(shape) - len(value.dims)
     found: list[Factors] = []
     for place, pair in enumerate(shape):
         own = value.dims[place - new] if place >= new else ONE
         found.append(dims.single(pair) if own == ONE else own)
-    result = Value(checked(found, shape), value.padding)
+    result = PaddedTensor(checked(found, shape), value.padding)
     if value.padding is Padding.NULL or len(result.padded) == len(value.padded):
         return result
     return replace(result, padding=joined([value]))
 
 
-def _made(op: Op) -> Any:
+def _made(op: Op) -> Known:
     """A new tensor of one number everywhere."""
     op.literals("size")
     fill = {"zeros": 0, "new_zeros": 0, "zeros_like": 0}.get(op.name)
     if op.name in ("full", "new_full", "full_like", "fill", "scalar_tensor"):
         fill = op.arg("s" if op.name == "scalar_tensor" else "fill_value", op.arg("value"))
     is_zero = isinstance(fill, (bool, int, float)) and fill == 0
-    return Value(dims.plain(op.shape()), Padding.NULL if is_zero else Padding.COPY)
+    return PaddedTensor(dims.plain(op.shape()), Padding.NULL if is_zero else Padding.COPY)
 
 
-def _unwritten(op: Op) -> Any:
+def _unwritten(op: Op) -> Known:
     op.literals("size", "stride")
-    return Value(dims.plain(op.shape()), Padding.ANY)
+    return PaddedTensor(dims.plain(op.shape()), Padding.ANY)
 
 
-def _arange(op: Op) -> Any:
+def _arange(op: Op) -> Known:
     op.literals("end")
     first, step = op.arg("start", 0), op.arg("step", 1)
     found = dims.plain(op.shape())
     counts = first == 0 and step == 1 and dims.padded(found)
-    return Value(found, Padding.ORDER if counts else Padding.FINITE)
+    return PaddedTensor(found, Padding.ORDER if counts else Padding.FINITE)
 
 
-def _slice(op: Op) -> Any:
+def _slice(op: Op) -> Known:
     op.literals("end")
     value, shape = op.value(op.arg("self")), op.shape()
     place = op.arg("dim", 0) % len(shape)
@@ -96,7 +94,7 @@ def _slice(op: Op) -> Any:
     if dims.is_padded(own) and (start < 0 or len(own) > 1):
         raise Refused("it counts from the end of the padded dimension")
     found = dims.single(shape[place])
-    result = Value(checked(_with(value, place, found), shape), value.padding)
+    result = PaddedTensor(checked(_with(value, place, found), shape), value.padding)
     if place not in result.padded:
         return result
     # The entries behind the corner: are they what was behind the corner before?
@@ -106,7 +104,7 @@ def _slice(op: Op) -> Any:
     return result if behind else replace(result, padding=value.unlike)
 
 
-def _select(op: Op) -> Any:
+def _select(op: Op) -> Known:
     op.literals()
     value = op.value(op.arg("self"))
     place, index = op.arg("dim") % len(value.dims), op.arg("index")
@@ -117,7 +115,7 @@ def _select(op: Op) -> Any:
     return replace(value, dims=checked(rest, op.shape()))
 
 
-def _unsqueeze(op: Op) -> Any:
+def _unsqueeze(op: Op) -> Known:
     op.literals()
     value, shape = op.value(op.arg("self")), op.shape()
     found = list(value.dims)
@@ -125,23 +123,23 @@ def _unsqueeze(op: Op) -> Any:
     return replace(value, dims=checked(found, shape))
 
 
-def _squeeze(op: Op) -> Any:
+def _squeeze(op: Op) -> Known:
     op.literals()
     value = op.value(op.arg("self"))
     given = op.arg("dim")
-    places = range(len(value.dims)) if given is None else _list(given)
+    places = range(len(value.dims)) if given is None else listed(given)
     gone = {p % len(value.dims) for p in places}
     kept = [f for i, f in enumerate(value.dims) if i not in gone or f != ONE]
     return replace(value, dims=checked(kept, op.shape()))
 
 
-def _split(op: Op) -> Any:
+def _split(op: Op) -> Known:
     op.literals()
     value = op.value(op.arg("self"))
     place = op.arg("dim", 0) % len(value.dims)
     if dims.is_padded(value.dims[place]):
         raise Refused("it divides the padded dimension")
-    parts: list[Value | None] = []
+    parts: list[PaddedTensor | None] = []
     for shape in op.shapes():
         assert shape is not None
         found = list(value.dims)
@@ -153,9 +151,9 @@ def _split(op: Op) -> Any:
     return op.give(parts)
 
 
-def _cat(op: Op) -> Any:
+def _cat(op: Op) -> Known:
     op.literals()
-    values, shape = op.tensors_of("tensors"), op.shape()
+    values, shape = op.tensors_listed("tensors"), op.shape()
     place = op.arg("dim", 0) % len(shape)
     if op.name == "stack":
         values = [replace(v, dims=(*v.dims[:place], ONE, *v.dims[place:])) for v in values]
@@ -168,12 +166,12 @@ def _cat(op: Op) -> Any:
     found = _with(values[0], place, dims.single(shape[place]))
     kinds = {value.padding for value in values}
     if len(kinds) == 1:
-        return Value(checked(found, shape), kinds.pop())
+        return PaddedTensor(checked(found, shape), kinds.pop())
     zero = kinds == {Padding.ZERO, Padding.NULL}
-    return Value(checked(found, shape), Padding.ZERO if zero else joined(values))
+    return PaddedTensor(checked(found, shape), Padding.ZERO if zero else joined(values))
 
 
-def _repeat(op: Op) -> Any:
+def _repeat(op: Op) -> Known:
     value, shape = op.value(op.arg("self")), op.shape()
     own = [ONE] * (len(shape) - len(value.dims)) + list(value.dims)
     found: list[Factors] = []
@@ -186,13 +184,13 @@ def _repeat(op: Op) -> Any:
             raise Refused("it repeats rows behind padded ones")
         else:
             found.append(dims.single(pair))
-    result = Value(tuple(found), value.padding)
+    result = PaddedTensor(tuple(found), value.padding)
     if value.padding is Padding.NULL or len(result.padded) == len(value.padded):
         return result
     return replace(result, padding=joined([value]))
 
 
-def _with(value: Value, place: int, factors: Factors) -> list[Factors]:
+def _with(value: PaddedTensor, place: int, factors: Factors) -> list[Factors]:
     return [factors if i == place else own for i, own in enumerate(value.dims)]
 
 
@@ -200,11 +198,7 @@ def _factors(found: dims.Dims) -> list[dims.Pair]:
     return [factor for factors in found for factor in factors if factor != (1, 1)]
 
 
-def _list(value: Any) -> list[int]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-RULES: dict[str, Callable[[Op], Any]] = {
+RULES: dict[str, PaddingRule] = {
     **dict.fromkeys(["view", "_unsafe_view", "reshape", "_reshape_alias"], _view),
     **dict.fromkeys(["permute", "transpose", "t"], _permute),
     **dict.fromkeys(["expand", "expand_copy"], _expand),

@@ -32,7 +32,7 @@ class Padding(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Value:
+class PaddedTensor:
     """A tensor: its dimensions, and what is outside of the corner of real entries.
 
     Of one that has no padding: NULL, FINITE for a table, or COPY, whatever it was given.
@@ -74,6 +74,10 @@ class Value:
         return Padding.FINITE if finite else Padding.ANY
 
 
+Known = PaddedTensor | tuple[PaddedTensor | None, ...] | None
+"""What is known of what a node returns: its tensor, or its tensors; None for a number."""
+
+
 class Refused(Exception):
     """The rule of an op cannot promise that real rows do not see padded ones."""
 
@@ -82,8 +86,13 @@ class Differs(Refused):
     """The size of the batch decides what runs: there is nothing to compare."""
 
 
+def listed(value: Any) -> list[int]:
+    """Dimensions that may be given as one or as several."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 def names(text: str) -> frozenset[str]:
-    """Of ops, with spaces between."""
+    """The names of ops in a text, which has spaces between them."""
     return frozenset(text.split())
 
 
@@ -93,8 +102,8 @@ class Op:
 
     real: fx.Node
     padded: fx.Node
-    known: Callable[[fx.Node], Any]
-    """The value, or the values, of a node of the padded program; None for a number."""
+    known: Callable[[fx.Node], Known]
+    """What is known of a node of the padded program."""
 
     @property
     def name(self) -> str:
@@ -107,28 +116,28 @@ class Op:
         """``aten`` for ``aten.add.Tensor``."""
         return getattr(self.padded.target, "namespace", "")
 
-    def arg(self, name: str, default: Any = None) -> Any:
+    def arg(self, name: str, default: object = None) -> Any:
         """An argument of the padded call by its name in the schema."""
         return _argument(self.padded, name, default)
 
-    def real_arg(self, name: str, default: Any = None) -> Any:
+    def real_arg(self, name: str, default: object = None) -> object:
         """The same of the real call."""
         return _argument(self.real, name, default)
 
-    def value(self, argument: Any) -> Value:
+    def value(self, argument: Any) -> PaddedTensor:
         """What is known of a tensor argument."""
         found = self.known(argument)
-        assert isinstance(found, Value)
+        assert isinstance(found, PaddedTensor)
         return found
 
-    def tensors(self) -> list[Value]:
-        """Of all tensor arguments, in order; one that is given twice comes twice."""
+    def tensors(self) -> list[PaddedTensor]:
+        """What is known of all tensor arguments, in order; one that is given twice comes twice."""
         nodes: list[fx.Node] = []
         fx.node.map_arg((self.padded.args, self.padded.kwargs), nodes.append)
         return [one for node in nodes for one in flat(self.known(node))]
 
-    def tensors_of(self, name: str) -> list[Value]:
-        """Of an argument that is a list of tensors."""
+    def tensors_listed(self, name: str) -> list[PaddedTensor]:
+        """What is known of each tensor in an argument that is a list of them."""
         return [self.value(one) for one in self.arg(name)]
 
     def literals(self, *free: str) -> None:
@@ -137,7 +146,7 @@ class Op:
             if name not in free and not _alike(real, padded):
                 raise Refused(f"its {name!r} follows the size of the batch: {real} and {padded}")
 
-    def _named(self) -> list[tuple[str, Any, Any]]:
+    def _named(self) -> list[tuple[str, object, object]]:
         """(name, in the real call, in the padded call) of each argument."""
         schema = getattr(self.padded.target, "_schema", None)
         if schema is not None:
@@ -159,20 +168,23 @@ class Op:
         assert found is not None
         return found
 
-    def give(self, values: Sequence[Value | None]) -> Any:
+    def give(self, values: Sequence[PaddedTensor | None]) -> Known:
         """``values`` in the structure that the op returns."""
         returned = self.padded.meta.get("val")
         return tuple(values) if isinstance(returned, (tuple, list)) else values[0]
 
 
-def flat(value: Any) -> list[Value]:
+PaddingRule = Callable[[Op], Known]
+
+
+def flat(value: Known) -> list[PaddedTensor]:
     """The tensors in what is known of a node."""
     if isinstance(value, tuple):
         return [one for item in value for one in flat(item)]
-    return [value] if isinstance(value, Value) else []
+    return [value] if isinstance(value, PaddedTensor) else []
 
 
-def joined(values: Iterable[Value]) -> Padding:
+def joined(values: Iterable[PaddedTensor]) -> Padding:
     """The padding of what is computed from ``values``, finite where they all are."""
     values = list(values)
     if all(value.copied for value in values):
@@ -180,7 +192,7 @@ def joined(values: Iterable[Value]) -> Padding:
     return Padding.FINITE if all(value.finite for value in values) else Padding.ANY
 
 
-def results(value: Any) -> list[Any]:
+def results(value: object) -> list[object]:
     """What a node returns, as a list."""
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
@@ -192,7 +204,7 @@ def checked(found: Sequence[Factors], shape: Sequence[Pair]) -> Dims:
     return tuple(found)
 
 
-def _shape(real: Any, padded: Any) -> tuple[Pair, ...] | None:
+def _shape(real: object, padded: object) -> tuple[Pair, ...] | None:
     if not isinstance(padded, torch.Tensor):
         return None
     if not isinstance(real, torch.Tensor) or real.ndim != padded.ndim or real.dtype != padded.dtype:
@@ -205,7 +217,7 @@ def _shape(real: Any, padded: Any) -> tuple[Pair, ...] | None:
     return found
 
 
-def _argument(node: fx.Node, name: str, default: Any) -> Any:
+def _argument(node: fx.Node, name: str, default: object) -> object:
     if name in node.kwargs:
         return node.kwargs[name]
     arguments = node.target._schema.arguments  # type: ignore[union-attr]  # an OpOverload
@@ -217,7 +229,7 @@ def _argument(node: fx.Node, name: str, default: Any) -> Any:
     return default
 
 
-def _alike(real: Any, padded: Any) -> bool:
+def _alike(real: object, padded: object) -> bool:
     """Equal literals; nodes are compared by who pairs the programs."""
     if isinstance(real, fx.Node) or isinstance(padded, fx.Node):
         return isinstance(real, fx.Node) and isinstance(padded, fx.Node)

@@ -11,7 +11,7 @@ from ..record.tape.tape import TensorLayout
 
 
 class Fakes:
-    """Of one tape: values that shared memory share the memory of their fakes."""
+    """The fake tensors of one tape: values that shared memory share the memory of their fakes."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from .. import library
-from .._torch import OpOverload, fake_mode, graph_module
+from .._torch import FakeTensorMode, OpOverload, fake_mode, graph_module
 from ..errors import NoProgram
 from ..ir import effects, nodes
 from ..ir.aliasing import alias_sources
@@ -33,15 +34,15 @@ class Written:
     """A tape as a graph: it still mutates."""
 
     gm: fx.GraphModule
-    mode: Any
-    guard_values: list[Any]
+    mode: FakeTensorMode
+    guard_values: list[object]
     """Expected values of the graph's last outputs: branches on numbers that are known before."""
 
 
 def graph_of(
     tape: Tape,
     leaves: Sequence[tuple[Leaf, int]],
-    outputs: Sequence[tuple[OutputSpec, Any]],
+    outputs: Sequence[tuple[OutputSpec, object]],
 ) -> Written:
     """``leaves``: the inputs with their values; ``outputs``: with a `Ref` or a constant each."""
     return _Writer(tape, leaves).run(outputs)
@@ -59,14 +60,14 @@ class _Writer:
         self._expected = 0
         self._known = _KnownBefore(tape, leaves)
 
-    def run(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> Written:
+    def run(self, outputs: Sequence[tuple[OutputSpec, object]]) -> Written:
         for leaf, index in self._leaves:
             self._placeholder(leaf, index)
         for index, held in self._tape.constants.items():
             self._constant(index, held)
         waiting = iter([*self._tape.expectations, None])
         expectation = next(waiting)
-        guards: list[tuple[Any, Any]] = []
+        guards: list[tuple[fx.Node, object]] = []
         for place, entry in enumerate([*self._tape.entries, None]):
             while expectation is not None and expectation.place == place:
                 guards += self._expect(expectation)
@@ -130,13 +131,13 @@ class _Writer:
         node.meta["val"] = self._fakes.of(layout)
         self._nodes[entry.outs] = node
 
-    def _value_of(self, entry: Entry) -> Any:
+    def _value_of(self, entry: Entry) -> object:
         number = entry.number
         if entry.target is _ITEM or not isinstance(number, bool):
             return number if isinstance(number, (bool, complex)) else _stand_in(number)
         return number
 
-    def _value(self, outs: Any, entry: Entry) -> Any:
+    def _value(self, outs: Any, entry: Entry) -> object:
         if isinstance(outs, list):
             return type_of_results(entry)([self._value(one, entry) for one in outs])
         if outs is None:
@@ -158,7 +159,7 @@ class _Writer:
             part.meta.update(val=node.meta["val"][position], provenance=entry.provenance)
             self._name(one, part, entry)
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: object) -> Any:
         if isinstance(value, Ref):
             return self._nodes[value.index]
         if isinstance(value, (list, tuple)):
@@ -178,7 +179,7 @@ class _Writer:
 
     # --- expectations -----------------------------------------------------------------------------
 
-    def _expect(self, found: Expectation) -> Iterator[tuple[Any, Any]]:
+    def _expect(self, found: Expectation) -> Iterator[tuple[fx.Node, object]]:
         """A call that looks again; or, for a number that is known before the run, a guard."""
         if self._known.always(found.looked_at):
             return
@@ -223,7 +224,7 @@ class _Writer:
         node.meta["provenance"] = Provenance()
         return node
 
-    def _call(self, op: Any, args: tuple[Any, ...], found: Expectation) -> None:
+    def _call(self, op: OpOverload, args: tuple[Argument, ...], found: Expectation) -> None:
         node = self._graph.call_function(op, args)
         node.meta["provenance"] = found.provenance
 
@@ -286,7 +287,7 @@ def written_by(entry: Entry) -> set[int]:
     return {r.index for r in refs([*effects.written_values(entry.target, entry.args), *outs])}
 
 
-def is_unset(target: Any) -> bool:
+def is_unset(target: object) -> bool:
     """True for an op that makes a tensor and leaves what was in its memory."""
     name = getattr(getattr(target, "_schema", None), "name", "")
     return name.startswith(("aten::empty", "aten::new_empty"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
@@ -78,7 +77,7 @@ def _by_parameter(
     return found
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 
@@ -86,7 +85,7 @@ def _keep(
     program: Program,
     edit: Rewriter,
     places: list[int],
-    states: Mapping[str, Any],
+    states: Mapping[str, object],
     found: fx.Node,
     order: Mapping[fx.Node, int],
 ) -> None:

@@ -24,11 +24,11 @@ from ..ir.program import (
 )
 from ..ir.values import kind
 
-Leaf = tuple[str, TensorMeta | str]
+DescribedLeaf = tuple[str, TensorMeta | str]
 """A value by its path: a tensor, or the type name of anything else."""
 
 
-def io_names(scope: str, kind: str, leaves: Sequence[Leaf]) -> list[str]:
+def io_names(scope: str, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
     """OneFlow's names of the inputs or outputs of a Graph or a module: ``_linear_input.0.0_2``.
 
     A path is that of a leaf in the (args, kwargs) pair: ``0.1`` the second positional argument,
@@ -171,7 +171,7 @@ class OperatorLines:
                 owner = self._owners.get(spec.target, self._place(_slot_module(spec.target)))
                 self._add(owner, f"{spec.target}_{spec.kind.value}({label}:{meta}) -> ()")
 
-    def _argument(self, value: Any) -> str:
+    def _argument(self, value: object) -> str:
         if isinstance(value, fx.Node):
             return f"{self._values[value]}:({_described(value.meta.get('val'))})"
         if isinstance(value, (list, tuple)):
@@ -195,7 +195,7 @@ def _displayed(specs: Sequence[InputSpec], names: Sequence[str]) -> dict[str, st
     return dict(zip(inputs, names, strict=True)) if len(inputs) == len(names) else {}
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
         device = "" if value.device.type == "cpu" else f"device='{value.device}', "
         return f"{device}size={tuple(value.shape)}, dtype={value.dtype}"
@@ -214,7 +214,7 @@ def _is_item(node: fx.Node) -> bool:
     )
 
 
-def _op_name(target: Any) -> str:
+def _op_name(target: object) -> str:
     """``addmm`` for aten.addmm.default, with its namespace for an op of another library."""
     if isinstance(target, OpOverload):
         space, name = str(target).split(".")[:2]

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from ..ir.program import CallRecord, Phase, TensorMeta
 from .modules import ModuleEntry, ModuleForest, TensorEntry
-from .operators import Leaf, phase_counts
+from .operators import DescribedLeaf, phase_counts
 from .tree import TreeSource
 
 _PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
@@ -113,11 +113,11 @@ def _shade(cell: str, style: str) -> str:
     return "dim" if cell == "-" else style
 
 
-def _leaves(tag: str, leaves: Sequence[Leaf], style: str) -> Text:
+def _leaves(tag: str, leaves: Sequence[DescribedLeaf], style: str) -> Text:
     return Text(f"{tag} ", "bold").append(_shapes(leaves), style)
 
 
-def _shapes(leaves: Sequence[Leaf]) -> str:
+def _shapes(leaves: Sequence[DescribedLeaf]) -> str:
     return ", ".join(leaf if isinstance(leaf, str) else _shape(leaf) for _, leaf in leaves) or "()"
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..ir.program import CallRecord, Program
 from .modules import ModuleEntry, ModuleForest, TensorEntry
-from .operators import Leaf, OperatorLines, io_names
+from .operators import DescribedLeaf, OperatorLines, io_names
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class TreeSource:
     """What was said of modules by path: whether their activations are recomputed."""
     program: Program | None = None
     calls: Sequence[CallRecord] = ()
-    inputs: Sequence[Leaf] = ()
+    inputs: Sequence[DescribedLeaf] = ()
     """Arguments by their path in (args, kwargs): ``0.0`` the first, ``1.mask`` a keyword."""
-    outputs: Sequence[Leaf] = ()
+    outputs: Sequence[DescribedLeaf] = ()
     """What build returns: ``0.0`` is the only value, or the first of a tuple."""
     locations: bool = False
     """Show the user's lines of each operator."""
@@ -105,7 +105,7 @@ class _View:
             source.stack_depth if source.locations else None,
         ).lines
 
-    def io(self, tag: str, scope: str, leaves: Sequence[Leaf]) -> list[str]:
+    def io(self, tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
         if not self.known:
             return []
         names = io_names(scope, tag.lower(), leaves)
@@ -152,7 +152,7 @@ class _View:
         return [line for call in calls for line in self.io("OUTPUT", entry.path, call.outputs)]
 
 
-def _tensor_names(source: TreeSource, kind: str, leaves: Sequence[Leaf]) -> list[str]:
+def _tensor_names(source: TreeSource, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
     """Names of the tensors among the leaves: other values are no inputs of the program."""
     names = io_names(source.graph_name, kind, leaves)
     return [

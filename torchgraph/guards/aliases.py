@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ class Alias(NamedTuple):
 
     tensor: weakref.ref[torch.Tensor]
     path: str
-    place: tuple[Any, ...]
+    place: tuple[object, ...]
 
     @classmethod
     def of(cls, tensor: torch.Tensor, path: str) -> Alias:
@@ -58,5 +58,5 @@ def _lies_in(alias: Alias, state: torch.Tensor) -> bool:
     return storage_id(tensor) == storage_id(state) and _place(tensor) == alias.place
 
 
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype

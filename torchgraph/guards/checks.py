@@ -15,13 +15,14 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from .classes import shadows
+from .compiled import CompiledChecks
 from .tensors import TensorHooks
 
 _STATE = ("_parameters", "_buffers", "_modules")
 _state_of = operator.itemgetter(*_STATE)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-Read = tuple[str, Any, str, Any]
+Read = tuple[str, object, str, object]
 """(path, object, attribute, value); the object is a class where the class holds the attribute."""
 
 
@@ -36,7 +37,7 @@ class Members:
         self._named = all(type(key) is str for key in self._keys)
         self.expected = list(chain.from_iterable(map(dict.values, self._full)))
 
-    def hold(self, excuse: Callable[[Any, Any], bool] | None = None) -> bool:
+    def hold(self, excuse: Callable[[object, object], bool] | None = None) -> bool:
         """True when nothing moved; ``excuse(old, new)`` may accept a value that did."""
         if any(self._empty) or list(map(len, self._full)) != self._sizes:
             return False
@@ -62,7 +63,7 @@ class Hooks:
     Hooks that are there are looked at in each check, places for others when new ones were made.
     """
 
-    def __init__(self, modules: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, modules: Sequence[object], tensors: Sequence[torch.Tensor]) -> None:
         places = [(vars(module), name) for module in modules for name in _HOOKS]
         self._full = [(own, name, own[name]) for own, name in places if own[name]]
         self._absent = [(own, name) for own, name in places if not own[name]]
@@ -80,7 +81,7 @@ class Hooks:
             return False
         return self._present.hold() and self._of_tensors.hold()
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks."""
         for own, name, held in self._full:
             checks.item(own, name, held)
@@ -101,7 +102,7 @@ ABSENT = _Absent()
 _COMPARABLE = (int, str, bytes, set, frozenset, torch.dtype, torch.device)
 
 
-def same_attribute(attributes: Mapping[str, Any], name: str, value: Any) -> bool:
+def same_attribute(attributes: Mapping[str, object], name: str, value: object) -> bool:
     """True when an attribute is as it was read: equal if `same_value` knows it, else the same."""
     return same_value(value, attributes.get(name, ABSENT))
 
@@ -132,9 +133,9 @@ class Attributes:
 
     def __init__(self, reads: Sequence[Read]) -> None:
         self._reads = reads
-        by_owner: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
-        self._absent: list[tuple[Mapping[str, Any], str]] = []
-        expected: dict[int, list[Any]] = {}
+        by_owner: dict[int, tuple[Mapping[str, object], list[str]]] = {}
+        self._absent: list[tuple[Mapping[str, object], str]] = []
+        expected: dict[int, list[object]] = {}
         for _, owner, name, value in reads:
             if value is ABSENT:
                 self._absent.append((vars(owner), name))
@@ -166,7 +167,7 @@ class Attributes:
                 return f"{path}.{name}"
         return ""
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks."""
         for _, owner, name, value in self._reads:
             held: Any = vars(owner)
@@ -184,7 +185,7 @@ class Instances:
     Those that take the place of a function of its class, as a patched ``forward``, are compared.
     """
 
-    def __init__(self, modules: Sequence[Any]) -> None:
+    def __init__(self, modules: Sequence[object]) -> None:
         self._modules = modules
         self._classes = list(map(type, modules))
         self._own = [vars(module) for module in modules]
@@ -205,7 +206,7 @@ class Instances:
             return False
         return all(own.get(name) is value for own, name, value in self._patched)
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this, and what those dicts hold, to the compiled checks."""
         for module, own in zip(self._modules, self._own, strict=True):
             plain = _is_plain(own)
@@ -215,6 +216,6 @@ class Instances:
             checks.item(own, name, value)
 
 
-def _is_plain(own: dict[str, Any]) -> bool:
+def _is_plain(own: dict[str, object]) -> bool:
     """True for what nn.Module.__init__ has made."""
     return isinstance(own.get("_modules"), dict)

@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
+from .compiled import CompiledChecks
+
 _NEVER_MOVE = (object, type, torch.Tensor.__base__)
 
 
-def stands_in(function: Any, cls: type, name: str) -> Any:
+def stands_in(function: Any, cls: type, name: str) -> object:
     """Mark ``function``, which is put into a class for a while, as no change of the class."""
     function.stands_for = vars(cls).get(name)
     return function
 
 
-def functions(cls: type) -> dict[str, Any]:
+def functions(cls: type) -> dict[str, object]:
     """What a class itself holds by name that may decide what its objects do: functions and such.
 
     Plain values are compared where they are read.
@@ -58,13 +60,13 @@ class Classes:
         self._last = now
         return True
 
-    def _content(self) -> tuple[list[str], list[Any]]:
-        spaces: list[Mapping[str, Any]] = [vars(cls) for cls, _ in self._expected]
+    def _content(self) -> tuple[list[str], list[object]]:
+        spaces: list[Mapping[str, object]] = [vars(cls) for cls, _ in self._expected]
         values = chain.from_iterable(space.values() for space in spaces)
         return list(chain.from_iterable(spaces)), list(values)
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for two checks of the same functions, as long as one of them lives."""
         held = (
             (id(cls), tuple((name, id(value)) for name, value in sorted(found.items())))
@@ -84,7 +86,7 @@ class Classes:
                     return f"{cls.__qualname__}.{name}"
         return ""
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks."""
         for cls, _ in self._orders:
             checks.attribute(cls, "__mro__", cls.__mro__)
@@ -97,25 +99,25 @@ class Classes:
             checks.instance(cls, held, tuple(name for name in held if name in now))
 
 
-def _dict_of(cls: type) -> dict[Any, Any] | None:
+def _dict_of(cls: type) -> dict[object, object] | None:
     """The dict behind ``vars(cls)``, which is a view of it."""
     found = gc.get_referents(vars(cls))
     return found[0] if len(found) == 1 and type(found[0]) is dict else None
 
 
-def shadows(modules: Iterable[Any]) -> list[tuple[dict[str, Any], str, Any]]:
+def shadows(modules: Iterable[object]) -> list[tuple[dict[str, object], str, object]]:
     """(attributes, name, value): what modules hold themselves in place of a function of theirs."""
     names: dict[type, set[str]] = {}
     found = []
     for module in modules:
         cls = type(module)
         if cls not in names:
-            held: Iterable[Mapping[str, Any]] = (vars(base) for base in cls.__mro__)
+            held: Iterable[Mapping[str, object]] = (vars(base) for base in cls.__mro__)
             names[cls] = {n for space in held for n, value in space.items() if _is_function(value)}
         own = vars(module)
         found += [(own, name, own[name]) for name in own.keys() & names[cls]]
     return found
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     return callable(value) or isinstance(value, (staticmethod, classmethod))

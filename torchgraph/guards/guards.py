@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from .. import _extension
 from ..errors import GradPresent
@@ -19,6 +20,7 @@ from ..ir.program import Role, TensorMeta
 from .aliases import Alias, Aliases
 from .checks import Attributes, Hooks, Instances, Members, Read, same_attribute, same_value
 from .classes import Classes
+from .compiled import CompiledChecks
 from .layout import layout
 from .names import Name, Names
 from .optimizers import OptimizerGuard
@@ -36,9 +38,9 @@ class Modules:
 
     def __init__(
         self,
-        modules: Sequence[Any],
+        modules: Sequence[nn.Module],
         more: Sequence[torch.Tensor] = (),
-        roots: dict[str, Any] | None = None,
+        roots: dict[str, object] | None = None,
         hooked: Sequence[torch.Tensor] = (),
         classes: Sequence[type] = (),
         names: Mapping[int, str] | None = None,
@@ -63,7 +65,7 @@ class Modules:
         with_hooks = {id(tensor): tensor for tensor in (*hooked, *trained)}
         self._hooks = Hooks(modules, list(with_hooks.values()))
         self._metadata = TensorMatch(self.tensors)
-        self._spaces: list[Any] = list(map(vars, self.tensors))
+        self._spaces = [vars(tensor) for tensor in self.tensors]
         self._marks = Members(self._spaces)
 
     def broken(self) -> str:
@@ -93,7 +95,7 @@ class Modules:
         """False where tensors were swapped, attributes and all."""
         return all(map(operator.is_, map(vars, self.tensors), self._spaces))
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks."""
         checks.members(self._roots)
         self._classes.compile(checks)
@@ -149,7 +151,7 @@ class Guards:
         self._training = bool(step.optimizers)
         self._statics = step.statics
         self._module = _extension.guards()
-        self._compiled: Any = None
+        self._compiled: CompiledChecks | None = None
 
     def over(self, step: Any, state: dict[str, Any], found: Found | None) -> Guards | None:
         """The same of other modules and tensors; None where what was read is not there.
@@ -203,7 +205,7 @@ class Guards:
             return "a state and a tensor that shared its memory lie apart now"
         return self.outside.broken()
 
-    def _compile(self, checks: Any) -> Any:
+    def _compile(self, checks: CompiledChecks) -> CompiledChecks:
         """Compiled checks that hold as long as all is what it is now, just found to be good."""
         found = layout()
         if found is not None:
@@ -247,7 +249,7 @@ class Guards:
         return [*found, *self.names.values()]
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return str(TensorMeta.of(value))
     text = repr(value)

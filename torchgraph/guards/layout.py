@@ -26,7 +26,7 @@ _COUNTS = 2 * _WORD  # a C++ object begins with its virtual table and its refere
 Span = tuple[int, int]
 
 
-class Layout(NamedTuple):
+class ImplOffsets(NamedTuple):
     """Where it is, in bytes."""
 
     impl: int
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
 
 
 @functools.cache
-def layout() -> Layout | None:
+def layout() -> ImplOffsets | None:
     """The layout of tensors here; None when it cannot be told."""
     with disable_modes(), torch.inference_mode(False), torch.enable_grad():
         try:
@@ -71,7 +71,7 @@ class _Unclear(Exception):
     """An experiment had another outcome than expected."""
 
 
-def _layout() -> Layout:
+def _layout() -> ImplOffsets:
     # Memory of somebody else, so that the address of its owner is another one.
     tensor = torch.frombuffer(bytearray(16), dtype=torch.uint8)
     (address,) = addresses([tensor])
@@ -79,7 +79,7 @@ def _layout() -> Layout:
     storage = _place_of(storage_id(tensor), address, _IMPL)
     start = _place_of(tensor.data_ptr(), storage_id(tensor), _STORAGE)
     autograd = _autograd()
-    return Layout(
+    return ImplOffsets(
         impl,
         autograd,
         _metadata(),

@@ -34,7 +34,7 @@ _OF_C = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array)
 _CACHED = type(functools.lru_cache(len))
 
 
-def is_container(value: Any) -> bool:
+def is_container(value: object) -> bool:
     """True for what holds values under keys or in an order, and runs no code to do so.
 
     A proxy that gives another ``__class__`` than its own is none.
@@ -42,20 +42,20 @@ def is_container(value: Any) -> bool:
     return issubclass(type(value), _CONTAINERS)
 
 
-def elements(container: Any) -> list[Any]:
+def elements(container: object) -> list[object]:
     """What is in it, the keys of a dict: no ``__len__`` or ``__iter__`` of the user's runs."""
     kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
     return list(kind.__iter__(container))
 
 
-def count(container: Any) -> int:
+def count(container: object) -> int:
     """How much is in it, as `elements`."""
     kind = next(kind for kind in _CONTAINERS if issubclass(type(container), kind))
     found: int = kind.__len__(container)
     return found
 
 
-def is_buffer(value: Any) -> bool:
+def is_buffer(value: object) -> bool:
     """True for an array of NumPy's or Python's, and other bytes that are written in place."""
     kind = type(value)
     return kind in (bytearray, array) or (_is_array(kind) and in_class(kind, "__setitem__"))
@@ -71,7 +71,7 @@ def _is_array(kind: type) -> bool:
     return kind is memoryview or all(named)
 
 
-def own(holder: Any) -> Any:
+def own(holder: object) -> Any:
     """The object's own attributes; none where it has no dict."""
     if isinstance(holder, threading.local):  # one for each thread
         return holder.__dict__
@@ -86,14 +86,14 @@ class Same:
 
     __slots__ = ("_get", "_hash")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._hash = id(value)
         try:
-            self._get: Callable[[], Any] = weakref.ref(value)
+            self._get: Callable[[], object] = weakref.ref(value)
         except TypeError:
             self._get = lambda: value
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         """The object; None when it is gone."""
         return self._get()
 
@@ -104,7 +104,7 @@ class Same:
         return self._hash
 
 
-def look(value: Any, *, deep: bool = True, level: int = 0) -> Any:
+def look(value: Any, *, deep: bool = True, level: int = 0) -> object:
     """Equal for the same object, or an equal number, string, small array or container of such.
 
     ``deep``: so are containers in containers; else they are the same ones.
@@ -142,26 +142,26 @@ class Drawn(NamedTuple):
     state: str
 
 
-def is_generator(value: Any) -> bool:
+def is_generator(value: object) -> bool:
     """True for a random generator of Python's or NumPy's."""
     numpy = str(type(value).__module__).startswith("numpy.random")
     return isinstance(value, random.Random) or (numpy and _state(value) is not None)
 
 
-def _state(value: Any) -> Any:
+def _state(value: object) -> object:
     if isinstance(value, random.Random):
         return value.getstate()
     bits = getattr(value, "bit_generator", None)  # of a Generator
     return bits.state if bits is not None else getattr(value, "get_state", lambda: None)()
 
 
-def _with_own(value: Any, found: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_own(value: object, found: tuple[object, ...]) -> tuple[object, ...]:
     """With the attributes that a container of a class of the user's has, beside its type."""
     attributes = own(value) if type(value).__dictoffset__ else {}
     return ((found[0], look(attributes, deep=False)), *found[1:]) if attributes else found
 
 
-def _contents(value: Any, deep: bool, level: int) -> Any:
+def _contents(value: object, deep: bool, level: int) -> Any:
     kind = type(value)
     if count(value) > MOST:
         return kind, count(value)
@@ -177,13 +177,13 @@ def _contents(value: Any, deep: bool, level: int) -> Any:
     return kind, frozenset(found) if unordered else tuple(found)
 
 
-def items_in(found: Any) -> tuple[Any, ...]:
+def items_in(found: object) -> tuple[object, ...]:
     """The looks at what a list, deque or tuple held; none where that was too much."""
     return found[1] if isinstance(found, tuple) and isinstance(found[1], tuple) else ()
 
 
-def _array(value: Any) -> Any:
-    """Of NumPy, an array or a number. What others own may change at any time."""
+def _array(value: Any) -> object:
+    """The look at a NumPy array or number. Memory that others own may change at any time."""
     if isinstance(value, memoryview):
         return Never()
     if value.dtype.hasobject and value.size <= MOST:
@@ -194,7 +194,7 @@ def _array(value: Any) -> Any:
     return type(value), value.dtype.str, value.shape, value.tobytes()
 
 
-def is_number(found: Any) -> bool:
+def is_number(found: object) -> bool:
     """True for the look at a number, a string, or nothing at all."""
     return isinstance(found, tuple) and found[0] in (bool, int, float, complex, str, type(None))
 
@@ -203,7 +203,7 @@ class Never:
     """The look at what no two calls find alike: an iterator that gives its next."""
 
 
-def alike(value: Any, level: int = 0) -> Any:
+def alike(value: object, level: int = 0) -> object:
     """A look in which tensors are equal that differ in their elements alone."""
     if isinstance(value, torch.Tensor):
         trained = value.requires_grad and is_leaf(value)
@@ -221,7 +221,7 @@ def alike(value: Any, level: int = 0) -> Any:
     return _with_own(value, (type(value), frozenset(found) if unordered else tuple(found)))
 
 
-def laid_out(value: Any) -> Any:
+def laid_out(value: object) -> object:
     """The same, and how a tensor lies in memory and what hangs on it."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
         return alike(value)
@@ -242,7 +242,7 @@ class Aspect(enum.Enum):
     LENGTH = "length"  # of a list: the step reads what it has appended, counted from the front
 
 
-LOOKS: dict[Aspect, Callable[[Any], Any]] = {
+LOOKS: dict[Aspect, Callable[[object], object]] = {
     Aspect.CONTENT: look,
     Aspect.LIKENESS: alike,
     Aspect.LAYOUT: laid_out,
@@ -252,7 +252,7 @@ LOOKS: dict[Aspect, Callable[[Any], Any]] = {
 }
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value in words: no code of the user's runs for it, and nothing is kept alive."""
     if (
         type(value) in _PLAIN

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..lines import SourceLine
 from .checks import ABSENT
+from .compiled import CompiledChecks
 from .looks import (
     DEEPEST,
     LOOKS,
@@ -30,7 +31,7 @@ from .looks import (
     shown,
 )
 
-_Get = Callable[[Any, Any], Any]
+_Get = Callable[[Any, Any], object]
 
 
 class By(enum.Enum):
@@ -44,10 +45,10 @@ class By(enum.Enum):
 
 Path = tuple[tuple[By, Any], ...]
 CONTENT: Path = ((By.SLOT, "cell_contents"),)
-"""Of the cell of a variable."""
+"""The path from the cell of a variable to what the variable holds."""
 
 
-def of_class(cls: type, name: str) -> Any:
+def of_class(cls: type, name: str) -> object:
     """What a class has under a name, as it lies there."""
     for held in cls.__mro__:
         attributes = vars(held)
@@ -56,18 +57,18 @@ def of_class(cls: type, name: str) -> Any:
     return ABSENT
 
 
-def _own(holder: Any, name: str) -> Any:
+def _own(holder: object, name: str) -> object:
     return own(holder).get(name, ABSENT)
 
 
-def _slot(holder: Any, name: str) -> Any:
+def _slot(holder: object, name: str) -> object:
     try:
         return getattr(holder, name)
     except (AttributeError, ValueError):  # ValueError: an empty cell
         return ABSENT
 
 
-def _item(container: Any, key: Any) -> Any:
+def _item(container: object, key: Any) -> object:
     if not is_container(container):
         return ABSENT
     if isinstance(container, dict):
@@ -82,7 +83,7 @@ def _item(container: Any, key: Any) -> Any:
 _GET: dict[By, _Get] = {By.OWN: _own, By.CLASS: of_class, By.SLOT: _slot, By.ITEM: _item}
 
 
-def follow(owner: Any, path: Path) -> Any:
+def follow(owner: object, path: Path) -> object:
     """What lies there; `ABSENT` when nothing does."""
     value = owner
     for by, key in path:
@@ -97,8 +98,8 @@ class Name:
     """One thing that the user's code reads by name."""
 
     shown: str
-    """As it stands in the code."""
-    owner: Callable[[], Any]
+    """The expression, spelled as in the code."""
+    owner: Callable[[], object]
     """Where it begins; None when that is gone, and nobody can read it any more."""
     path: Path
     deep: bool
@@ -116,7 +117,7 @@ class Name:
     """False where what was there does not decide what the step does, as far as Python goes."""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Which name it is."""
         steps = tuple((by, type(key), key) for by, key in self.path)
         return (id(self.owner()), steps, self.deep, self.aspect)
@@ -127,11 +128,11 @@ class Name:
         return owner is None or self._look(follow(owner, self.path)) == self.found
 
     def now(self) -> Name:
-        """As it is now."""
+        """The same name, with what it leads to now."""
         value = follow(self.owner(), self.path)
         return replace(self, found=self._look(value), value=shown(value))
 
-    def _look(self, value: Any) -> Any:
+    def _look(self, value: object) -> object:
         return (
             look(value, deep=self.deep)
             if self.aspect is Aspect.CONTENT
@@ -139,14 +140,14 @@ class Name:
         )
 
 
-def attribute(owner: Any, name: str, value: Any, shown_as: str = "") -> Name:
+def attribute(owner: object, name: str, value: object, shown_as: str = "") -> Name:
     """The name of a tensor in an attribute of an object."""
     path: Path = ((By.OWN, name),)
     return Name(shown_as, Same(owner), path, False, Same(value), shown(value), None)
 
 
 class Names:
-    """Of one program."""
+    """All names that one program relies on."""
 
     def __init__(self, names: Sequence[Name]) -> None:
         self._all = names
@@ -167,15 +168,15 @@ class Names:
         """The first name that leads elsewhere; empty when none does."""
         return next((name.shown for name in self._all if not name.holds()), "")
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks, which compare identities as things are now."""
         _Compiling(checks).add([name for name in self._all if name.owner() is not None])
 
 
 class _Compiling:
-    def __init__(self, checks: Any) -> None:
+    def __init__(self, checks: CompiledChecks) -> None:
         self._checks = checks
-        self._done: set[Any] = set()
+        self._done: set[object] = set()
 
     def add(self, names: Sequence[Name]) -> None:
         for name in names:
@@ -188,7 +189,7 @@ class _Compiling:
                 if name.aspect is not Aspect.IDENTITY:
                     self._inside(name, value, 0)
 
-    def _step(self, name: Name, by: By, value: Any, key: Any) -> bool:
+    def _step(self, name: Name, by: By, value: object, key: Any) -> bool:
         """Compare where one step leads; False when the rest is compared in Python."""
         found = _GET[by](value, key)
         mark = (id(value), by, type(key), key)
@@ -212,7 +213,7 @@ class _Compiling:
             return False
         return found is not ABSENT
 
-    def _inside(self, name: Name, value: Any, level: int) -> None:
+    def _inside(self, name: Name, value: object, level: int) -> None:
         """Compare what a container holds, or an array."""
         if name.aspect is not Aspect.CONTENT:
             self._checks.call(name.holds, ())
@@ -239,7 +240,7 @@ class _Compiling:
             self._inside(name, item, level + 1)
 
 
-def _is_steady(value: Any, key: str, by: By, found: Any) -> bool:
+def _is_steady(value: object, key: str, by: By, found: object) -> bool:
     """True when ``getattr`` runs no code of the user's and gives the same object each time."""
     if by is By.SLOT:
         return found is not ABSENT and found is getattr(value, key)

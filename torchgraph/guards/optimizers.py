@@ -6,13 +6,13 @@ import numbers
 import operator
 from collections.abc import Iterable, Iterator
 from itertools import compress
-from typing import Any
 
 import torch
 
 from .._torch import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
 from ..ir.program import TensorMeta
 from .checks import Members
+from .compiled import CompiledChecks
 
 
 class OwnState:
@@ -39,7 +39,7 @@ class OwnState:
         return next(compress(words, changed), "")
 
 
-def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     own = vars(optimizer)
     return {name: own[name] for name in own if name not in _KNOWN_ATTRIBUTES}
 
@@ -47,13 +47,13 @@ def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 _KNOWN_ATTRIBUTES = frozenset({"state", "param_groups", "defaults", *OPTIMIZER_ATTRIBUTES})
 
 
-def _own(value: Any) -> Any:
+def _own(value: object) -> object:
     if isinstance(value, (list, dict)):
         return (id(value), tuple(map(plain_key, _content(value))))
     return plain_key(value)
 
 
-def plain_key(value: Any) -> Any:
+def plain_key(value: object) -> object:
     """Equal for the same object, or the same number or string."""
     plain = isinstance(value, (bool, int, float, complex, str, type(None)))
     return (type(value), repr(value)) if plain else id(value)
@@ -103,7 +103,7 @@ class OptimizerGuard:
     def _own_holds(self) -> bool:
         return OwnState(self.optimizer).key == self._own.key
 
-    def compile(self, checks: Any) -> None:
+    def compile(self, checks: CompiledChecks) -> None:
         """Add this to the compiled checks."""
         optimizer = self.optimizer
         checks.attribute(optimizer, "state", optimizer.state)
@@ -143,21 +143,21 @@ class OptimizerGuard:
         self._last[i] = values
         return True
 
-    def _values(self, i: int) -> tuple[Any, ...]:
+    def _values(self, i: int) -> tuple[object, ...]:
         get = self._getters[i]
         found = () if get is None else get(self._groups[i])
         return found if isinstance(found, tuple) and self._sizes[i] > 2 else (found,)
 
 
-def _numbers_moved(old: Any, new: Any) -> bool:
+def _numbers_moved(old: object, new: object) -> bool:
     return type(old) is type(new) and _is_number(new)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _frozen(values: Any) -> Any:
+def _frozen(values: object) -> object:
     """A param group's settings with the numbers, which may move, replaced by their type."""
     if isinstance(values, (tuple, list)):
         return (type(values), tuple(map(_frozen, values)))
@@ -171,7 +171,7 @@ def _frozen(values: Any) -> Any:
     return (type(values), values if plain else id(values))
 
 
-def _containers(values: Iterable[Any]) -> Iterator[list[Any] | dict[Any, Any]]:
+def _containers(values: Iterable[object]) -> Iterator[list[object] | dict[object, object]]:
     """The lists and dicts among ``values``, and inside of those: their content may change alone."""
     for value in values:
         if isinstance(value, (list, dict)):
@@ -185,7 +185,7 @@ def _containers(values: Iterable[Any]) -> Iterator[list[Any] | dict[Any, Any]]:
 class _Inside:
     """What lists and dicts inside of slots hold, by identity; numbers may move."""
 
-    def __init__(self, slots: Iterable[dict[Any, Any]]) -> None:
+    def __init__(self, slots: Iterable[dict[object, object]]) -> None:
         found = [held for owned in slots for held in _containers(owned.values())]
         self._held = [(held, _content(held)) for held in found]
 
@@ -204,5 +204,5 @@ class _Inside:
         return True
 
 
-def _content(held: list[Any] | dict[Any, Any]) -> list[Any]:
+def _content(held: list[object] | dict[object, object]) -> list[object]:
     return [*held, *held.values()] if isinstance(held, dict) else list(held)

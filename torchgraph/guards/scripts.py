@@ -18,11 +18,11 @@ _UNHEARD = {
 }
 """Ops of TorchScript's own that no listener hears."""
 
-_known: WeakKeyDictionary[Any, tuple[tuple[str, ...], str]] = WeakKeyDictionary()
-"""Of each module: the names of its attributes, and what of its code cannot be followed."""
+_known: WeakKeyDictionary[object, tuple[tuple[str, ...], str]] = WeakKeyDictionary()
+"""Module -> the names of its attributes, and what of its code cannot be followed."""
 
 
-def is_script(module: Any) -> bool:
+def is_script(module: object) -> bool:
     """True for what torch.jit.script, trace, load and freeze make."""
     return isinstance(module, torch.jit.ScriptModule)
 
@@ -45,7 +45,7 @@ class Scripts:
         return [value for value in self._expected if isinstance(value, torch.Tensor)]
 
     @property
-    def impossible(self) -> tuple[Any, str]:
+    def impossible(self) -> tuple[object, str]:
         """A module that no program can follow, and why; an empty reason: there is none."""
         for module in self._modules:
             why = _about(module)[1]
@@ -59,34 +59,34 @@ class Scripts:
         return None, ""
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """Equal for modules that are in the same state, as long as they live."""
         return (self._optimizes, *map(_key, self._expected))
 
     def hold(self) -> bool:
         """True when nothing moved."""
-        for (_, get, name), expected in zip(self._held, self._expected, strict=True):
-            value = get(name)
-            if value is not expected and not same_value(expected, value):
-                return False
+        if any(True for _ in self._moved()):
+            return False
         return not self._modules or optimizes() == self._optimizes
 
-    def changed(self) -> Iterator[tuple[Any, str]]:
+    def changed(self) -> Iterator[tuple[object, str]]:
         """The attributes that are others now."""
-        for (module, get, name), expected in zip(self._held, self._expected, strict=True):
-            value = get(name)
-            if value is not expected and not same_value(expected, value):
-                yield module, name
+        return ((module, name) for module, name, _ in self._moved())
 
     def put_back(self) -> None:
         """Everything is as it was."""
+        for module, name, expected in self._moved():
+            module._c.setattr(name, expected)
+
+    def _moved(self) -> Iterator[tuple[Any, str, object]]:
+        """(module, attribute, what it was) where it is another now."""
         for (module, get, name), expected in zip(self._held, self._expected, strict=True):
             value = get(name)
             if value is not expected and not same_value(expected, value):
-                module._c.setattr(name, expected)
+                yield module, name, expected
 
 
-def _about(module: Any) -> tuple[tuple[str, ...], str]:
+def _about(module: object) -> tuple[tuple[str, ...], str]:
     found = _known.get(module)
     if found is None:
         names = names_of(module)
@@ -97,7 +97,7 @@ def _about(module: Any) -> tuple[tuple[str, ...], str]:
     return found
 
 
-def _is_readable(value: Any) -> bool:
+def _is_readable(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_readable, value))
     if isinstance(value, dict):
@@ -105,7 +105,7 @@ def _is_readable(value: Any) -> bool:
     return isinstance(value, _PLAIN)
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return id(value)
     if isinstance(value, (list, tuple)):

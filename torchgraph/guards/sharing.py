@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
 from ..ir.aliasing import Place, has_strides, is_opaque, span
+from .compiled import CompiledChecks
 from .tensors import has_place
 
 Relation = tuple[tuple[str, int], ...]
@@ -20,7 +20,7 @@ Relation = tuple[tuple[str, int], ...]
 
 
 class Sharing:
-    """Of the states of a program, by name: which of them share memory, and how.
+    """Which states of a program, by name, share memory, and how.
 
     Args:
         free: tensors that the program uses besides.
@@ -64,7 +64,7 @@ class Sharing:
                 return f"{one} and {other} share memory {word}"
         return ""
 
-    def compile(self, checks: Any, compared: Iterable[torch.Tensor]) -> None:
+    def compile(self, checks: CompiledChecks, compared: Iterable[torch.Tensor]) -> None:
         """Add this to the compiled checks, which have ``compared`` of tensors where each lies."""
         known = set(map(id, compared))
         others = [tensor for tensor in self._states.values() if id(tensor) not in known]

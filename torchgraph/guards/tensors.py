@@ -9,6 +9,7 @@ import torch
 
 from .. import _extension
 from .._torch import is_view, tensor_guards, tensor_hooks
+from .compiled import CompiledChecks
 from .layout import layout
 
 # torch's guards enter the tensors of one call in a table. One that needs 1 KiB makes malloc sort
@@ -39,7 +40,7 @@ class TensorMatch:
                     return tensor, f"{what} was {_shown(old)} and is {_shown(new)}"
         return None
 
-    def compile(self, checks: Any, also: Callable[[], bool]) -> None:
+    def compile(self, checks: CompiledChecks, also: Callable[[], bool]) -> None:
         """Add this to the compiled checks, and ``also``, asked where a tensor lies elsewhere."""
 
         def both(check: Callable[..., bool]) -> Callable[..., bool]:
@@ -63,7 +64,7 @@ def has_place(tensor: torch.Tensor) -> bool:
     return known is not None and tensor.layout is torch.strided and tensor.ndim <= known.dims
 
 
-Starts = Callable[[tuple[Any, ...]], "tuple[int, ...] | None"]
+Starts = Callable[[tuple[object, ...]], "tuple[int, ...] | None"]
 
 
 def starts_of_like(tensors: tuple[torch.Tensor, ...]) -> Starts | None:
@@ -102,7 +103,7 @@ class _Metadata:
 _COMPARED = ("class", "dtype", "device", "shape", "strides", "requires_grad")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return str(tuple(value) if isinstance(value, torch.Size) else getattr(value, "__name__", value))
 
 

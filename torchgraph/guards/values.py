@@ -20,20 +20,20 @@ class ValueGuard:
     change.
     """
 
-    def __init__(self, gm: fx.GraphModule, fqns: Sequence[str], expected: Sequence[Any]) -> None:
+    def __init__(self, gm: fx.GraphModule, fqns: Sequence[str], expected: Sequence[object]) -> None:
         self.gm = gm
         """Returns all conditions."""
         self.fqns = tuple(fqns)
         """Its inputs."""
         self.expected = tuple(expected)
         """The value of each condition at capture."""
-        self._functions: list[Callable[..., Any]] = []
+        self._functions: list[Callable[..., object]] = []
         self._conditions = self._by_form()
-        self._known: dict[tuple[Any, ...], Any] = {}
-        self._held: list[Any] | None = None
+        self._known: dict[tuple[object, ...], object] = {}
+        self._held: list[object] | None = None
         """Values, none of which can change itself, with which all conditions held."""
 
-    def holds(self, values: Sequence[Any]) -> bool:
+    def holds(self, values: Sequence[object]) -> bool:
         """True when each condition has the value that it had at capture."""
         if self._held is not None and all(map(operator.is_, values, self._held)):
             return True
@@ -58,7 +58,7 @@ class ValueGuard:
     def _by_form(self) -> list[tuple[int, tuple[int, ...], Any]]:
         """(function, the inputs that it takes, the `_key` wanted) of each condition, once."""
         positions = {n: i for i, n in enumerate(self.gm.graph.find_nodes(op="placeholder"))}
-        forms: dict[Any, int] = {}
+        forms: dict[object, int] = {}
         found = []
         *_, output = self.gm.graph.nodes
         for condition, expected in zip(output.args[0], self.expected, strict=True):
@@ -85,7 +85,7 @@ def _needed(condition: fx.Node) -> list[fx.Node]:
     return list(found)
 
 
-def _form(nodes: Sequence[fx.Node]) -> tuple[Any, ...]:
+def _form(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
     """Equal for conditions that compute the same of other inputs."""
     index = {node: f"%{i}" for i, node in enumerate(nodes)}
     return tuple(
@@ -98,17 +98,17 @@ def _form(nodes: Sequence[fx.Node]) -> tuple[Any, ...]:
     )
 
 
-def _function(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Callable[..., Any]:
+def _function(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Callable[..., object]:
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in sorted(nodes, key=lambda node: node.op != "placeholder"):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[nodes[-1]])
-    function: Callable[..., Any] = fx.GraphModule(gm, graph).forward
+    function: Callable[..., object] = fx.GraphModule(gm, graph).forward
     return function
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     """Equal for numbers that are the same, to the last bit and of the same type."""
     if isinstance(value, torch.Tensor):
         if value.ndim or value.device.type != "cpu":

@@ -7,7 +7,6 @@ import enum
 import inspect
 import operator
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import fx
@@ -25,7 +24,7 @@ from .ops import base_name
 _NUMERIC = frozenset({torch.NumberType, torch.FloatType, torch.ComplexType, torch.TensorType})
 
 
-class Kind(enum.Enum):
+class BakedKind(enum.Enum):
     """Where a baked value comes from."""
 
     NUMBER = "number"  # a Python number in the user's code, an argument of an op
@@ -37,7 +36,7 @@ class Kind(enum.Enum):
 class Baked:
     """One value. Nodes that hold the same number for the same user's line are one entry."""
 
-    kind: Kind
+    kind: BakedKind
     name: str
     """The argument of the op (``p``), the path in the call (``args[1]``), the constant's name."""
     value: str
@@ -47,7 +46,7 @@ class Baked:
     """The number of nodes that take it."""
     line: SourceLine | None = None
     nbytes: int = 0
-    """Of a constant."""
+    """The size of a constant; 0 for all others."""
 
 
 def collect(program: Program, call: Call, optimizers: list[Optimizer]) -> tuple[Baked, ...]:
@@ -58,7 +57,7 @@ def collect(program: Program, call: Call, optimizers: list[Optimizer]) -> tuple[
 def _arguments(call: Call) -> Iterator[Baked]:
     for name, value in leaves(call.args, call.kwargs):
         if not isinstance(value, torch.Tensor):
-            yield Baked(Kind.ARGUMENT, name, repr(value))
+            yield Baked(BakedKind.ARGUMENT, name, repr(value))
 
 
 def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:
@@ -78,7 +77,7 @@ def _numbers(program: Program, optimizers: list[Optimizer]) -> Iterator[Baked]:
             groups.setdefault(key, []).extend([(name, base_name(node.target))] * times)
     for (line, value), uses in groups.items():
         ops = tuple(dict.fromkeys(op for _, op in uses))
-        yield Baked(Kind.NUMBER, uses[0][0], value, ops, len(uses), line)
+        yield Baked(BakedKind.NUMBER, uses[0][0], value, ops, len(uses), line)
 
 
 def _files(optimizers: list[Optimizer]) -> set[str]:
@@ -87,7 +86,7 @@ def _files(optimizers: list[Optimizer]) -> set[str]:
     return {inspect.unwrap(cls.step).__code__.co_filename for cls in classes}
 
 
-def _numeric_arguments(node: fx.Node) -> Iterator[tuple[str, Any]]:
+def _numeric_arguments(node: fx.Node) -> Iterator[tuple[str, object]]:
     """(name, value) of the numbers that an op computes with, but for those it has by default."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return
@@ -101,7 +100,7 @@ def _numeric_arguments(node: fx.Node) -> Iterator[tuple[str, Any]]:
                     yield argument.name, item
 
 
-def _takes_number(kind: Any) -> bool:
+def _takes_number(kind: object) -> bool:
     while hasattr(kind, "getElementType"):
         kind = kind.getElementType()
     return type(kind) in _NUMERIC
@@ -120,4 +119,6 @@ def constants(program: Program) -> Iterator[Baked]:
                 (provenance(user).line for user in node.users), None
             )
             name = str(node.target)
-            yield Baked(Kind.CONSTANT, name, value_type(value), ops, len(node.users), line, size)
+            yield Baked(
+                BakedKind.CONSTANT, name, value_type(value), ops, len(node.users), line, size
+            )

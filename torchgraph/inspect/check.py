@@ -18,7 +18,6 @@ from ..ir.program import (
     OutputSpec,
     Phase,
     Program,
-    Role,
     optimizer_of,
     provenance,
 )
@@ -28,7 +27,7 @@ from ..options.options import Options
 from ..record.amp import Autocast
 from ..replay.cuda.graphs import op_by_op
 from ..replay.replay import Replay
-from .eager import GENERATOR, Eager, Journal, Place, copied, results
+from .eager import GENERATOR, Eager, Journal, ResultPlace, copied, inputs_of, results
 from .ops import base_name
 
 _UNSET = ("empty", "new_empty")
@@ -87,10 +86,10 @@ class Divergence:
 
 def check(
     replay: Replay,
-    build: Callable[..., Any],
+    build: Callable[..., object],
     call: Call,
     scan: Callable[[], Step],
-    owners: Sequence[Any],
+    owners: Sequence[object],
     options: Options,
 ) -> Divergence | None:
     """Compare one step of the program in ``replay`` with ``build`` and the optimizers' own steps.
@@ -142,7 +141,7 @@ def check(
     return replace(found, reaches=reaches, lowering=True, repeatable=repeatable)
 
 
-def _different(expected: Mapping[str, Any], got: Mapping[str, Any]) -> tuple[str, ...]:
+def _different(expected: Mapping[str, object], got: Mapping[str, object]) -> tuple[str, ...]:
     names = dict.fromkeys((*expected, *got))
     return tuple(
         name
@@ -161,14 +160,11 @@ class _GraphSide:
         self._statics = {static.fqn: static.value for static in step.statics}
 
     def run(
-        self, function: Callable[[Sequence[Any]], Sequence[Any]], outputs: Sequence[OutputSpec]
-    ) -> dict[str, Any]:
+        self, function: Callable[[Sequence[object]], Sequence[Any]], outputs: Sequence[OutputSpec]
+    ) -> dict[str, object]:
         """What a step returns and every state after it, by name."""
-        arguments = iter(self._call.tensors)
         leaves = self._replay.leaves
-        values = [
-            copied(next(arguments) if leaf.role is Role.INPUT else _now(leaf)) for leaf in leaves
-        ]
+        values = inputs_of(leaves, self._call.tensors)
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         devices = list(range(torch.cuda.device_count())) if cuda else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
@@ -188,16 +184,12 @@ class _GraphSide:
         return {**found, **ends, GENERATOR: generator}
 
 
-def _now(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf.value, torch.Tensor) else leaf.read()
-
-
 class _Found(NamedTuple):
     """A node that differs: its value, its place in the eager run, what it read from suspects."""
 
     node: fx.Node
     got: torch.Tensor
-    place: Place
+    place: ResultPlace
     read: dict[fx.Node, torch.Tensor]
 
 
@@ -219,12 +211,12 @@ class _Follower(fx.Interpreter):
         self._suspects: set[fx.Node] = set()
         self._found: _Found | None = None
 
-    def execute(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def execute(self, values: Sequence[object]) -> tuple[object, ...]:
         """The program's results."""
         return tuple(self.run(*values, enable_io_processing=False))
 
-    def run_node(self, n: fx.Node) -> Any:
-        """As the base class, with a look at the result."""
+    def run_node(self, n: fx.Node) -> object:
+        """Run a node, and compare its results with what eager met."""
         if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
             return None
         if self._found is not None or n.op != "call_function":
@@ -267,7 +259,7 @@ class _Follower(fx.Interpreter):
         else:
             self._suspects.add(node)
 
-    def _counterpart(self, candidates: Sequence[tuple[Place, bytes]]) -> Place:
+    def _counterpart(self, candidates: Sequence[tuple[ResultPlace, bytes]]) -> ResultPlace:
         """The result that eager has instead: the next one that no node has had."""
         left = [place for place, mark in candidates if mark not in self._met]
         ahead = [place for place in left if place.position > self._clock]
@@ -275,7 +267,7 @@ class _Follower(fx.Interpreter):
 
 
 def _at_the_end(
-    program: Program, expected: Mapping[str, Any], got: Mapping[str, Any], name: str
+    program: Program, expected: Mapping[str, object], got: Mapping[str, object], name: str
 ) -> Divergence:
     """The node that computes the output or state ``name``, when no single node could be aligned."""
     node = None
@@ -285,7 +277,7 @@ def _at_the_end(
     return _divergence(node, expected.get(name, _ABSENT), got.get(name, _ABSENT))
 
 
-def _divergence(node: fx.Node | None, expected: Any, got: Any) -> Divergence:
+def _divergence(node: fx.Node | None, expected: object, got: object) -> Divergence:
     origin = provenance(node) if node is not None else None
     makers = {} if node is None else {n.name: provenance(n).made_by for n in node.all_input_nodes}
     return Divergence(

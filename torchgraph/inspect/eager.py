@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 from unittest import mock
@@ -28,7 +28,7 @@ Key = tuple[str, int, torch.Size, torch.dtype]
 """Op, number of the result, shape and dtype."""
 
 
-class Place(NamedTuple):
+class ResultPlace(NamedTuple):
     """A result in an eager run."""
 
     position: int
@@ -39,26 +39,26 @@ class Place(NamedTuple):
 class Journal(TorchDispatchMode):
     """The results of all ops of a run by fingerprint, or the value of one of them."""
 
-    def __init__(self, wanted: Place | None = None) -> None:
+    def __init__(self, wanted: ResultPlace | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it so
-        self.by_key: dict[Key, list[tuple[Place, bytes]]] = {}
+        self.by_key: dict[Key, list[tuple[ResultPlace, bytes]]] = {}
         self.by_value: dict[tuple[torch.Size, torch.dtype, bytes], int] = {}
         """Where a value was met first."""
         self.value: torch.Tensor | None = None
         """That at the wanted place."""
-        self.arguments: list[Any] = []
+        self.arguments: list[object] = []
         """What the op at the wanted place was given, tensors copied."""
         self._wanted = wanted
         self._position = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
         if self._wanted is not None and self._position == self._wanted.position:
             self.arguments = [copied(argument) for argument in args]
         out = func(*args, **(kwargs or {}))
         for index, tensor in results(out):
-            place = Place(self._position, index)
+            place = ResultPlace(self._position, index)
             if self._wanted is None:
                 self._note((base_name(func), index, tensor.shape, tensor.dtype), place, tensor)
             elif place == self._wanted:
@@ -66,13 +66,13 @@ class Journal(TorchDispatchMode):
         self._position += 1
         return out
 
-    def _note(self, key: Key, place: Place, tensor: torch.Tensor) -> None:
+    def _note(self, key: Key, place: ResultPlace, tensor: torch.Tensor) -> None:
         mark = bits.fingerprint(tensor)
         self.by_key.setdefault(key, []).append((place, mark))
         self.by_value.setdefault((tensor.shape, tensor.dtype, mark), place.position)
 
 
-def results(value: Any) -> Iterator[tuple[int, torch.Tensor]]:
+def results(value: object) -> Iterator[tuple[int, torch.Tensor]]:
     """The tensors that an op returned, by position."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     return ((i, item) for i, item in enumerate(items) if isinstance(item, torch.Tensor))
@@ -83,10 +83,10 @@ class Eager:
 
     def __init__(
         self,
-        build: Callable[..., Any],
+        build: Callable[..., object],
         call: Call,
         scan: Callable[[], Step],
-        owners: Sequence[Any],
+        owners: Sequence[object],
         options: Options,
         leaves: Sequence[Leaf],
     ) -> None:
@@ -103,7 +103,7 @@ class Eager:
         held = [*step.modules.values(), *step.optimizers, *scalers]
         self._snapshot = Snapshot([*owners, *held], tensors)
 
-    def run(self, journal: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
+    def run(self, journal: AbstractContextManager[object] | None = None) -> dict[str, object]:
         """One step. What it returned and every state after it, by name; the user's things stay.
 
         ``journal`` is entered for `build`, and again for the optimizers' steps.
@@ -130,13 +130,13 @@ class Eager:
             ends[GENERATOR] = torch.get_rng_state()
         return ends
 
-    def journal_at(self, place: Place) -> Journal:
+    def journal_at(self, place: ResultPlace) -> Journal:
         """A result of an op and the op's arguments, from another run."""
         journal = Journal(place)
         self.run(journal)
         return journal
 
-    def _states(self) -> dict[str, Any]:
+    def _states(self) -> dict[str, object]:
         step = self._scan()
         found = {static.fqn: static.value for static in step.statics}
         found.update((leaf.fqn, copied(leaf.value)) for leaf in (*step.leaves, *self._outside))
@@ -144,7 +144,7 @@ class Eager:
         return found
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def _nothing(*_: object, **__: object) -> None:
     pass
 
 
@@ -163,12 +163,22 @@ def _first_gradients(
     return engine_watch(lambda roots: None, lambda: None, lambda accumulates: nullcontext(), scaled)
 
 
-def _outputs(came: Returned) -> dict[str, Any]:
+def _outputs(came: Returned) -> dict[str, object]:
     """By path: ``output``, ``output[0]``, ``output['loss']``."""
     names = (f"output{path}" for path in came.names)
     return dict(zip(names, map(copied, came.tensors), strict=True))
 
 
-def copied(value: Any) -> Any:
+def inputs_of(leaves: Iterable[Leaf], arguments: Iterable[torch.Tensor]) -> list[Any]:
+    """Copies of what a program reads: of the arguments, in their order, and of what is live."""
+    given = iter(arguments)
+    return [copied(next(given) if leaf.role is Role.INPUT else _now(leaf)) for leaf in leaves]
+
+
+def _now(leaf: Leaf) -> object:
+    return leaf.value if isinstance(leaf.value, torch.Tensor) else leaf.read()
+
+
+def copied(value: object) -> Any:
     """A tensor of its own with the same strides; other values as they are."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import fx
 
@@ -47,7 +46,7 @@ _AFTER_THE_FIRST_RUN = ("compiling with Inductor",)
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageTime:
     """A stage of the compilation and how long it took; parts follow the stage that they are in."""
 
     name: str
@@ -55,7 +54,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallCounts:
     """How the calls of the Graph have run."""
 
     programs: int = 0
@@ -123,7 +122,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Held:
+class CachedProgram:
     """A program in the cache."""
 
     signature: str
@@ -144,7 +143,7 @@ class Held:
 class Programs:
     """The cache: what it holds, how often it served, and why it did not."""
 
-    held: tuple[Held, ...]
+    held: tuple[CachedProgram, ...]
     size: int
     """How many it may hold."""
     hits: int
@@ -154,7 +153,7 @@ class Programs:
 
 
 @dataclass(frozen=True)
-class Memory:
+class ProgramMemory:
     """Bytes of what a program reads, by kind. Temporaries are not counted yet."""
 
     parameters: int
@@ -219,7 +218,7 @@ def _general(fqn: str) -> str:
     return f"{head}{state}*.{rest.rpartition('.')[2]}" if state else fqn
 
 
-def _formula(value: Any, names: dict[fx.Node, str]) -> str:
+def _formula(value: object, names: dict[fx.Node, str]) -> str:
     """A node as a Python expression over its inputs."""
     if not isinstance(value, fx.Node):
         return repr(value)
@@ -240,7 +239,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
-def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[Stage, ...]:
+def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[StageTime, ...]:
     """What was timed until the first run ended, and Inductor's part behind it."""
     found = {**seconds}
     later = {name: found.pop(name) for name in _AFTER_THE_FIRST_RUN if name in found}
@@ -250,7 +249,7 @@ def stages(seconds: Mapping[str, float], replay: Replay) -> tuple[Stage, ...]:
     if captures := sum(one.capture_seconds for one in graphs):
         later["capturing a CUDA Graph"] = captures
         later["first replay"] = sum(one.first_replay_seconds for one in graphs)
-    return tuple(Stage(name, taken) for name, taken in {**found, **later}.items())
+    return tuple(StageTime(name, taken) for name, taken in {**found, **later}.items())
 
 
 def predicates(program: Program) -> tuple[Predicate, ...]:
@@ -270,11 +269,11 @@ def steps(replay: Replay) -> Steps | None:
     return Steps(len(taken), statistics.median(taken), min(taken), max(taken))
 
 
-def held(replay: Replay, reported: Replay | None, peak: int | None) -> Held:
+def held(replay: Replay, reported: Replay | None, peak: int | None) -> CachedProgram:
     """What the cache holds in ``replay``, which allocates ``peak`` bytes when it runs."""
     constants = sum(entry.nbytes for entry in baked.constants(replay.program))
     casts = sum(tensor.nbytes for tensor in replay.derived.tensors)
-    return Held(
+    return CachedProgram(
         replay.serves,
         replay.program.count(),
         replay.runs,
@@ -285,13 +284,13 @@ def held(replay: Replay, reported: Replay | None, peak: int | None) -> Held:
     )
 
 
-def memory(program: Program, values: tuple[Baked, ...]) -> Memory:
+def memory(program: Program, values: tuple[Baked, ...]) -> ProgramMemory:
     """The bytes of the program's inputs and constants."""
     sizes = dict.fromkeys(Role, 0)
     for spec in program.signature.inputs:
         if spec.meta is not None and spec.alias_of is None:
             sizes[spec.role] += spec.meta.nbytes
-    return Memory(
+    return ProgramMemory(
         sizes[Role.PARAMETER],
         sizes[Role.BUFFER],
         sizes[Role.SLOT],

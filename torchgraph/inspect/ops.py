@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._torch import OpOverload
+from ..ir.batch_norms import NATIVE, VENDOR, names
 
-# Capture and lowering choose among these by whether running statistics are written, and how.
-_BATCH_NORM = {
-    "_native_batch_norm_legit": "native_batch_norm",
-    "_native_batch_norm_legit_functional": "native_batch_norm",
-    "_native_batch_norm_legit_no_training": "native_batch_norm",
-    "_batch_norm_with_update": "cudnn_batch_norm",
-    "_batch_norm_with_update_functional": "cudnn_batch_norm",
-}
+_NATIVE = (NATIVE.writing, NATIVE.functional, NATIVE.evaluating)
+_VENDOR = (VENDOR.writing, VENDOR.functional)
+_BATCH_NORM = dict.fromkeys(names(_NATIVE), NATIVE.eager) | dict.fromkeys(
+    names(_VENDOR), VENDOR.eager
+)
+"""Capture and lowering choose among these by whether running statistics are written, and how."""
 
 
-def base_name(target: Any) -> str:
+def base_name(target: object) -> str:
     """``add`` for aten.add.Tensor, aten.add_.Tensor and aten.add.out."""
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", str(target))

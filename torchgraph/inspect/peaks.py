@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch.profiler import record_function
@@ -26,7 +25,7 @@ from ..lower.memory.workspace import workspaces
 from ..options.options import Options
 from ..record.amp import Autocast
 from ..replay.replay import Replay
-from .eager import Eager, copied
+from .eager import Eager, copied, inputs_of
 
 _STEP = "torchgraph eager step"
 
@@ -40,7 +39,7 @@ class Peaks:
     workspaces: bool
     """True when ``planned`` counts what kernels take for themselves."""
     plans: tuple[MemoryPlan, ...]
-    """Of each program of the step: one, or three with gradient accumulation."""
+    """The plan of each program of the step: one, or three with gradient accumulation."""
     notes: tuple[str, ...] = ()
     measured: int | None = None
     eager: int | None = None
@@ -83,10 +82,10 @@ def _most(executable: Lowered, probe: bool) -> int:
 
 def measured(
     replay: Replay,
-    build: Callable[..., Any],
+    build: Callable[..., object],
     call: Call,
     scan: Callable[[], Step],
-    owners: Sequence[Any],
+    owners: Sequence[object],
     options: Options,
 ) -> Peaks:
     """The peaks of one step with the arguments of ``call``, on copies of the states; and eager's.
@@ -98,10 +97,7 @@ def measured(
     found = planned(replay, options, probe=True)
     if replay.devices != {"cpu"}:
         return replace(found, notes=(*found.notes, "measured on the CPU alone"))
-    arguments = iter(replay.captured.host.extended(call).tensors)
-    values = [
-        copied(next(arguments) if leaf.role is Role.INPUT else _now(leaf)) for leaf in replay.leaves
-    ]
+    values = inputs_of(replay.leaves, replay.captured.host.extended(call).tensors)
     values += map(copied, replay.derived.tensors)
     with torch.no_grad(), below_autograd(), torch.random.fork_rng(devices=[]):
         (ours,) = taken([partial(replay.executable.function, values)])
@@ -119,10 +115,6 @@ def _parts(executable: Lowered) -> tuple[Executable, ...]:
     """Those that run op by op: a CUDA Graph lies in a pool of its own."""
     parts = executable.executables if isinstance(executable, Plan) else (executable,)
     return tuple(part for part in parts if isinstance(part, Executable))
-
-
-def _now(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf.value, torch.Tensor) else leaf.read()
 
 
 class _Span:

@@ -28,7 +28,7 @@ class Precision:
 
 
 def precision(program: Program) -> tuple[Precision, ...]:
-    """Of the forward and backward part; nothing when all of it is in one precision."""
+    """The dtypes in the forward and backward; nothing when all of it is in one precision."""
     found: dict[tuple[torch.dtype, Phase], Counter[str]] = {}
     for node in program.nodes:
         dtype, phase = _dtype(node), provenance(node).phase
@@ -41,7 +41,7 @@ def precision(program: Program) -> tuple[Precision, ...]:
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:
-    """Of the first floating-point tensor that an op gives."""
+    """The dtype of the first floating-point tensor that an op gives."""
     if not isinstance(node.target, OpOverload):
         return None
     for value in leaves(node.meta.get("val")):

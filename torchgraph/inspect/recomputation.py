@@ -32,7 +32,7 @@ class Recomputation:
     nodes: int
     """Ops that the backward repeats."""
     seconds: float
-    """Of these ops in one step: each timed on its own, on zeros of its shapes."""
+    """What these ops take in one step: each timed on its own, on zeros of its shapes."""
 
 
 def collect(program: Program) -> tuple[Recomputation, ...]:
@@ -82,7 +82,7 @@ def rendered(rows: tuple[Recomputation, ...]) -> RenderableType:
 
 
 def _seconds(program: Program) -> dict[int, float]:
-    """Of the repeated ops, by region. Equal ops are timed once."""
+    """The time that the repeated ops take, by region. Equal ops are timed once."""
     timed: dict[Hashable, float] = {}
     found: dict[int, float] = {}
     for node in program.nodes:
@@ -96,7 +96,7 @@ def _seconds(program: Program) -> dict[int, float]:
     return found
 
 
-def _shapes(value: Any) -> Any:
+def _shapes(value: Any) -> object:
     def shape(node: fx.Node) -> str:
         found = [(tuple(v.shape), v.stride(), v.dtype) for v in leaves(node.meta["val"])]
         return str(found)

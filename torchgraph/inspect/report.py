@@ -18,7 +18,17 @@ from ..replay.cuda.graphs import status
 from ..replay.replay import Replay
 from . import baked, facts, peaks, recomputation, tables
 from .baked import Baked
-from .facts import Branch, Calls, Guard, Memory, PhaseCount, Predicate, Programs, Stage, Steps
+from .facts import (
+    Branch,
+    CallCounts,
+    Guard,
+    PhaseCount,
+    Predicate,
+    ProgramMemory,
+    Programs,
+    StageTime,
+    Steps,
+)
 from .peaks import Peaks
 from .precision import Precision, precision
 from .recomputation import Recomputation
@@ -32,18 +42,18 @@ class Report:
     """
 
     name: str
-    """Of the Graph: ``TrainGraph_0``."""
+    """The name of the Graph: ``TrainGraph_0``."""
     backend: str
     """That which runs: ``"inductor"``, ``"aten"``, or ``"aten (inductor failed: ...)"``.
 
     ``"eager"`` where no program can hold the step: then ``calls`` is what there is to say.
     """
-    stages: tuple[Stage, ...]
+    stages: tuple[StageTime, ...]
     passes: tuple[PassRecord, ...]
     """In the order in which they ran."""
     nodes: tuple[PhaseCount, ...]
     """Forward, backward, update."""
-    memory: Memory
+    memory: ProgramMemory
     programs: Programs
     branches: tuple[Branch, ...]
     """Decisions on the optimizers' numbers."""
@@ -72,7 +82,7 @@ class Report:
     """Values of tensors that Python read, which each step must find again."""
     confirmation: Confirmation | None = None
     """How compiled code was compared with the `aten` program; None while there is none."""
-    calls: Calls = field(default_factory=Calls)
+    calls: CallCounts = field(default_factory=CallCounts)
     """How the calls so far have run, and why where it was in eager."""
     backend_plan: str = ""
     """When `auto` switches to Inductor's code and why, since when it runs, or why it does not."""
@@ -93,7 +103,7 @@ class Report:
 
         ``measured``: its peaks, where they were measured.
         """
-        calls = Calls(cache.served, fallback.recorded, fallback.eager)
+        calls = CallCounts(cache.served, fallback.recorded, fallback.eager)
         if replay is None:
             return cls._of_eager(name, cache, options, calls)
         program, captured = replay.program, replay.captured
@@ -126,14 +136,16 @@ class Report:
         )
 
     @classmethod
-    def _of_eager(cls, name: str, cache: ProgramCache, options: Options, calls: Calls) -> Report:
+    def _of_eager(
+        cls, name: str, cache: ProgramCache, options: Options, calls: CallCounts
+    ) -> Report:
         return cls(
             name=name,
             backend="eager",
             stages=(),
             passes=(),
             nodes=(),
-            memory=Memory(0, 0, 0, 0, 0),
+            memory=ProgramMemory(0, 0, 0, 0, 0),
             programs=_held(cache, None, options),
             branches=(),
             moving=(),

@@ -17,8 +17,19 @@ from ..errors import SourceLine
 from ..ir.program import PassRecord, Refusal
 from ..lower.memory.planning import MemoryPlan
 from ..replay.audit.audit import Confirmation
-from .baked import Baked, Kind
-from .facts import Branch, Calls, Guard, Held, Memory, PhaseCount, Predicate, Programs, Stage, Steps
+from .baked import Baked, BakedKind
+from .facts import (
+    Branch,
+    CachedProgram,
+    CallCounts,
+    Guard,
+    PhaseCount,
+    Predicate,
+    ProgramMemory,
+    Programs,
+    StageTime,
+    Steps,
+)
 from .peaks import Peaks
 from .precision import Precision
 
@@ -49,7 +60,7 @@ def head(
     return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
 
 
-def stages(rows: Sequence[Stage]) -> RenderableType:
+def stages(rows: Sequence[StageTime]) -> RenderableType:
     """Seconds by stage."""
     table = empty_table("Compilation", ("stage", "left"), ("seconds", "right"))
     whole = "\n"
@@ -117,7 +128,7 @@ def precision(rows: Sequence[Precision]) -> RenderableType:
     return section(table)
 
 
-def memory(sizes: Memory) -> RenderableType:
+def memory(sizes: ProgramMemory) -> RenderableType:
     """Bytes by kind."""
     table = empty_table("Memory", ("held by", "left"), ("bytes", "right"))
     for kind in ("parameters", "buffers", "slots", "derived", "constants", "inputs"):
@@ -174,7 +185,7 @@ def memory_plans(plans: Sequence[MemoryPlan]) -> RenderableType:
     return section(table)
 
 
-def calls(found: Calls) -> RenderableType:
+def calls(found: CallCounts) -> RenderableType:
     """How the calls so far have run."""
     eager = sum(one.count for one in found.eager)
     title = f"Calls: {found.programs} by programs, {found.recorded} recorded, {eager} in eager"
@@ -204,7 +215,7 @@ def programs(cache: Programs) -> RenderableType:
 
 
 def gradient_norms(rows: Sequence[tuple[str, float]]) -> RenderableType:
-    """Of the last step."""
+    """The table of the gradient norms of the last step, by param group."""
     table = empty_table("Gradients of the last step", ("param group", "left"), ("norm", "right"))
     for group, norm in rows:
         add_row(table, group, f"{norm:.6g}")
@@ -265,13 +276,13 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
     table.add_column("from", ratio=1, no_wrap=True, overflow="ellipsis")
     for row in rows[:_SHOWN]:
         times = f" x{row.count}" if row.count > 1 else ""
-        if row.kind is Kind.NUMBER:
+        if row.kind is BakedKind.NUMBER:
             cells = (f"{row.name}={row.value}", f"{_ops(row.ops)}{times}")
-        elif row.kind is Kind.CONSTANT:
+        elif row.kind is BakedKind.CONSTANT:
             cells = (f"{row.value}, {size(row.nbytes)}", _ops(row.ops))
         else:
             cells = (row.value, "the call")
-        add_row(table, *cells, row.name if row.kind is Kind.ARGUMENT else _where(row.line))
+        add_row(table, *cells, row.name if row.kind is BakedKind.ARGUMENT else _where(row.line))
     return section(table, *_more(len(rows)))
 
 
@@ -348,7 +359,7 @@ def _where(line: SourceLine | None) -> Text:
     return place.append(f" {line.text}", "dim") if line.text else place
 
 
-def _runs(held: Held) -> str:
+def _runs(held: CachedProgram) -> str:
     """``16 aten, 84 inductor``."""
     if held.inductor_since is None:
         return str(held.runs)

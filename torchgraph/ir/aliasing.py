@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .._torch import HigherOrderOperator, OpOverload, known_values, storage_id
 from .._torch.functorch import is_wrapped
 from .program import Program
-from .values import evaluate, leaves, mode_of, neutral, with_values
+from .values import evaluate, mode_of, neutral, tensors_of, with_values
 
 # Ops that return a view of their first argument although their schema does not say so.
 _SILENT_VIEWS = frozenset(
@@ -46,19 +46,17 @@ def alias_sources(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def storages(node: fx.Node) -> Iterator[int]:
-    """The storages that the tensors of a node's value lie in, each by its number."""
-    for value in leaves(node.meta.get("val")):
-        if isinstance(value, torch.Tensor):
-            yield storage_id(value)
+def storages_of(value: object) -> Iterator[int]:
+    """The storages that the tensors of a value, or of a node's, lie in, each by its number."""
+    return map(storage_id, tensors_of(value))
 
 
 def aliases_input(node: fx.Node) -> bool:
     """True for a value in the memory of one that the node reads, as their storages tell."""
     if node.target is operator.getitem:
         return True
-    own = set(storages(node))
-    return any(storage in own for arg in node.all_input_nodes for storage in storages(arg))
+    own = set(storages_of(node))
+    return any(storage in own for arg in node.all_input_nodes for storage in storages_of(arg))
 
 
 def refresh_views(program: Program) -> None:
@@ -76,7 +74,7 @@ def refresh_views(program: Program) -> None:
 
 def _shows_elsewhere(node: fx.Node, source: fx.Node) -> bool:
     """True unless the value of ``node`` is known to lie in the memory of ``source``'s."""
-    return set(storages(node)) != set(storages(source))
+    return set(storages_of(node)) != set(storages_of(source))
 
 
 def escaping(program: Program) -> set[fx.Node]:

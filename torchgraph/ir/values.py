@@ -43,6 +43,19 @@ def leaves(value: Any) -> Iterable[Any]:
     return (value,)
 
 
+def tensors_of(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in a value, also in nested lists, tuples and dicts; a node stands for its own."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+    elif isinstance(value, fx.Node):
+        yield from tensors_of(value.meta.get("val"))
+
+
 def flat(value: Any) -> Iterator[Any]:
     """The plain items of nested arguments, with what tells one nesting from another."""
     if isinstance(value, (list, tuple)):

@@ -14,7 +14,7 @@ from torch import fx
 
 from .._torch import OpOverload
 from . import effects
-from .aliasing import storages
+from .aliasing import storages_of
 from .program import SKIPPED_BY, OutputKind, Program, Role
 
 
@@ -72,7 +72,7 @@ class Memory:
         for spec, node in self._program.inputs():
             owner = self._states if spec.fqn in updated else self._lasting
             if spec.role is not Role.ACCUMULATOR:
-                owner.update(dict.fromkeys(storages(node), spec.fqn))
+                owner.update(dict.fromkeys(storages_of(node), spec.fqn))
         last_expect = None
         nodes = list(self._program.nodes)
         for node in nodes:
@@ -80,13 +80,15 @@ class Memory:
         proven = last_expect is None
         for node in nodes:
             if node.op == "get_attr":
-                self._lasting.update(dict.fromkeys(storages(node), f"the constant {node.target}"))
+                self._lasting.update(
+                    dict.fromkeys(storages_of(node), f"the constant {node.target}")
+                )
             yield from self._reads(node)
             yield from self._writes(node, proven)
             proven = proven or node is last_expect
 
     def _memory(self, node: fx.Node) -> list[int]:
-        return [self._home(storage) for storage in storages(node)]
+        return [self._home(storage) for storage in storages_of(node)]
 
     def _home(self, storage: int) -> int:
         while storage in self._merged:
@@ -135,7 +137,7 @@ class Memory:
         closing = node.target is torch.ops.aten.copy_.default
         if not closing and _layout(value) != _layout(held):
             yield Fault(node, f"{node.name} is laid out otherwise than what it is written over")
-        own, home = self._home(next(storages(node))), self._home(next(storages(target)))
+        own, home = self._home(next(storages_of(node))), self._home(next(storages_of(target)))
         if own != home:
             self._merged[own] = home
 

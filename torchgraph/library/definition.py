@@ -16,8 +16,8 @@ _LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
 
 def define(
     schema: str,
-    reference: Callable[..., Any],
-    fake: Callable[..., Any] | None = None,
+    reference: Callable[..., object],
+    fake: Callable[..., object] | None = None,
     *,
     tags: tuple[torch.Tag, ...] = (),
     compiled: bool = True,
@@ -47,7 +47,7 @@ def define(
 
 
 def differentiate(
-    op: OpOverload, backward: Callable[..., Any], setup_context: Callable[..., None]
+    op: OpOverload, backward: Callable[..., object], setup_context: Callable[..., None]
 ) -> None:
     """Give an op a derivative, as `torch.library.register_autograd` does."""
     name = op._schema.name
@@ -62,11 +62,11 @@ def has_kernel(op: OpOverload, device: torch.device) -> bool:
     return has_kernel_for(op._schema.name, device.type.upper())
 
 
-def _loading_first(op: OpOverload, reference: Callable[..., Any]) -> Callable[..., Any]:
+def _loading_first(op: OpOverload, reference: Callable[..., object]) -> Callable[..., object]:
     tried: set[str] = set()
 
     @functools.wraps(reference)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         device = "cuda" if _on_cuda(args) or _on_cuda(kwargs.values()) else "cpu"
         if device not in tried:
             tried.add(device)
@@ -86,11 +86,11 @@ def _on_cuda(values: Any) -> bool:
     )
 
 
-def _raising_versions(op: OpOverload, compute: Callable[..., Any]) -> Callable[..., Any]:
+def _raising_versions(op: OpOverload, compute: Callable[..., object]) -> Callable[..., object]:
     """``compute``, then autograd learns what was written: below its kernels nothing tells it."""
 
     @functools.wraps(compute)
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         result = compute(*args, **kwargs)
         torch.autograd.graph.increment_version(_written(op, args, kwargs))
         return result
@@ -117,7 +117,7 @@ def _raise_versions_first(op: OpOverload) -> None:
     if kernels_raise_versions():
         return
 
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel(keyset: Any, *args: object, **kwargs: object) -> object:
         torch.autograd.graph.increment_version(_written(op, args, kwargs))
         return op.redispatch(keyset & below_version_counters, *args, **kwargs)
 

@@ -13,8 +13,6 @@ they are not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from .definition import define
@@ -54,7 +52,7 @@ def _grouped_mm_shape(
 
 
 @torch.no_grad()
-def _rnn_layer(*args: Any) -> Any:
+def _rnn_layer(*args: object) -> object:
     return torch.ops.aten.mkldnn_rnn_layer.default(*args)
 
 

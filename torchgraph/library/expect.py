@@ -60,7 +60,7 @@ def _equal_bits(value: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (equal | (value.isnan() & expected.isnan())).all()
 
 
-def _same_number(left: Any, right: Any) -> bool:
+def _same_number(left: object, right: Any) -> bool:
     if isinstance(left, complex):
         return _same_number(left.real, right.real) and _same_number(left.imag, right.imag)
     if left == right:
@@ -114,7 +114,7 @@ def _compare_none(flags: list[torch.Tensor]) -> None:
         raise ValueMoved("what Python has read", f"another value, number {hits.index(True)}")
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: object) -> None:
     """On fake tensors there is nothing to compare."""
 
 
@@ -134,7 +134,7 @@ differs = define(
 expect_none = define("expect_none(Tensor[] flags) -> ()", _compare_none, _nothing, compiled=False)
 """Raises `ValueMoved` if one of the bools is True, after a wait for their device."""
 
-KERNELS: dict[OpOverload, Callable[..., Any]] = {expect: _compare, expect_shape: _compare_shape}
+KERNELS: dict[OpOverload, Callable[..., object]] = {expect: _compare, expect_shape: _compare_shape}
 """What a lowered program calls: the way through the dispatcher takes longer than to compare."""
 
 for _op in (*KERNELS, expect_none):

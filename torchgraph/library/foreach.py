@@ -48,7 +48,7 @@ _WRITTEN = {"Tensor_Tensor": "Tensor", "Tensor_Scalar": "Scalar"}
 """Overloads that have another name in place."""
 
 
-def single(op: Any) -> OpOverload | None:
+def single(op: object) -> OpOverload | None:
     """``aten.mul.Tensor`` for ``aten._foreach_mul.Scalar``; None where no one op is known."""
     if not isinstance(op, OpOverload) or not op._schema.name.startswith(_PREFIX):
         return None
@@ -68,7 +68,7 @@ def single(op: Any) -> OpOverload | None:
     return found if isinstance(found, OpOverload) else None
 
 
-def items(op: OpOverload, args: Sequence[Any], kwargs: Any) -> Iterator[tuple[Any, Any]]:
+def items(op: OpOverload, args: Sequence[object], kwargs: Any) -> Iterator[tuple[Any, Any]]:
     """The arguments of each call of the single op."""
     count = next(len(arg) for arg in args if isinstance(arg, (list, tuple)))
     for i in range(count):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from .definition import define, differentiate
@@ -29,7 +27,7 @@ amp_black = define("amp_black(Tensor self) -> Tensor", torch.clone, compiled=Fal
 """A copy of ``self``, in float32 under OneFlow's colouring; so is its gradient."""
 
 
-def _nothing_to_keep(ctx: Any, inputs: Any, output: Any) -> None:
+def _nothing_to_keep(ctx: object, inputs: object, output: object) -> None:
     pass
 
 

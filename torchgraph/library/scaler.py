@@ -55,22 +55,22 @@ def _update_scale(
 
 
 def _two_forms(
-    schema: str, compute: Callable[..., None], written: Callable[..., tuple[Any, ...]]
+    schema: str, compute: Callable[..., None], written: Callable[..., tuple[object, ...]]
 ) -> tuple[OpOverload, OpOverload]:
     """Define both forms of an op: the one that writes, the one that returns.
 
     ``written`` takes the arguments and returns those that are written, lists or tensors.
     """
 
-    def returning(*args: Any, **kwargs: Any) -> list[Tensor]:
+    def returning(*args: object, **kwargs: object) -> list[Tensor]:
         held = [_cloned(value) for value in written(*args)]
         compute(*held, *args[len(held) :], **kwargs)
         return _flat(held)
 
-    def returned(*args: Any, **kwargs: Any) -> list[Tensor]:
+    def returned(*args: object, **kwargs: object) -> list[Tensor]:
         return [torch.empty_like(tensor) for tensor in _flat(written(*args))]
 
-    def nothing(*args: Any, **kwargs: Any) -> None:
+    def nothing(*args: object, **kwargs: object) -> None:
         return None
 
     writing = define(f"{schema} -> ()", compute, nothing, compiled=False)
@@ -78,13 +78,13 @@ def _two_forms(
     return writing, define(f"{plain} -> Tensor[]", returning, returned, compiled=False)
 
 
-def _cloned(value: Any) -> Any:
+def _cloned(value: Any) -> object:
     return (
         [tensor.clone() for tensor in value] if isinstance(value, (list, tuple)) else value.clone()
     )
 
 
-def _flat(values: Sequence[Any]) -> list[Tensor]:
+def _flat(values: Sequence[object]) -> list[Tensor]:
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
     return [tensor for each in lists for tensor in each]
 

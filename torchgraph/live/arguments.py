@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ _SHOWN = 60
 
 
 class Arguments:
-    """Of one call. Keeps no batch and no object alive."""
+    """The arguments of one call, in words. Keeps no batch and no object alive."""
 
     def __init__(self, call: Call) -> None:
         self._key = call.key
@@ -50,7 +49,7 @@ def in_a_state(step: Step, call: Call) -> str:
     return "an argument lies in the memory of a state"
 
 
-def _look(value: Any) -> tuple[Any, str]:
+def _look(value: object) -> tuple[object, str]:
     """(what is equal for equal ones, words)."""
     if isinstance(value, torch.Tensor):
         kind = f"{str(value.dtype).removeprefix('torch.')}{list(_shape(value))}"

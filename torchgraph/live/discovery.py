@@ -35,27 +35,27 @@ _ITEMS = 64
 class Entries:
     """Some of a dict, as a container: the globals of a module that a function assigns."""
 
-    values: dict[str, Any]
+    values: dict[str, object]
     names: tuple[str, ...]
 
 
 @dataclass
-class Found:
+class Discovered:
     """By name, in the order in which they are named."""
 
     modules: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: list[Optimizer] = field(default_factory=list)
-    schedulers: list[Any] = field(default_factory=list)
+    schedulers: list[LRScheduler] = field(default_factory=list)
     scalers: list[torch.amp.GradScaler] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """Leaves of autograd that require gradients."""
-    containers: list[tuple[str, Any]] = field(default_factory=list)
+    containers: list[tuple[str, object]] = field(default_factory=list)
     """(name, dict, list or closure cell) that may hold others later."""
     steps: bool = False
     """Some code names a ``step``."""
 
 
-def discover(function: Callable[..., Any]) -> Found:
+def discover(function: Callable[..., object]) -> Discovered:
     """What ``function`` names."""
     search = _Search()
     search.visit("", function, _DEPTH)
@@ -68,7 +68,7 @@ def steps_of(function: Any) -> list[Optimizer]:
     return found.optimizers if found.steps else []
 
 
-def bound_to(function: Any) -> list[Any]:
+def bound_to(function: Any) -> list[object]:
     """What a method or a `functools.partial` brings with it."""
     if parts := parts_of_partial(function):
         inner, args, keywords = parts
@@ -80,12 +80,12 @@ def bound_to(function: Any) -> list[Any]:
 
 class _Search:
     def __init__(self) -> None:
-        self.found = Found()
-        self._seen: dict[int, Any] = {}
+        self.found = Discovered()
+        self._seen: dict[int, object] = {}
         """By identity; kept, so that nothing else gets the identity of one."""
         self._kept: set[int] = set()
 
-    def visit(self, name: str, value: Any, depth: int) -> None:
+    def visit(self, name: str, value: object, depth: int) -> None:
         """``name`` leads to ``value``."""
         value = unwrap(value)
         if id(value) in self._seen or depth < 0:
@@ -94,7 +94,7 @@ class _Search:
         if not self._is_ours(name, value):
             self._look_inside(name, value, depth)
 
-    def _is_ours(self, name: str, value: Any) -> bool:
+    def _is_ours(self, name: str, value: object) -> bool:
         """Keep what a step is made of."""
         found = self.found
         if isinstance(value, torch.Tensor):
@@ -110,7 +110,7 @@ class _Search:
             return False
         return True
 
-    def _keep(self, name: str, holder: Any) -> None:
+    def _keep(self, name: str, holder: object) -> None:
         if id(holder) not in self._kept:
             self._kept.add(id(holder))
             self.found.containers.append((name, holder))
@@ -126,7 +126,7 @@ class _Search:
         if names:
             self.found.containers.append(("", Entries(function.__globals__, names)))
 
-    def _look_inside(self, name: str, value: Any, depth: int) -> None:
+    def _look_inside(self, name: str, value: object, depth: int) -> None:
         function = value.__func__ if isinstance(value, types.MethodType) else value
         if isinstance(function, types.FunctionType):
             code = _innermost(function).__code__
@@ -155,7 +155,7 @@ class _Search:
             for part, held in list(_named(value)):
                 self.visit(part, held, depth - 1)
 
-    def _look_at_items(self, name: str, value: Any, depth: int) -> None:
+    def _look_at_items(self, name: str, value: object, depth: int) -> None:
         if not isinstance(value, tuple):
             self._keep(name, value)
         if count(value) > _ITEMS:
@@ -165,7 +165,7 @@ class _Search:
             self.visit(f"{name}_{key}", item, depth - 1)
 
 
-def _named(value: Any) -> Iterator[tuple[str, Any]]:
+def _named(value: object) -> Iterator[tuple[str, object]]:
     """What the code of a function names, or what a plain object holds."""
     if parts := parts_of_partial(value):
         function, args, keywords = parts
@@ -178,7 +178,7 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
         yield from own(value).items()
 
 
-def _innermost(function: Any) -> Any:
+def _innermost(function: object) -> Any:
     """What decorators were put around, as far as that is Python: a wrapped one may be C's."""
     seen = {id(function)}
     while isinstance(inner := own(function).get("__wrapped__"), types.FunctionType):
@@ -196,12 +196,12 @@ def _lies_in_library(code: types.CodeType) -> bool:
     return not typed and is_library(name)
 
 
-def _enumerated(values: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+def _enumerated(values: tuple[object, ...]) -> Iterator[tuple[str, object]]:
     """Names for values without one."""
     return ((f"argument_{position}", value) for position, value in enumerate(values))
 
 
-def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
+def _of_function(function: Any) -> Iterator[tuple[str, object]]:
     function = _innermost(function)
     code = getattr(function, "__code__", None)
     if code is None or _lies_in_library(code):
@@ -216,7 +216,7 @@ def _of_function(function: Any) -> Iterator[tuple[str, Any]]:
     yield from (function.__kwdefaults__ or {}).items()
 
 
-def _of_method(function: Any, owner: Any) -> Iterator[tuple[str, Any]]:
+def _of_method(function: object, owner: object) -> Iterator[tuple[str, object]]:
     yield from _of_function(function)
     if isinstance(owner, (nn.Module, type)):
         yield "model", owner
@@ -250,7 +250,7 @@ def _globals(code: types.CodeType) -> Iterator[tuple[str, str]]:
             yield from _globals(constant)
 
 
-def _static(cls: type, name: str) -> Any:
+def _static(cls: type, name: str) -> object:
     return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
 
 
@@ -259,7 +259,7 @@ def _is_users(cls: type) -> bool:
     return not str(cls.__module__).startswith(("torch.", "torchgraph.", "builtins", "numpy"))
 
 
-def _free(name: str, taken: Mapping[str, Any]) -> str:
+def _free(name: str, taken: Mapping[str, object]) -> str:
     name = name.replace(".", "_") or "tensor"
     number = 0
     while (f"{name}_{number}" if number else name) in taken:

@@ -9,7 +9,7 @@ import torch
 
 
 class Flags:
-    """Of ``requires_grad``, which only leaves of autograd can be given."""
+    """The ``requires_grad`` of tensors, which only leaves of autograd can be given."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         self._met: dict[int, tuple[str, torch.Tensor, bool]] = {}

@@ -20,14 +20,14 @@ class Call(NamedTuple):
     """One call: its tensors, and the key that tells which programs can serve it."""
 
     tensors: list[torch.Tensor]
-    key: tuple[Any, ...]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    key: tuple[object, ...]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     memory: Sequence[int] = ()
     """Where the storage of each tensor starts."""
     apart: str = ""
     """What it carries that no program takes, and so runs in eager; empty: nothing."""
-    unbound: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    unbound: tuple[tuple[object, ...], dict[str, object]] | None = None
     """Arguments that `build` is to be given as they are: they cannot be bound."""
     contents: Contents | None = None
     """What the arguments held before the step, if that was noted: the step may change them."""
@@ -54,7 +54,7 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def unbound(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Call:
+def unbound(args: tuple[object, ...], kwargs: dict[str, object], why: str) -> Call:
     """A call of which nothing is known; all such calls, for one reason, are alike."""
     return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
 
@@ -62,21 +62,21 @@ def unbound(args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Call:
 class Inputs:
     """Binds calls of one `build`: all is part of the key, but for the order of its parameters."""
 
-    def __init__(self, build: Callable[..., Any]) -> None:
+    def __init__(self, build: Callable[..., object]) -> None:
         self._signature = inspect.signature(build)
         parameters = self._signature.parameters.values()
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
         """``**batch`` is a dict, whose order `build` may go by."""
         self._counts: set[int] = set()
         self._starts: Starts | None = None
-        self._key: tuple[Any, ...] = ()
-        """Of calls whose tensors, all different, ``_starts`` accepts."""
-        self._tree: Any = None
+        self._key: tuple[object, ...] = ()
+        """The key of calls whose tensors, all different, ``_starts`` accepts."""
+        self._tree: object = None
         self._tree_starts: Starts | None = None
-        self._tree_key: tuple[Any, ...] = ()
+        self._tree_key: tuple[object, ...] = ()
         """The same, of calls with other things than plain tensors."""
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> Call:
         """Flatten one call.
 
         Raises:
@@ -95,15 +95,11 @@ class Inputs:
             if not kwargs:
                 self._counts.add(len(args))
         if not kwargs and all(type(arg) is torch.Tensor for arg in args):
-            keys = tuple(map(_tensor_key, args))  # and no tensor without a storage is left
-            memory = list(map(_start, args))
-            flat = (keys, _sharing(args, memory))
-            bare = not (flat[1] or any(map(_attributes, args)))
-            self._starts, self._key = (starts_of_like(args) if bare else None), flat
-            return Call(list(args), flat, args, kwargs, memory, _apart(args, args, kwargs))
+            memory, self._key, self._starts = _known_of(args)
+            return Call(list(args), self._key, args, kwargs, memory, _apart(args, args, kwargs))
         return self._bound(args, kwargs)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
         """A call with something else than plain tensors."""
         tensors: list[torch.Tensor] = []
         try:
@@ -115,17 +111,24 @@ class Inputs:
             found = self._tree_starts(tuple(tensors))
             if found is not None and not any(map(_attributes, tensors)):
                 return Call(tensors, self._tree_key, args, kwargs, found)
-        keys = tuple(map(_tensor_key, tensors))
-        memory = list(map(_start, tensors))
-        sharing = _sharing(tensors, memory)
-        key = (tree, keys, sharing)
-        bare = not (sharing or any(map(_attributes, tensors)))
-        starts = starts_of_like(tuple(tensors)) if bare else None
-        self._tree, self._tree_starts, self._tree_key = tree, starts, key
-        return Call(tensors, key, args, kwargs, memory, _apart(tensors, args, kwargs))
+        memory, known, self._tree_starts = _known_of(tensors)
+        self._tree, self._tree_key = tree, (tree, *known)
+        apart = _apart(tensors, args, kwargs)
+        return Call(tensors, self._tree_key, args, kwargs, memory, apart)
 
 
-def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _known_of(
+    tensors: Sequence[torch.Tensor],
+) -> tuple[list[int], tuple[object, ...], Starts | None]:
+    """Where tensors start, the key of calls with such tensors, and a function that knows both."""
+    keys = tuple(map(_tensor_key, tensors))  # and no tensor without a storage is left
+    memory = list(map(_start, tensors))
+    sharing = _sharing(tensors, memory)
+    bare = not (sharing or any(map(_attributes, tensors)))
+    return memory, (keys, sharing), starts_of_like(tuple(tensors)) if bare else None
+
+
+def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
     if tensor.is_nested:
         raise UnsupportedInput(
             f"An input of {tensor.size(0)} sequences is a nested tensor.",
@@ -150,23 +153,25 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (*known, own, tensor.is_inference(), tensor.requires_grad and tensor.grad is not None)
 
 
-_attributes: Callable[[torch.Tensor], dict[str, Any]] = vars(torch.Tensor)["__dict__"].__get__
+_attributes: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["__dict__"].__get__
 """What a tensor was given by name: ``x.mask``."""
 
 
-def _own_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+def _own_of(tensor: torch.Tensor) -> list[tuple[str, object]]:
     """Its attributes, but for what torch.compile marks it with."""
     own = _attributes(tensor)
     return [item for item in own.items() if not item[0].startswith("_dynamo_")] if own else []
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return value is None or isinstance(
         value, (bool, int, float, str, torch.dtype, torch.device, torch.Size)
     )
 
 
-def _apart(tensors: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _apart(
+    tensors: Sequence[torch.Tensor], args: tuple[object, ...], kwargs: dict[str, object]
+) -> str:
     hooked = any(tensor.requires_grad and any(tensor_hooks([tensor])) for tensor in tensors)
     if not (hooked or any(map(_attributes, tensors))):
         return ""
@@ -202,18 +207,18 @@ def _sharing(
     return tuple(found)
 
 
-def paths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def paths(args: tuple[object, ...], kwargs: dict[str, object]) -> list[str]:
     """The path of each tensor of a call, in binding order."""
     return [path for path, leaf in leaves(args, kwargs) if isinstance(leaf, torch.Tensor)]
 
 
-def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def leaves(args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[tuple[str, object]]:
     """(path such as ``args[0].mask``, value) of each leaf of a call, tensor or not."""
     yield from leaves_in(args, "args")
     yield from leaves_in(kwargs, "kwargs")
 
 
-def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
+def described(tree: object) -> tuple[tuple[str, TensorMeta | str], ...]:
     """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
     return tuple(
         (_joined(path), TensorMeta.of(leaf) if _has_meta(leaf) else type(leaf).__name__)
@@ -221,7 +226,7 @@ def described(tree: Any) -> tuple[tuple[str, TensorMeta | str], ...]:
     )
 
 
-def _with_paths(tree: Any) -> list[tuple[Any, Any]]:
+def _with_paths(tree: object) -> list[tuple[object, Any]]:
     try:
         return list(pytree.tree_flatten_with_path(tree)[0])
     except ValueError:  # a class is registered without the names of its parts, as diffusers' are
@@ -230,7 +235,7 @@ def _with_paths(tree: Any) -> list[tuple[Any, Any]]:
         return [((path,), leaf) for path, leaf in leaves_in(tree, "")]
 
 
-def _has_meta(value: Any) -> bool:
+def _has_meta(value: object) -> bool:
     return isinstance(value, torch.Tensor) and has_strides(value)
 
 

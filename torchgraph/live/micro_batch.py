@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -13,7 +12,9 @@ from ..options.options import Options
 from .inputs import Call, paths
 
 
-def micro_batch(call: Call, build: Callable[..., Any], options: Options, number: int = 0) -> Call:
+def micro_batch(
+    call: Call, build: Callable[..., object], options: Options, number: int = 0
+) -> Call:
     """``call`` with one of its micro-batches, as OneFlow's unpack gives it.
 
     Raises:
@@ -47,7 +48,7 @@ def pack(values: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(values)) if values[0].ndim == 0 else torch.cat(list(values))
 
 
-def split_inputs(call: Call, build: Callable[..., Any], options: Options) -> frozenset[str]:
+def split_inputs(call: Call, build: Callable[..., object], options: Options) -> frozenset[str]:
     """The paths of the tensors that are split."""
     parameters = list(inspect.signature(build).parameters.values())
     unknown = options.whole_inputs - {parameter.name for parameter in parameters}

@@ -7,12 +7,12 @@ from typing import Any
 from .step import Path
 
 
-def assign(root: Any, path: Path, value: Any) -> None:
+def assign(root: Any, path: Path, value: object) -> None:
     """Set the value at ``path`` below a dict. Inner containers are rebuilt, not written."""
     root[path[0]] = _rebuilt(root[path[0]], path[1:], value)
 
 
-def _rebuilt(container: Any, path: Path, value: Any) -> Any:
+def _rebuilt(container: Any, path: Path, value: object) -> object:
     if not path:
         return value
     if isinstance(container, dict):

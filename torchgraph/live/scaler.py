@@ -28,8 +28,8 @@ class Scaling:
         self._unscaled: set[int] = set()
 
     @classmethod
-    def over(cls, leaves: Iterable[Leaf], values: Iterable[Any]) -> Scaling:
-        """Of the leaves of a step and what stands for them."""
+    def over(cls, leaves: Iterable[Leaf], values: Iterable[object]) -> Scaling:
+        """The scaling of a step with these leaves, by the values that stand for them."""
         pairs = zip(leaves, values, strict=False)
         found = {leaf.fqn: value for leaf, value in pairs if leaf.fqn.startswith(SCALER)}
         return cls({name.removeprefix(SCALER): value for name, value in found.items()})

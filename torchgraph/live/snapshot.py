@@ -25,8 +25,8 @@ class Snapshot:
     tensors, are not looked into.
     """
 
-    def __init__(self, owners: Iterable[Any], tensors: Iterable[Any]) -> None:
-        self._containers: dict[int, tuple[Any, Any]] = {}
+    def __init__(self, owners: Iterable[object], tensors: Iterable[object]) -> None:
+        self._containers: dict[int, tuple[object, object]] = {}
         self._tensors: dict[int, _Saved] = {}
         for owner in owners:
             self._take(vars(owner))
@@ -46,7 +46,7 @@ class Snapshot:
                     for saved in self._tensors.values():
                         saved.restore()
 
-    def _take(self, value: Any) -> None:
+    def _take(self, value: object) -> None:
         pending = [value]
         while pending:
             found = pending.pop()
@@ -108,7 +108,7 @@ def _refill(container: Any, contents: Any) -> None:
         container.extend(contents)
 
 
-def _is(left: Any, right: Any) -> bool:
+def _is(left: object, right: object) -> bool:
     if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right) == 2:
         return left[0] is right[0] and left[1] is right[1]
     return left is right

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..amp import Scaler
 from ..errors import StateDictMismatch
@@ -40,15 +41,15 @@ class Progress:
 def collect(
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
-    schedulers: Sequence[Any],
+    schedulers: Sequence[LRScheduler],
     scaler: Scaler | None,
     progress: Progress,
-) -> OrderedDict[str, Any]:
+) -> OrderedDict[str, object]:
     """One entry per module, and ``"_train"``: step, optimizers, schedulers, scaler, RNG."""
-    state: OrderedDict[str, Any] = OrderedDict(
+    state: OrderedDict[str, object] = OrderedDict(
         (name, module.state_dict()) for name, module in modules.items()
     )
-    rng: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    rng: dict[str, object] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         rng["cuda"] = torch.cuda.get_rng_state_all()
     state[TRAIN] = {
@@ -66,7 +67,7 @@ def restore(
     state: Mapping[str, Any],
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
-    schedulers: Sequence[Any],
+    schedulers: Sequence[LRScheduler],
     scaler: Scaler | None,
     *,
     strict: bool,
@@ -99,14 +100,14 @@ def restore(
 
 
 def _problems(
-    state: Any,
+    state: object,
     modules: Mapping[str, nn.Module],
     optimizers: Sequence[Optimizer],
-    schedulers: Sequence[Any],
+    schedulers: Sequence[LRScheduler],
     scaler: Scaler | None,
     *,
     strict: bool,
-) -> Any:
+) -> Iterator[str]:
     if not isinstance(state, Mapping):
         yield f"it is a {type(state).__name__}, not a dict"
         return
@@ -122,7 +123,7 @@ def _problems(
         yield from _scaler_problems(state[TRAIN], scaler, strict=strict)
 
 
-def _module_problems(name: str, module: nn.Module, saved: Any, *, strict: bool) -> Any:
+def _module_problems(name: str, module: nn.Module, saved: object, *, strict: bool) -> Iterator[str]:
     if not isinstance(saved, Mapping):
         yield f"{name}: is a {type(saved).__name__}, not a dict"
         return
@@ -139,7 +140,9 @@ def _module_problems(name: str, module: nn.Module, saved: Any, *, strict: bool) 
                 yield f"{name}.{key}: has shape {tuple(new.shape)}, not {tuple(value.shape)}"
 
 
-def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> Any:
+def _train_problems(
+    train: object, optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler]
+) -> Iterator[str]:
     keys = ("step", "optimizers", "schedulers", "rng")
     if not isinstance(train, Mapping) or any(key not in train for key in keys):
         yield f"{TRAIN}: needs the entries {', '.join(keys)}"
@@ -163,7 +166,7 @@ def _train_problems(train: Any, optimizers: Sequence[Optimizer], schedulers: Seq
             yield f"{TRAIN}.schedulers.{number}: is no state of a {type(scheduler).__name__}"
 
 
-def _scaler_problems(train: Any, scaler: Scaler | None, *, strict: bool) -> Any:
+def _scaler_problems(train: object, scaler: Scaler | None, *, strict: bool) -> Iterator[str]:
     saved = train.get("scaler") if isinstance(train, Mapping) else None
     if scaler is None:
         if saved and strict:
@@ -179,18 +182,18 @@ def _scaler_problems(train: Any, scaler: Scaler | None, *, strict: bool) -> Any:
         yield f"{TRAIN}.scaler: holds something other than numbers"
 
 
-def _public(state: Mapping[str, Any]) -> set[str]:
+def _public(state: Mapping[str, object]) -> set[str]:
     return {key for key in state if not key.startswith("_")}
 
 
-def _rng_problems(rng: Any) -> Any:
+def _rng_problems(rng: object) -> Iterator[str]:
     own = torch.get_rng_state()
     saved = rng.get("cpu") if isinstance(rng, Mapping) else None
     if not isinstance(saved, torch.Tensor) or (saved.dtype, saved.shape) != (own.dtype, own.shape):
         yield f"{TRAIN}.rng.cpu: is no state of torch's generator"
 
 
-def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Any:
+def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Iterator[str]:
     groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
     if groups is None or "state" not in saved:
         yield f"{name}: is no optimizer state"
@@ -215,7 +218,9 @@ def _optimizer_problems(name: str, optimizer: Optimizer, saved: Any) -> Any:
         yield from _slot_problems(f"{name}.state.{index}", optimizer, parameter, slots)
 
 
-def _slot_problems(name: str, optimizer: Optimizer, parameter: torch.Tensor, slots: Any) -> Any:
+def _slot_problems(
+    name: str, optimizer: Optimizer, parameter: torch.Tensor, slots: Any
+) -> Iterator[str]:
     for key, value in slots.items():
         if not isinstance(value, torch.Tensor):
             continue

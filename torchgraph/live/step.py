@@ -17,7 +17,7 @@ from torch import nn
 from .._torch import step_hooks, storage_id, tensor_hooks
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
-from ..guards import Classes, OwnState, Scripts, is_script, plain_key, shadows
+from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, shadows
 from ..guards.sharing import Relation, relations
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
 from ..ir.program import ParameterGroup, Role
@@ -60,10 +60,10 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Place:
+class TiedTensor:
     """A further place that holds the tensor of ``leaf``: a tied weight, a shared module."""
 
-    root: Any
+    root: object
     key: str
     leaf: int
 
@@ -73,9 +73,9 @@ class Static:
     """A value that the program is specialised for: it must stay equal."""
 
     fqn: str
-    root: Any
+    root: object
     path: Path
-    value: Any
+    value: object
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Step:
     roots: Mapping[str, nn.Module]
     """The live attributes of the Graph that are modules."""
     leaves: list[Leaf] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[TiedTensor] = field(default_factory=list)
     statics: list[Static] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)
     """id of a tensor -> its leaf."""
@@ -97,11 +97,11 @@ class Step:
     """True when `build` takes the optimizers' steps itself, as in a loop of the user's own."""
     tensors_by_name: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Leaves of autograd that no module holds."""
-    containers: Sequence[tuple[str, Any]] = ()
+    containers: Sequence[tuple[str, object]] = ()
     """(name, dict, list or cell) in which it may keep tensors from call to call."""
-    rebound: Sequence[Any] = ()
+    rebound: Sequence[Name] = ()
     """Names under which others put another tensor between calls."""
-    objects: list[tuple[str, Any]] = field(default_factory=list)
+    objects: list[tuple[str, object]] = field(default_factory=list)
     """What param groups hold besides tensors, numbers and plain values."""
     without_storage: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, layout) of sparse and nested buffers, which are no leaves."""
@@ -110,7 +110,7 @@ class Step:
     opaque: list[tuple[str, str]] = field(default_factory=list)
     """(fqn, class) of subclasses with a dispatch of their own; buffers among them are no leaves."""
     flags: Flags = field(default_factory=lambda: Flags(()))
-    """As the step found them."""
+    """Which tensors required gradients when the step began."""
     shared: frozenset[Relation] = frozenset()
     """Which tensors lay in one memory then."""
     _names: set[str] = field(default_factory=set)
@@ -124,8 +124,8 @@ class Step:
         *,
         driven: bool = False,
         tensors: Mapping[str, torch.Tensor] | None = None,
-        containers: Sequence[tuple[str, Any]] = (),
-        rebound: Sequence[Any] = (),
+        containers: Sequence[tuple[str, object]] = (),
+        rebound: Sequence[Name] = (),
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
@@ -160,7 +160,7 @@ class Step:
         return step
 
     def again(self, more: Sequence[torch.optim.Optimizer] = ()) -> Step:
-        """As things stand now, with ``more`` optimizers; `flags` stay as they were."""
+        """The step scanned again, with ``more`` optimizers; `flags` stay as they were."""
         found = Step.scan(
             self.roots,
             [*self.optimizers, *more],
@@ -217,16 +217,11 @@ class Step:
                 hooked = any(step_hooks(optimizer))
                 yield ParameterGroup(number, index, type(optimizer), fqns, settings, hooked)
 
-    def structure(self) -> tuple[Any, ...]:
+    def structure(self) -> tuple[object, ...]:
         """All about the step but its tensors and numbers; equal when a program still fits."""
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         modules = tuple(
-            (
-                path,
-                id(m),
-                type(m),
-                *(tuple(map(id, getattr(m, h).values())) for h in hooks),
-            )
+            (path, id(m), type(m), *(tuple(map(id, getattr(m, h).values())) for h in hooks))
             for path, m in self.modules.items()
         )
         ties = tuple((place.key, self.leaves[place.leaf].fqn) for place in self.places)
@@ -252,14 +247,14 @@ class Step:
         others = (classes, patched, marks, Scripts(used).key)
         return modules, ties, statics, groups, hooked, objects, own, *others
 
-    def scaler_reads(self) -> Iterator[tuple[str, Any, str, Any]]:
+    def scaler_reads(self) -> Iterator[tuple[str, object, str, object]]:
         """The tensors of a GradScaler, as attributes that must stay the same objects."""
         for leaf in self.leaves:
             if leaf.role is Role.SCALER:
                 yield "scaler", self.scaler, str(leaf.path[0]), leaf.value
 
     def names(self) -> frozenset[str]:
-        """Of all tensors, numbers and settings."""
+        """The names of all tensors, numbers and settings."""
         statics = (static.fqn for static in self.statics)
         return frozenset([*(leaf.fqn for leaf in self.leaves), *statics])
 
@@ -284,7 +279,7 @@ class Step:
         numbered = enumerate(self.leaves)
         return ((i, leaf) for i, leaf in numbered if isinstance(leaf.value, torch.Tensor))
 
-    def _scan_tensors(self, holder: dict[str, Any], path: str, role: Role) -> None:
+    def _scan_tensors(self, holder: Mapping[str, Any], path: str, role: Role) -> None:
         for name, tensor in holder.items():
             if tensor is None:
                 continue
@@ -304,7 +299,7 @@ class Step:
                 fqn = f"{path}.{name}" if path else name
                 self._add(Leaf(fqn, role, holder, (name,), tensor))
             else:
-                self.places.append(Place(holder, name, known))
+                self.places.append(TiedTensor(holder, name, known))
 
     def _add(self, leaf: Leaf) -> None:
         while leaf.fqn in self._names:  # slots may be called 0 and '0'
@@ -346,7 +341,7 @@ class Step:
             for key, value in group.items():
                 if key != "params":
                     self._scan_value(f"{prefix}.{key}", group, (key,), value, in_state=False)
-        state: dict[Any, Any] = optimizer.state  # torch types the keys as tensors
+        state: Mapping[Any, object] = optimizer.state  # torch types the keys as tensors
         for key, slots in state.items():
             if isinstance(key, torch.Tensor):
                 if id(key) not in self.index:
@@ -374,7 +369,9 @@ class Step:
         for name, (key, role) in places.items():
             self._add(Leaf(f"{SCALER}{name}", role, held, (key,), held[key]))
 
-    def _scan_value(self, fqn: str, root: Any, path: Path, value: Any, *, in_state: bool) -> None:
+    def _scan_value(
+        self, fqn: str, root: object, path: Path, value: object, *, in_state: bool
+    ) -> None:
         if isinstance(value, torch.Tensor):
             if id(value) not in self.index:
                 self._add(Leaf(fqn, Role.SLOT, root, path, value))

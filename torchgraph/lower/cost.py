@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..ir import effects
 from ..ir.aliasing import alias_sources
 from ..ir.each import is_each, rows_of
 from ..ir.program import Phase, Program, provenance
+from ..ir.values import tensors_of
 from ..passes.fusions.model_update.optimizers import RULES
 
 aten = torch.ops.aten
@@ -183,24 +184,14 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(size if type(size) is int else 1 for size in value.shape)
 
 
-def _tensors(value: Any) -> Iterable[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, fx.Node):
-        yield from _tensors(value.meta.get("val"))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
 def _elements(value: Any) -> int:
-    return sum(math.prod(_shape(tensor)) for tensor in _tensors(value))
+    return sum(math.prod(_shape(tensor)) for tensor in tensors_of(value))
 
 
 def _traffic(node: fx.Node) -> int:
     """Bytes of all tensors that go in and come out."""
     values = (node, *node.args, *node.kwargs.values())
-    found = (tensor for value in values for tensor in _tensors(value))
+    found = (tensor for value in values for tensor in tensors_of(value))
     return sum(math.prod(_shape(tensor)) * tensor.dtype.itemsize for tensor in found)
 
 
@@ -209,7 +200,7 @@ def _kind(node: fx.Node) -> Any:
     values = (node, *node.args)
     return (
         str(node.target),
-        *((_shape(t), t.dtype) for value in values for t in _tensors(value)),
+        *((_shape(t), t.dtype) for value in values for t in tensors_of(value)),
     )
 
 

@@ -12,7 +12,7 @@ from .. import library
 from .._torch import OpOverload
 from ..ir import effects
 from ..ir.program import Phase, Program, provenance
-from ..ir.values import leaves
+from ..ir.values import tensors_of
 
 
 def expects_of(program: Program) -> list[fx.Node]:
@@ -60,8 +60,7 @@ def _may_abort(node: fx.Node) -> bool:
     """
     if not isinstance(node.target, OpOverload):
         return False
-    values = [v for source in node.all_input_nodes for v in leaves(source.meta.get("val"))]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    tensors = list(tensors_of(node.all_input_nodes))
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return False
     if node.target._schema.name in _ASSERTING:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload, storage_id
-from ..ir.aliasing import storages
+from ..ir.aliasing import storages_of
 from ..ir.program import Program
 from ..ir.values import leaves
 
@@ -68,7 +68,7 @@ class Lifetimes:
 
     def memory(self, node: fx.Node) -> list[Value]:
         """What the node's value lives in; states, inputs and constants left out."""
-        found = (self._owners.get(self._home(storage)) for storage in storages(node))
+        found = (self._owners.get(self._home(storage)) for storage in storages_of(node))
         return [self._by_result[owner[:2]] for owner in found if owner is not None]
 
     def last_use(self, node: fx.Node) -> int:
@@ -77,7 +77,7 @@ class Lifetimes:
 
     def _enter(self, node: fx.Node) -> None:
         if node.op in ("placeholder", "get_attr"):
-            self._foreign.update(storages(node))
+            self._foreign.update(storages_of(node))
             return
         if node.op != "call_function":
             return
@@ -93,7 +93,7 @@ class Lifetimes:
                 self._owners[storage] = (node, result, size if type(size) is int else None)
 
     def _same(self, storage: int, written: fx.Node) -> None:
-        home = self._home(next(storages(written)))
+        home = self._home(next(storages_of(written)))
         if self._home(storage) != home:
             self._homes[self._home(storage)] = home
 
@@ -107,7 +107,7 @@ class Lifetimes:
         dies: dict[int, int] = {}
         for node in self.nodes:
             last = self.last_use(node)
-            for storage in map(self._home, storages(node)):
+            for storage in map(self._home, storages_of(node)):
                 dies[storage] = max(dies.get(storage, -1), last)
         for storage, (node, result, size) in self._owners.items():
             known = size is not None

@@ -28,7 +28,7 @@ class PerParameter(Optimizer):
             raise ValueError(f"{type(self).__name__} does not support complex parameters")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], object] | None = None) -> Any:
         """Update every parameter that has a gradient.
 
         Args:
@@ -64,7 +64,7 @@ class PerParameter(Optimizer):
         return found
 
     def _many_at_a_time(self, group: dict[str, Any], parameters: Iterable[torch.Tensor]) -> bool:
-        """As in torch.optim: where nobody asked, on CUDA, where each kernel has its price."""
+        """What ``foreach`` says, else True on CUDA, as in torch.optim: each kernel costs there."""
         if group["foreach"] is not None:
             return bool(group["foreach"])
         return all(each.is_cuda and type(each) in _KINDS for each in parameters)
@@ -84,6 +84,11 @@ class PerParameter(Optimizer):
         self, group: dict[str, Any], parameters: list[torch.Tensor], *, foreach: bool
     ) -> None:
         """One step; with ``foreach`` the parameters are of one device and one dtype."""
+
+
+def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients of parameters that have one."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 def check_common(group: dict[str, Any]) -> None:
@@ -108,7 +113,7 @@ def _rounds_numbers(parameter: torch.Tensor) -> bool:
 
 
 def _by_device_and_dtype(parameters: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    alike: dict[Any, list[torch.Tensor]] = {}
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for parameter in parameters:
         alike.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     return alike.values()

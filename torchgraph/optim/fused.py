@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import fx
 
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as
 from ..ir import effects
+from ..ir.values import tensors_of
 
 _ADAM = (
     "Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, "
@@ -50,7 +51,7 @@ def recorded() -> AbstractContextManager[None]:
     def of_this_thread(name: str) -> Callable[..., None]:
         own, theirs = _recorded(name), getattr(torch, name)
 
-        def kernel(*args: Any, **kwargs: Any) -> None:
+        def kernel(*args: object, **kwargs: object) -> None:
             (own if threading.get_ident() == here else theirs)(*args, **kwargs)
 
         return kernel
@@ -68,18 +69,23 @@ def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
     found = FUSED_KERNELS.get(op._schema.name.removeprefix("torchgraph::"))
     if found is None:
         return None
-    gradients: Any = node.args[1]
-    values = [each.meta["val"] for each in gradients]
+    values = list(tensors_of(node.args[1]))
     doubtful = {i: value.stride() for i, value in enumerate(values) if value.ndim > 2}
     return _laying_out(found, lambda self: doubtful) if doubtful else found
 
 
 def _laying_out(
-    kernel: Callable[..., None], expected: Callable[[Any], dict[int, tuple[int, ...]]]
+    kernel: Callable[..., None],
+    expected: Callable[[Sequence[torch.Tensor]], dict[int, tuple[int, ...]]],
 ) -> Callable[..., None]:
     """``kernel`` over gradients with the strides that are ``expected``, by position."""
 
-    def update(self: Any, grads: Any, *lists: Any, **options: Any) -> None:
+    def update(
+        self: Sequence[torch.Tensor],
+        grads: Sequence[torch.Tensor],
+        *lists: object,
+        **options: object,
+    ) -> None:
         for i, strides in expected(self).items():
             if grads[i].stride() != strides:
                 grads = list(grads)
@@ -90,13 +96,13 @@ def _laying_out(
     return update
 
 
-def _of_parameters(parameters: Any) -> dict[int, tuple[int, ...]]:
+def _of_parameters(parameters: Sequence[torch.Tensor]) -> dict[int, tuple[int, ...]]:
     """Where no program says how gradients lie: as their parameters, if that is in doubt."""
     return {i: one.stride() for i, one in enumerate(parameters) if one.ndim > 2}
 
 
-def _functional(op: OpOverload, compute: Callable[..., None]) -> Callable[..., list[Any]]:
-    def update(*lists: Any, **options: Any) -> list[Any]:
+def _functional(op: OpOverload, compute: Callable[..., None]) -> Callable[..., list[object]]:
+    def update(*lists: Any, **options: object) -> list[object]:
         fresh = list(lists)
         for position in effects.written(op):
             fresh[position] = [tensor.clone() for tensor in lists[position]]
@@ -119,10 +125,10 @@ def _define(name: str, overload: str) -> None:
     update = _functional(op, _laying_out(FUSED_KERNELS[name], _of_parameters))
     _LIBRARY.impl(returning, update, "CompositeExplicitAutograd")
 
-    def fake(*lists: Any, **options: Any) -> None:
+    def fake(*lists: object, **options: object) -> None:
         return None
 
-    def fake_results(*lists: Any, **options: Any) -> list[torch.Tensor]:
+    def fake_results(*lists: object, **options: object) -> list[torch.Tensor]:
         return [torch.empty_like(tensor) for tensor in effects.written_values(op, lists)]
 
     torch.library.register_fake(f"torchgraph::{writing}", fake, lib=_LIBRARY)
@@ -133,7 +139,11 @@ def _recorded(name: str) -> Callable[..., None]:
     packet = getattr(torch.ops.torchgraph, name)
 
     def update(
-        *lists: Any, lr: Any, grad_scale: Any = None, found_inf: Any = None, **options: Any
+        *lists: object,
+        lr: object,
+        grad_scale: object = None,
+        found_inf: object = None,
+        **options: object,
     ) -> None:
         if grad_scale is not None or found_inf is not None:  # never in a step that is written down
             scale = {"grad_scale": grad_scale, "found_inf": found_inf}
@@ -147,7 +157,7 @@ def _recorded(name: str) -> Callable[..., None]:
     return update
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     return value.item() if isinstance(value, torch.Tensor) else value
 
 

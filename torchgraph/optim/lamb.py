@@ -10,7 +10,7 @@ from torch.linalg import vector_norm
 from torch.optim.optimizer import ParamsT
 
 from .._torch import foreach as many
-from .base import PerParameter, check_common
+from .base import PerParameter, check_common, gradients
 
 _LARGE = 100_000
 
@@ -111,7 +111,7 @@ class LAMB(PerParameter):
         update = foreach_lamb if foreach else lamb
         update(
             parameters,
-            [parameter.grad for parameter in parameters],
+            gradients(parameters),
             [slot["exp_avg"] for slot in slots],
             [slot["exp_avg_sq"] for slot in slots],
             [slot["step"] for slot in slots],
@@ -128,7 +128,7 @@ class LAMB(PerParameter):
 
 def lamb(
     params: Sequence[torch.Tensor],
-    grads: Sequence[Any],
+    grads: Sequence[torch.Tensor],
     exp_avgs: Sequence[torch.Tensor],
     exp_avg_sqs: Sequence[torch.Tensor],
     steps: Sequence[torch.Tensor],
@@ -176,7 +176,7 @@ def lamb(
 
 def foreach_lamb(
     params: Sequence[torch.Tensor],
-    grads: Sequence[Any],
+    grads: Sequence[torch.Tensor],
     exp_avgs: Sequence[torch.Tensor],
     exp_avg_sqs: Sequence[torch.Tensor],
     steps: Sequence[torch.Tensor],

@@ -9,7 +9,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from .._torch import foreach as many
-from .base import PerParameter, check_common
+from .base import PerParameter, check_common, gradients
 
 
 class Lion(PerParameter):
@@ -76,7 +76,7 @@ class Lion(PerParameter):
         update = foreach_lion if foreach else lion
         update(
             parameters,
-            [parameter.grad for parameter in parameters],
+            gradients(parameters),
             [self.state[parameter]["exp_avg"] for parameter in parameters],
             lr=group["lr"],
             betas=group["betas"],
@@ -87,7 +87,7 @@ class Lion(PerParameter):
 
 def lion(
     params: Sequence[torch.Tensor],
-    grads: Sequence[Any],
+    grads: Sequence[torch.Tensor],
     exp_avgs: Sequence[torch.Tensor],
     *,
     lr: float,
@@ -108,7 +108,7 @@ def lion(
 
 def foreach_lion(
     params: Sequence[torch.Tensor],
-    grads: Sequence[Any],
+    grads: Sequence[torch.Tensor],
     exp_avgs: Sequence[torch.Tensor],
     *,
     lr: float,

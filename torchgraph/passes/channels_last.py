@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
-from ..ir import effects
+from ..ir import batch_norms, effects
 from ..ir.program import Phase, Program, provenance
 from ..ir.rewriter import Rewriter
 from ..ir.values import is_contiguous, same_layout
@@ -230,13 +230,8 @@ _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.d
 _CARRIERS: dict[Any, tuple[int, ...]] = {
     aten.convolution.default: (0,),
     aten.convolution_backward.default: (0, 1),
-    aten._native_batch_norm_legit_no_training.default: (0,),
-    aten._native_batch_norm_legit_functional.default: (0,),
-    aten._native_batch_norm_legit.no_stats: (0,),
-    aten._batch_norm_no_update.default: (0,),
-    aten._batch_norm_with_update_functional.default: (0,),
-    aten.native_batch_norm_backward.default: (0, 1),
-    aten.batch_norm_backward.default: (0, 1),
+    **dict.fromkeys((*batch_norms.EVALUATING, *batch_norms.TRAINING), (0,)),
+    **dict.fromkeys(batch_norms.BACKWARD, (0, 1)),
     aten.max_pool2d_with_indices.default: (0,),
     aten.max_pool2d_with_indices_backward.default: (0, 1, 7),
     aten.avg_pool2d.default: (0,),

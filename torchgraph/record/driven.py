@@ -21,7 +21,7 @@ from .ends import escaped
 from .history import Histories
 from .host.carried import Carried
 from .host.host import Action, Assigned, Host, meta_of
-from .host.kept import tensors_of
+from .host.kept import tensors_inside
 from .host.leftovers import Leftovers
 from .host.sources import Sources
 from .host.trees import Trees
@@ -126,7 +126,7 @@ class Driven:
     def refuse_escaped(self, returned: Sequence[torch.Tensor]) -> None:
         """Refuse what the step returns or keeps of a transform of torch.func."""
         left = [("a result of the step", tensor) for tensor in returned]
-        left += ((c.place.name, t) for c in self.carried.changes() for t in tensors_of(c.now))
+        left += ((c.place.name, t) for c in self.carried.changes() for t in tensors_inside(c.now))
         if name := escaped(self._step, left):
             self._recorder.refuse(refusals.escaped(name))
 

@@ -12,7 +12,7 @@ from ..errors import SourceLine
 from ..ir.aliasing import is_leaf
 from ..ir.program import Role
 from ..live.step import Leaf
-from .host.kept import Item, tensors_of
+from .host.kept import Item, tensors_inside
 
 
 def has_history(tensor: torch.Tensor) -> bool:
@@ -68,7 +68,7 @@ class Histories:
         self, values: Iterable[object], line_of: Callable[[torch.Tensor], SourceLine | None]
     ) -> None:
         self._line_of = line_of
-        tensors = (tensor for value in values for tensor in tensors_of(value))
+        tensors = (tensor for value in values for tensor in tensors_inside(value))
         self._carried = {id(tensor) for tensor in tensors if has_history(tensor)}
         self._met: list[_Met] = []
 
@@ -86,9 +86,9 @@ class Histories:
         return next(filter(None, [*carried, *map(self._of_met, self._met)]), "")
 
     def _of_place(self, place: Item, before: object, now: object) -> str:
-        for tensor in filter(has_history, tensors_of(now)):
+        for tensor in filter(has_history, tensors_inside(now)):
             return self._kept(place.name, tensor)
-        came = any(id(tensor) in self._carried for tensor in tensors_of(before))
+        came = any(id(tensor) in self._carried for tensor in tensors_inside(before))
         return _came(place.name) if came else ""
 
     def _of_met(self, met: _Met) -> str:

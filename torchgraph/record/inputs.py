@@ -16,7 +16,7 @@ from ..structure import Contents, Unfit
 from .driven import Driven
 from .history import has_history
 from .host.host import Assigned, OnArgument, Trained, Training
-from .host.kept import tensors_of
+from .host.kept import tensors_inside
 from .host.trees import Fixed, Trees
 from .ops.recorder import Recorder
 
@@ -78,7 +78,7 @@ class Inputs:
             before = self._attributes[position]
             for name, now in own(leaf.value).items():
                 if name not in before or before[name] is not now:
-                    if any(map(has_history, tensors_of(now))):
+                    if any(map(has_history, tensors_inside(now))):
                         raise Unfit("keeps the history of its tensor: detach() it")
                     to = f"{leaf.fqn}.{name}"
                     tree = trees.of(now, partial(slot, to))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -30,11 +30,11 @@ def adds_up_by_layout(node: fx.Node) -> bool:
     """True for a product written into memory that no new tensor would lie in: other bits."""
     if name_of(node) not in _PRODUCTS or not is_mutable(node.target):
         return False
-    outs = [node.kwargs.get("out"), *effects.written_values(node.target, node.args)]  # type: ignore[arg-type]  # an overload
+    outs = [node.kwargs.get("out"), *effects.written_values(node.target, node.args)]
     return any(isinstance(out, fx.Node) and not is_dense(out.meta["val"]) for out in outs)
 
 
-def value_of(mode: FakeTensorMode, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def value_of(mode: FakeTensorMode, op: object, args: object, kwargs: dict[str, Any]) -> object:
     """What an op returns for the fake values of nodes."""
     value = evaluate(mode, op, *with_values((args, kwargs)))
     if op is aten.uniform.default:  # its fake kernel keeps gaps
@@ -54,11 +54,12 @@ def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
     ]
 
 
-def is_mutable(target: Any) -> bool:
+def is_mutable(target: object) -> TypeGuard[OpOverload]:
+    """True for an op that writes an argument."""
     return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
 
 
-def name_of(node: Any) -> str:
+def name_of(node: object) -> str:
     """``add`` for a call of aten.add.Tensor or aten.add_.Tensor; empty for all but ATen's ops."""
     target = getattr(node, "target", None)
     if not isinstance(target, OpOverload) or target.namespace != "aten":
@@ -66,7 +67,7 @@ def name_of(node: Any) -> str:
     return str(target.overloadpacket.__name__).removesuffix("_")
 
 
-def steps(tensor: torch.Tensor) -> list[Any]:
+def steps(tensor: torch.Tensor) -> list[object]:
     """The strides that a kernel goes by: of images all, else those from element to element."""
     sizes = zip(tensor.stride(), tensor.shape, strict=True)
     image = tensor.ndim > 3

@@ -8,7 +8,7 @@ is read later, the general way (`functionalize`) traces the graph again.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from torch import fx
 
 from ..._torch import FakeTensorMode, HigherOrderOperator, OpOverload, fake_like, storage_id
 from ...ir import effects, nodes
-from ...ir.aliasing import storages
+from ...ir.aliasing import storages_of
+from ...ir.batch_norms import NATIVE
 from ...ir.each import Each
 from ...ir.program import IN_PLACE, RECORDED, provenance
-from ...ir.values import neutral, same_layout
+from ...ir.values import neutral, same_layout, tensors_of
 from .forms import (
     adds_up_by_layout,
     defaults,
@@ -33,16 +34,8 @@ from .forms import (
 from .lost_writes import reads_what_it_wrote
 
 aten = torch.ops.aten
-_Tensor = tuple[int, Any]
+_Tensor = tuple[int, object]
 """One tensor: its storage, and its place in it."""
-_BATCH_NORM = {
-    aten._native_batch_norm_legit.default: (
-        aten._native_batch_norm_legit_functional.default,
-        {3: 3, 4: 4},
-    ),
-}
-
-
 _SPLITTING = frozenset(
     {"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "unbind"}
 )
@@ -125,7 +118,7 @@ class _Copy:
         if isinstance(old, torch.Tensor) and steps(old) != steps(value):
             self._dense.add(new)
 
-    def _value(self, new: fx.Node) -> Any:
+    def _value(self, new: fx.Node) -> object:
         return value_of(self._mode, new.target, new.args, dict(new.kwargs))
 
     def _argument(self, node: fx.Node) -> fx.Node:
@@ -156,7 +149,7 @@ class _Copy:
     def _is_view(self, reader: fx.Node, node: fx.Node) -> bool:
         if is_mutable(reader.target):
             return False
-        return not set(storages(reader)).isdisjoint(storages(node))
+        return not set(storages_of(reader)).isdisjoint(storages_of(node))
 
     def _laid_out(self, value: fx.Node, recorded: fx.Node) -> fx.Node:
         wanted = recorded.meta["val"]
@@ -172,9 +165,9 @@ class _Copy:
 
     def _shows_renewed(self, node: fx.Node) -> bool:
         """True for a view, or a part, of something that has another fake value now."""
-        own = set(storages(node))
+        own = set(storages_of(node))
         return any(
-            self._argument(arg) in self._renewed and not own.isdisjoint(storages(arg))
+            self._argument(arg) in self._renewed and not own.isdisjoint(storages_of(arg))
             for arg in node.all_input_nodes
         )
 
@@ -185,13 +178,13 @@ class _Copy:
             self._rows(node, node.target)
         elif not is_mutable(node.target):
             self._copy(node)
-        elif node.target in _BATCH_NORM:
-            op, written = _BATCH_NORM[node.target]
-            kept = [node.args[arg].meta["val"] for arg in written.values()]  # type: ignore[union-attr]  # nodes
-            value = (*node.meta["val"], *(fake_like(self._mode, one) for one in kept))
-            new = self._made[node] = self._functional(node, op, value)
+        elif node.target is NATIVE.writing:
+            written = {out: node.args[arg] for out, arg in NATIVE.statistics.items()}
+            kept = [fake_like(self._mode, one) for one in tensors_of(list(written.values()))]
+            value = (*node.meta["val"], *kept)
+            new = self._made[node] = self._functional(node, NATIVE.functional, value)
             new.meta[RECORDED] = True
-            self._write_parts(node, new, {out: node.args[arg] for out, arg in written.items()})
+            self._write_parts(node, new, written)
         else:
             self._in_place(node)
 
@@ -206,7 +199,8 @@ class _Copy:
         self._write_parts(node, new, dict(enumerate(written, start=each.kept)))
 
     def _in_place(self, node: fx.Node) -> None:
-        op: Any = node.target
+        op = node.target
+        assert isinstance(op, OpOverload)
         if len(node.args) <= max(effects.written(op)):
             raise _NeedsRetrace
         functional = functional_op(op)
@@ -221,7 +215,7 @@ class _Copy:
         else:
             self._write(node, written[0], new)
 
-    def _functional(self, node: fx.Node, op: OpOverload, value: Any = None) -> fx.Node:
+    def _functional(self, node: fx.Node, op: OpOverload, value: object = None) -> fx.Node:
         """``value``: the new fake value, where it is known."""
         argument = self._arguments(node)
         args = fx.map_arg((*node.args, *defaults(node, op)), argument)
@@ -257,14 +251,14 @@ class _Copy:
             return None
         return fake_like(self._mode, value)
 
-    def _write_parts(self, node: fx.Node, new: fx.Node, parts: dict[int, Any]) -> None:
+    def _write_parts(self, node: fx.Node, new: fx.Node, parts: Mapping[int, object]) -> None:
         for index, written in parts.items():
             part = self._new.call_function(operator.getitem, (new, index))
             part.meta.update(val=new.meta["val"][index], provenance=provenance(node))
             self._renewed.add(part)
             self._write(node, written, part)
 
-    def _write(self, at: fx.Node, written: Any, value: fx.Node) -> None:
+    def _write(self, at: fx.Node, written: object, value: fx.Node) -> None:
         """From here on, readers of ``written`` read ``value``."""
         if not isinstance(written, fx.Node) or written.meta.get("val") is None:
             raise _NeedsRetrace
@@ -314,7 +308,7 @@ def _tensor(value: torch.Tensor) -> _Tensor:
     return storage_id(value), place
 
 
-def _reading(value: torch.Tensor) -> tuple[Any, ...]:
+def _reading(value: torch.Tensor) -> tuple[object, ...]:
     """What the bytes of a tensor are taken for."""
     return value.dtype, value.is_conj(), value.is_neg()
 

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ..._torch import (
+    FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
     active_tracer,
@@ -52,6 +53,7 @@ from ...ir.program import (
 from ...live.step import Leaf
 from ...record.tape.trail import Stamp
 from . import lost_writes
+from .forms import is_mutable
 from .functional_form import functional_form
 from .kept_strides import keep_strides
 from .known_numbers import restore_numbers
@@ -60,7 +62,7 @@ from .strided import parts
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _COPY = torch.ops.aten.copy_.default
 _AS_STRIDED = torch.ops.aten.as_strided.default
-_AS_VIEWS: dict[Any, OpOverload] = {
+_AS_VIEWS: dict[object, OpOverload] = {
     torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
     torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
     torch.ops.aten.unsafe_chunk.default: torch.ops.aten.chunk.default,
@@ -71,18 +73,18 @@ _AS_VIEWS: dict[Any, OpOverload] = {
 class _Numbers(TorchDispatchMode):
     """Gives ``.item()`` under make_fx the value that it had in the recorded step."""
 
-    def __init__(self, mode: Any) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
         self._mode = mode
         self._count = 0
-        self.hint: Any = None
-        self.recorded: tuple[Any, Any] | None = None
+        self.hint: float | None = None
+        self.recorded: tuple[object, object] | None = None
         """An op, and the value that it was recorded with: fake kernels do not know all strides,
         nor sizes that depend on data."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
         if self.recorded is not None and func is self.recorded[0]:
             tracer = active_tracer()
             given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -93,7 +95,7 @@ class _Numbers(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         return self.record(_ITEM, (node_of(args[0], active_tracer()),), self.hint)
 
-    def _as_recorded(self, func: Any, args: Any, kwargs: Any, recorded: Any) -> Any:
+    def _as_recorded(self, func: object, args: object, kwargs: object, recorded: object) -> object:
         """A node with the layout that was met; where sizes could be others, a predicate follows."""
         tracer = active_tracer()
         given = pytree.tree_map_only(torch.Tensor, lambda t: node_of(t, tracer), (args, kwargs))
@@ -110,7 +112,7 @@ class _Numbers(TorchDispatchMode):
         track(out, fx.Proxy(node, tracer), tracer)
         return out
 
-    def record(self, target: Any, args: tuple[Any, ...], value: float) -> Any:
+    def record(self, target: object, args: tuple[object, ...], value: float) -> object:
         """A node, and a symbolic number of known value that stands for it."""
         tracer = active_tracer()
         self._count += 1
@@ -129,7 +131,7 @@ class _Replayer:
         self._root = root
         self._numbers = numbers
 
-    def run(self, *inputs: Any) -> list[Any]:
+    def run(self, *inputs: object) -> list[object]:
         stamp = Stamp(active_tracer().graph)
         values: dict[fx.Node, Any] = {}
         for node, value in zip(self._graph.find_nodes(op="placeholder"), inputs, strict=True):
@@ -145,7 +147,7 @@ class _Replayer:
             else:
                 values[node] = self._call(node, values, stamp)
                 _mark_in_place(node, stamp)
-                stamp.new_nodes(lambda node=node: provenance(node))  # type: ignore[misc]  # a default has no type
+                stamp.new_nodes(functools.partial(provenance, node))
         raise AssertionError("the recorded graph has no output")
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any], stamp: Stamp) -> Any:
@@ -166,7 +168,7 @@ class _Replayer:
             return self._op(_AS_VIEWS.get(node.target, node.target), args, kwargs, stamp)
         return self._number(node, args, kwargs, hint)
 
-    def _update(self, own: OpOverload, args: Any, kwargs: Any, stamp: Stamp) -> None:
+    def _update(self, own: OpOverload, args: Any, kwargs: object, stamp: Stamp) -> None:
         """``copy_`` of what our op returns: functionalization knows no in-place ops but torch's."""
         written = effects.written_values(own, args)
         if len({id(tensor) for tensor in written}) < len(written):
@@ -188,8 +190,8 @@ class _Replayer:
                 restore_numbers(new, args, kwargs, active_tracer())
         return out
 
-    def _number(self, node: fx.Node, args: Any, kwargs: Any, hint: Any) -> Any:
-        if type(hint) not in (int, float) or kwargs:
+    def _number(self, node: fx.Node, args: Any, kwargs: Any, hint: float | None) -> object:
+        if hint is None or type(hint) not in (int, float) or kwargs:
             return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
         tracer = active_tracer()
         symbolic = (torch.SymInt, torch.SymFloat)
@@ -197,9 +199,8 @@ class _Replayer:
         return self._numbers.record(node.target, nodes, hint)
 
 
-def _writing_op_of_ours(target: Any) -> OpOverload | None:
-    own = isinstance(target, OpOverload) and target.namespace == "torchgraph"
-    return target if own and target._schema.is_mutable else None
+def _writing_op_of_ours(target: object) -> OpOverload | None:
+    return target if is_mutable(target) and target.namespace == "torchgraph" else None
 
 
 def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
@@ -210,7 +211,7 @@ def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
                 new.meta[IN_PLACE] = True
 
 
-def _same_op(new: Any, recorded: OpOverload) -> bool:
+def _same_op(new: object, recorded: OpOverload) -> bool:
     """True for the functional form of a recorded op, or the op itself."""
     name = recorded._schema.name
     return isinstance(new, OpOverload) and new._schema.name in (name, name.removesuffix("_"))
@@ -218,7 +219,7 @@ def _same_op(new: Any, recorded: OpOverload) -> bool:
 
 def functionalize(
     gm: fx.GraphModule,
-    mode: Any,
+    mode: FakeTensorMode,
     inputs: Sequence[Leaf],
     outputs: Sequence[OutputSpec],
     *,
@@ -256,7 +257,7 @@ def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     numbers = _Numbers(mode)
     replayer = _Replayer(gm.graph, gm, numbers)
 
-    def run(*arguments: Any) -> list[Any]:
+    def run(*arguments: object) -> list[object]:
         with numbers:
             functional = torch.func.functionalize(replayer.run, remove="mutations")
             return functional(*arguments)  # type: ignore[no-any-return]  # torch types it as Any
@@ -268,22 +269,23 @@ def _retrace(gm: fx.GraphModule, leaves: Sequence[Leaf]) -> fx.GraphModule:
     return made
 
 
-def _fake_input(mode: Any, leaf: Leaf, node: fx.Node) -> torch.Tensor:
+def _fake_input(mode: FakeTensorMode, leaf: Leaf, node: fx.Node) -> torch.Tensor:
     if leaf.role is Role.INPUT:  # the batch may be gone
         val = node.meta["val"]
         with mode:
             return torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device)
     if isinstance(leaf.value, torch.Tensor):
-        return mode.from_tensor(leaf.value.detach(), static_shapes=True)  # type: ignore[no-any-return]  # torch types it as Any
+        return mode.from_tensor(leaf.value.detach(), static_shapes=True)
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
     dtype = torch.int64 if isinstance(leaf.value, int) else torch.float64
-    return mode.from_tensor(torch.tensor(leaf.value, dtype=dtype), static_shapes=True)  # type: ignore[no-any-return]  # torch types it as Any
+    return mode.from_tensor(torch.tensor(leaf.value, dtype=dtype), static_shapes=True)
 
 
-def _hint_of(node: fx.Node) -> Any:
+def _hint_of(node: fx.Node) -> float | None:
     number = node.meta.get("val")
     inner = getattr(number, "node", None)
-    return inner.hint if inner is not None and inner.has_hint() else None
+    hint: float | None = inner.hint if inner is not None and inner.has_hint() else None
+    return hint
 
 
 def _program(

@@ -10,13 +10,13 @@ from torch import fx
 from ..._torch import node_of
 
 
-def restore_numbers(node: fx.Node, args: Any, kwargs: Any, tracer: Any) -> None:
+def restore_numbers(node: fx.Node, args: object, kwargs: object, tracer: object) -> None:
     """Put the symbolic numbers of a call back where ``node`` recorded their known values."""
     node.args = _restore_numbers(node.args, args, tracer)
     node.kwargs = _restore_numbers(node.kwargs, kwargs, tracer)
 
 
-def _restore_numbers(recorded: Any, given: Any, tracer: Any) -> Any:
+def _restore_numbers(recorded: Any, given: object, tracer: object) -> Any:
     if isinstance(given, (torch.SymInt, torch.SymFloat)):
         return node_of(given, tracer) or recorded
     if isinstance(given, dict):

@@ -76,7 +76,7 @@ def _interfere(shared: list[tuple[int, int, int, bool]]) -> bool:
     return False
 
 
-def _place(node: Any) -> tuple[int, int, int]:
+def _place(node: object) -> tuple[int, int, int]:
     return storage_id(_value(node)), *span(_value(node))
 
 
@@ -96,7 +96,7 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
         yield from _sources(source)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 

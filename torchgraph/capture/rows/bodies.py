@@ -28,7 +28,7 @@ class Bodies:
         self._tape = tape
         self._step = step
         self._leaves = leaves
-        self._numbers: dict[int, Any] = {}
+        self._numbers: dict[int, object] = {}
         """What numbers were, by value."""
 
     def of(self, rows: Sequence[Row]) -> Program | None:
@@ -88,7 +88,7 @@ class Bodies:
         return leaves
 
     def _name(self, index: int, parameter: str) -> str:
-        """As the body calls an input: ``parameter``, ``gradient``, ``exp_avg``, ``lr``."""
+        """The name of an input in the body: ``parameter``, ``gradient``, ``exp_avg``, ``lr``."""
         if self._step.gradients.get(parameter) == index:
             return "gradient"
         leaf = self._leaves.get(index)

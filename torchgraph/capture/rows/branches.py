@@ -22,7 +22,7 @@ class Lookouts:
 
     def __init__(self, tape: Tape) -> None:
         self.layouts = [*tape.layouts]
-        """Of the values of the tape, and of those copies."""
+        """The layouts of the values of the tape, then those of the copies."""
         self.entries: list[Entry] = []
         self.copies: dict[int, int] = {}
         """What Python looked at -> what stands for it."""

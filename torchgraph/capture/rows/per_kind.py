@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 import torch
 
@@ -36,7 +35,7 @@ class _Mixed(Exception):
 
 
 def per_kind(
-    tape: Tape, leaves: Sequence[tuple[Leaf, int]], outputs: Sequence[tuple[OutputSpec, Any]]
+    tape: Tape, leaves: Sequence[tuple[Leaf, int]], outputs: Sequence[tuple[OutputSpec, object]]
 ) -> Tape:
     """The tape with one entry for each kind of parameter; the tape itself where there is none.
 
@@ -59,7 +58,7 @@ class _Kinds:
         tape: Tape,
         step: OptimizerStep,
         leaves: Sequence[tuple[Leaf, int]],
-        outputs: Sequence[tuple[OutputSpec, Any]],
+        outputs: Sequence[tuple[OutputSpec, object]],
     ) -> None:
         self._tape = tape
         self._step = step
@@ -72,7 +71,7 @@ class _Kinds:
         """Places of entries that are about no parameter."""
         self._same = dict(_equal_constants(tape))
         """A value that no parameter owns -> the first that is equal to it."""
-        self._computed: dict[Any, int] = {}
+        self._computed: dict[object, int] = {}
         self._entries: dict[int, Entry] = {}
         self._places: dict[str, list[int]] = {}
         self._foreign = set(map(self._key, range(step.values)))
@@ -155,7 +154,7 @@ class _Kinds:
             if first != entry.outs:
                 self._same[entry.outs] = first
 
-    def _read_later(self, outputs: Sequence[tuple[OutputSpec, Any]]) -> set[int]:
+    def _read_later(self, outputs: Sequence[tuple[OutputSpec, object]]) -> set[int]:
         """What rows make and something else reads."""
         tape, step = self._tape, self._step
         made = range(step.values, step.values_after)
@@ -188,7 +187,7 @@ class _Kinds:
         return self._step.start < found.place <= self._step.end
 
     def _by_kind(self) -> list[list[Row]]:
-        kinds: dict[Any, list[Row]] = {}
+        kinds: dict[object, list[Row]] = {}
         for name, places in self._places.items():
             entries = [self._entries[place] for place in places]
             gradient = self._step.gradients.get(name)
@@ -241,7 +240,7 @@ class _Kinds:
 
 def _equal_constants(tape: Tape) -> Iterator[tuple[int, int]]:
     """Those of one element, each with the first that is equal to it."""
-    met: dict[Any, int] = {}
+    met: dict[object, int] = {}
     for index, held in tape.constants.items():
         if held.numel() == 1:
             key = (held.dtype, held.shape, held.device, repr(held.item()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...record.tape.tape import Entry, Ref, Tape, TensorLayout
 from ..graph_of import flat
@@ -28,14 +28,14 @@ def row_of(
     owner: Callable[[int], str | None],
     kept: set[int],
     gradient: int | None,
-) -> tuple[Any, Row]:
+) -> tuple[object, Row]:
     """A key that is equal for rows of one kind, and the row.
 
     ``kept``: what is read after the step. A shape that is the parameter's, which its ``gradient``
     has, is no part of the kind.
     """
     tokens = Tokens(owner)
-    key: list[Any] = []
+    key: list[object] = []
     for entry in entries:
         given = tokens.of((entry.args, entry.kwargs))
         key.append((entry.target, given, type(entry.number), tokens.results(entry)))
@@ -57,7 +57,7 @@ class Tokens:
         self.made: dict[int, int] = {}
         self.shared: dict[int, None] = {}
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> object:
         """A value, or (nested) arguments."""
         if isinstance(value, Ref):
             return self._value(value.index)
@@ -67,7 +67,7 @@ class Tokens:
             return tuple((key, self.of(item)) for key, item in value.items())
         return (type(value), repr(value) if isinstance(value, float) else value)
 
-    def results(self, entry: Entry) -> Any:
+    def results(self, entry: Entry) -> object:
         """Those of an op: values that are new, or that it has written."""
         found = flat(entry.outs)
         for index in found:
@@ -86,11 +86,11 @@ class Tokens:
 
 def _layout(
     layout: TensorLayout | None, like: TensorLayout | None, storages: dict[int, int]
-) -> Any:
+) -> object:
     """Equal for values of two rows that ops treat alike; ``like`` is the row's gradient."""
     if layout is None:
         return None
-    shape: Any = (layout.shape, layout.stride)
+    shape: object = (layout.shape, layout.stride)
     if not layout.shape:
         shape = "scalar"
     elif like is not None and (layout.shape, layout.stride) == (like.shape, like.stride):

@@ -17,7 +17,7 @@ from ... import library
 from ..._torch import OpOverload
 from ...ir import effects
 from ...ir.program import Program, Refusal, provenance
-from ...ir.values import leaves
+from ...ir.values import tensors_of
 from ..numbers import list_forms, numbers, tensor_forms
 from ..numbers.sides import UPDATES, host_side, is_small
 from ..pauses import may_pause
@@ -87,7 +87,7 @@ def _elsewhere(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
     for source in node.all_input_nodes:
         if source in host and not is_small(source) and source.op != "get_attr":
             yield f"{_name(node)}: copies a tensor from the CPU; move it before the call"
-    devices = {value.device for value in _tensors(node) if value.device.type == device.type}
+    devices = {value.device for value in tensors_of(node) if value.device.type == device.type}
     for other in sorted(map(str, devices - {device})):
         yield f"{_name(node)}: works on {other}, the step on {device}"
 
@@ -98,7 +98,7 @@ def _waits(node: fx.Node) -> bool:
         return not tensor_forms.fills_by_mask(node) and any(
             value.dtype in (torch.bool, torch.uint8)
             for source in node.all_input_nodes[1:]
-            for value in _tensors(source)
+            for value in tensors_of(source)
             if _is_index(node, source)
         )
     return name in _WAITING
@@ -110,16 +110,12 @@ def _is_index(node: fx.Node, source: fx.Node) -> bool:
 
 
 def _has_unknown_shape(node: fx.Node) -> bool:
-    unknown = any(type(size) is not int for value in _tensors(node) for size in value.shape)
+    unknown = any(type(size) is not int for value in tensors_of(node) for size in value.shape)
     return unknown or torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ())
 
 
 def _is_on_gpu(node: fx.Node) -> bool:
-    return any(value.device.type != "cpu" for value in _tensors(node))
-
-
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    return [value for value in leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+    return any(value.device.type != "cpu" for value in tensors_of(node))
 
 
 def _name(node: fx.Node) -> str:

@@ -19,7 +19,8 @@ from torch import fx
 
 from ..._torch import OpOverload
 from ...ir import effects
-from ...ir.aliasing import aliases_input, refresh_views, storages
+from ...ir.aliasing import aliases_input, refresh_views, storages_of
+from ...ir.batch_norms import NATIVE, VENDOR, BatchNorm
 from ...ir.each import Each
 from ...ir.nodes import replace_all
 from ...ir.program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
@@ -32,17 +33,7 @@ from .skips import branch_on_flags
 
 aten = torch.ops.aten
 
-_BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
-    aten._native_batch_norm_legit_functional.default: (
-        aten._native_batch_norm_legit.default,
-        {3: 3, 4: 4},
-    ),
-}
-if hasattr(aten, "_batch_norm_with_update_functional"):
-    _BATCH_NORM[aten._batch_norm_with_update_functional.default] = (
-        aten._batch_norm_with_update.default,
-        {4: 3, 5: 4},
-    )
+_BATCH_NORM: dict[Any, BatchNorm] = {norm.functional: norm for norm in (NATIVE, VENDOR)}
 
 
 def reinplace(program: Program, *, over_arguments: bool = False) -> Program:
@@ -67,12 +58,12 @@ class _Reinplace:
         self._over_arguments = over_arguments
         self._flags = flags
         """Of the states that a skipped step does not write."""
-        self._guarded = {s: flag for state, flag in flags.items() for s in storages(state)}
+        self._guarded = {s: flag for state, flag in flags.items() for s in storages_of(state)}
         self._graph = program.gm.graph
         self._nodes = list(self._graph.nodes)
         self._order = {node: i for i, node in enumerate(self._nodes)}
         self._states = self._updated_states()
-        self._written_memory = {storage for state in self._states for storage in storages(state)}
+        self._written_memory = {storage for state in self._states for storage in storages_of(state)}
         self._holds = {value: state for state, value in self._states.items()}
         self._last_expect = max((self._order[n] for n in expects_of(program)), default=-1)
         self._users_memory = set(self._memory_of_inputs())
@@ -121,7 +112,7 @@ class _Reinplace:
         specs = self._program.inputs()
         for spec, node in specs:
             if spec.role is not Role.ACCUMULATOR:
-                yield from storages(node)
+                yield from storages_of(node)
 
     def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
         """Storage -> the states that outputs in it update; None for one that the caller gets."""
@@ -133,7 +124,7 @@ class _Reinplace:
         for out, value in outputs:
             target = states[out.target] if out.kind is OutputKind.UPDATE else None
             if isinstance(value, fx.Node):
-                for storage in storages(value):
+                for storage in storages_of(value):
                     found.setdefault(storage, []).append(target)
         return found
 
@@ -144,8 +135,8 @@ class _Reinplace:
         """
         if home not in self._written_memory:
             return True
-        leaving = (t for storage in storages(result) for t in self._leaving.get(storage, ()))
-        return all(state is not None and home in storages(state) for state in leaving)
+        leaving = (t for storage in storages_of(result) for t in self._leaving.get(storage, ()))
+        return all(state is not None and home in storages_of(state) for state in leaving)
 
     def _measure(self) -> None:
         for node in self._nodes:
@@ -153,24 +144,24 @@ class _Reinplace:
             # An item is one of many values: reading it reads none of the others.
             item = node.target is operator.getitem
             for read in [node] if item else node.all_input_nodes:
-                for storage in storages(read):
+                for storage in storages_of(read):
                     self._last_use[storage] = at
             if node.op == "call_function" and not aliases_input(node):
-                self._temporary.update(storages(node))
+                self._temporary.update(storages_of(node))
         # A state's memory is only kept alive by its own final value through the closing copy.
         end = self._order[self._program.output]
         specs = self._program.signature.inputs
         for spec, node in zip(specs, self._program.placeholders, strict=True):
             if spec.role is Role.ACCUMULATOR and node not in self._states:
-                self._temporary.update(storages(node))  # the update is the last to read it
+                self._temporary.update(storages_of(node))  # the update is the last to read it
                 continue
-            for storage in storages(node):
+            for storage in storages_of(node):
                 self._temporary.discard(storage)
                 if node not in self._states:
                     self._last_use[storage] = end + 1
 
     def _home(self, node: fx.Node) -> int | None:
-        found = next(storages(node), None)
+        found = next(storages_of(node), None)
         while found in self._homes:
             found = self._homes[found]
         return found
@@ -319,12 +310,12 @@ class _Reinplace:
 
     def _batch_norm(self, node: fx.Node) -> None:
         """Write the running statistics in place, as the eager kernel does."""
-        op, updated = _BATCH_NORM[node.target]
+        norm = _BATCH_NORM[node.target]
         results: dict[Any, fx.Node] = {
             user.args[1]: user for user in node.users if user.target is operator.getitem
         }
         pairs: list[tuple[fx.Node | None, Any]] = [
-            (results.get(out), node.args[arg]) for out, arg in updated.items()
+            (results.get(out), node.args[arg]) for out, arg in norm.statistics.items()
         ]
         for result, arg in pairs:
             if not isinstance(arg, fx.Node) or not self._free_after(arg, node):
@@ -332,7 +323,7 @@ class _Reinplace:
             home = self._home(arg)
             if result is not None and home is not None and not self._may_stay(result, home):
                 return
-        node.target = op
+        node.target = norm.writing
         for result, statistic in pairs:
             if result is not None:
                 self._merge(result, statistic)

@@ -17,6 +17,7 @@ from torch import fx
 
 from ..._torch import OpOverload
 from ...ir import effects
+from ...ir.batch_norms import is_batch_norm
 from ...ir.program import Program
 from ...ir.values import is_contiguous, sized_by_data
 from ..inplace.forms import OutForm, minds_form, out_form
@@ -77,7 +78,7 @@ def form_of(node: fx.Node) -> OutForm | None:
     name = node.target._schema.name.removeprefix("aten::")
     if torch.Tag.pointwise not in node.target.tags and name not in _SAME_KERNEL:
         return None
-    if "batch_norm" in name and not is_contiguous(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node
+    if is_batch_norm(node.target) and not is_contiguous(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node
         return None  # given where to write, it goes through the elements in another order
     return None if minds_form(node) else out_form(node.target)
 

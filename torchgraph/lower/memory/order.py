@@ -14,14 +14,13 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import torch
 from torch import fx
 
 from ..._torch import OpOverload, graph_module, storage_id
 from ...ir import effects
-from ...ir.aliasing import alias_sources
+from ...ir.aliasing import alias_sources, storages_of
 from ...ir.program import OutputKind, Phase, Program, provenance
-from ...ir.values import leaves
+from ...ir.values import tensors_of
 from ..expects import expects_of, guards
 
 _SHORT = frozenset({"aten::_to_copy", "aten::expand", "aten::fill", "aten::full", "aten::zeros"})
@@ -48,7 +47,7 @@ class Offer(NamedTuple):
 def orders(program: Program, mode: str) -> Offer:
     """The orders of a functional program that ``mode`` tries."""
     own = Order("its own order", program)
-    devices = {value.device.type for node in program.nodes for value in _tensors(node)}
+    devices = {value.device.type for node in program.nodes for value in tensors_of(node)}
     apart = any(effects.of(node).communicates for node in program.nodes)
     if mode == "SpeedFirst":
         if len(devices) > 1 or apart:
@@ -126,7 +125,7 @@ class _Graph:
         last = next(reversed(expects_of(self.program)), None)
         if last is None:
             return
-        states = {storage for node in self.program.placeholders for storage in _stored(node)}
+        states = {storage for node in self.program.placeholders for storage in storages_of(node)}
         for node in self.calls:
             if self.position[node] > self.position[last] and _read(node) & states:
                 self.waits[node].add(last)
@@ -142,13 +141,13 @@ class _Schedule:
         self._bytes: dict[int, int] = {}
         self._own: set[int] = set()
         for node in graph.calls:
-            for value in _tensors(node):
+            for value in tensors_of(node):
                 storage, size = storage_id(value), value.untyped_storage().nbytes()
                 self._bytes[storage] = size if type(size) is int else 0
                 if node.op == "call_function":
                     self._own.add(storage)
         for node in graph.program.placeholders:
-            self._own.difference_update(map(storage_id, _tensors(node)))
+            self._own.difference_update(storages_of(node))
         self._readers: dict[int, list[fx.Node]] = {}
         for node in graph.program.nodes:
             for storage in _read(node):
@@ -165,7 +164,7 @@ class _Schedule:
         return found
 
     def _change(self, node: fx.Node) -> int:
-        made = {storage_id(value) for value in _tensors(node)} & (self._own - self._made)
+        made = set(storages_of(node)) & (self._own - self._made)
         gone = {s for s in _read(node) & self._own if self._unread[s] == 1 and s not in made}
         return sum(self._bytes[s] for s in made) - sum(self._bytes[s] for s in gone)
 
@@ -189,7 +188,7 @@ class _Schedule:
 
     def _finish(self, node: fx.Node) -> list[fx.Node]:
         """What can run now that ``node`` did."""
-        self._made.update(storage_id(value) for value in _tensors(node))
+        self._made.update(storages_of(node))
         for storage in _read(node):
             self._unread[storage] -= 1
             if self._unread[storage] == 1:
@@ -244,7 +243,7 @@ def _longest_way(graph: _Graph) -> _Key:
 
 def _host_last(graph: _Graph) -> _Key:
     """Ops of the host while those of the device run that were started before."""
-    host = {n for n in graph.calls if all(v.device.type == "cpu" for v in _tensors(n))}
+    host = {n for n in graph.calls if all(v.device.type == "cpu" for v in tensors_of(n))}
     return lambda node, _: node in host
 
 
@@ -280,17 +279,8 @@ def _is_short(node: fx.Node) -> bool:
     return bool(alias_sources(node)) or node.target._schema.name in _SHORT
 
 
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    found = leaves(node.meta.get("val"))
-    return [value for value in found if isinstance(value, torch.Tensor)]
-
-
-def _stored(node: fx.Node) -> set[int]:
-    return {storage_id(value) for value in _tensors(node)}
-
-
 def _read(node: fx.Node) -> set[int]:
     """The storages that a node reads."""
     if node.target is operator.getitem:
         return set()
-    return set().union(*map(_stored, node.all_input_nodes))
+    return set().union(*map(storages_of, node.all_input_nodes))

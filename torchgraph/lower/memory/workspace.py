@@ -16,7 +16,7 @@ from torch import fx
 from ..._torch import OpOverload, below_autograd
 from ...ir import effects
 from ...ir.program import Program, TensorMeta
-from ...ir.values import leaves
+from ...ir.values import leaves, tensors_of
 from ..inplace.each_in_place import EachInPlace
 from .allocations import real, taken
 
@@ -52,8 +52,7 @@ def _may_take(node: fx.Node) -> bool:
         return False
     if torch.Tag.pointwise in op.tags or op.is_view or not _is_safe(node):
         return False
-    values = [v for n in (node, *node.all_input_nodes) for v in leaves(n.meta.get("val"))]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    tensors = list(tensors_of([node, *node.all_input_nodes]))
     sizes = [tensor.numel() * tensor.itemsize for tensor in tensors]
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
     known = all(type(size) is int for size in sizes)

@@ -15,7 +15,7 @@ from torch import fx
 
 from ... import library
 from ...ir.program import Program
-from ...ir.values import leaves
+from ...ir.values import tensors_of
 from ...passes.fusions.model_update import op as update
 from . import numbers
 
@@ -73,16 +73,13 @@ def counted(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
 
 def is_small(node: fx.Node) -> bool:
     """True for a number, and for tensors without dimensions on the CPU."""
-    return all(
-        not isinstance(value, torch.Tensor) or (value.ndim == 0 and value.device.type == "cpu")
-        for value in leaves(node.meta.get("val"))
-    )
+    return all(tensor.ndim == 0 and tensor.device.type == "cpu" for tensor in tensors_of(node))
 
 
 def _is_host(node: fx.Node, device: torch.device) -> bool:
     if numbers.is_number(node):
         return True
-    tensors = [value for value in leaves(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+    tensors = list(tensors_of(node))
     on_cpu = bool(tensors) and all(tensor.device.type == "cpu" for tensor in tensors)
     return on_cpu and device.type != "cpu" and not _is_counted(node)
 

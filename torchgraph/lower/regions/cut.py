@@ -23,7 +23,7 @@ from torch import fx
 
 from ..._torch import OpOverload, graph_module, storage_id
 from ...ir import effects
-from ...ir.aliasing import alias_sources, refresh_views
+from ...ir.aliasing import alias_sources, refresh_views, storages_of
 from ...ir.program import OutputKind, Program, TensorMeta, provenance
 from ...ir.values import leaves, sized_by_data
 from ..expects import expects_of, guards
@@ -269,9 +269,8 @@ class _Cut:
         """The nodes of each memory."""
         found: dict[int, list[fx.Node]] = {}
         for node in self._program.nodes:
-            for value in leaves(node.meta.get("val")):
-                if isinstance(value, torch.Tensor):
-                    found.setdefault(storage_id(value), []).append(node)
+            for storage in storages_of(node):
+                found.setdefault(storage, []).append(node)
         return found
 
     def _runs_before(self, node: fx.Node, level: int) -> bool:

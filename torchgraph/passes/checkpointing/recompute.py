@@ -11,9 +11,10 @@ from torch import fx
 from ..._torch import OpOverload, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, escaping, refresh_views
+from ...ir.batch_norms import is_batch_norm
 from ...ir.program import Phase, Program, Role, Saving, provenance
 from ...ir.rewriter import Rewriter
-from ...ir.values import leaves
+from ...ir.values import leaves, tensors_of
 
 aten = torch.ops.aten
 
@@ -35,10 +36,10 @@ def is_forward(node: fx.Node) -> bool:
     return node.op == "call_function" and provenance(node).phase is Phase.FORWARD
 
 
-def storages(node: fx.Node) -> dict[int, int]:
-    """The memory of a node's value: bytes by storage."""
-    tensors = (leaf for leaf in leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
-    return {storage_id(t): t.numel() * t.element_size() for t in tensors if _is_known(t)}
+def bytes_by_storage(node: fx.Node) -> dict[int, int]:
+    """The memory of a node's value."""
+    known = filter(_is_known, tensors_of(node))
+    return {storage_id(tensor): tensor.numel() * tensor.element_size() for tensor in known}
 
 
 def activations(program: Program) -> set[fx.Node]:
@@ -128,7 +129,7 @@ class Recompute:
             and any(isinstance(value, torch.Tensor) for value in values)
             and effects.of(node).pure
             and node not in self._escaping
-            and not _is_batch_norm(node)
+            and not is_batch_norm(node.target)
         )
 
     def _is_coin(self, node: fx.Node) -> bool:
@@ -191,7 +192,7 @@ class Recompute:
             region = self._regions.get(node) or self._packed.get(node)
             if region is None or all(is_forward(user) for user in node.users):
                 continue
-            for storage, size in storages(node).items():
+            for storage, size in bytes_by_storage(node).items():
                 if storage not in seen:
                     seen.add(storage)
                     found[region] = found.get(region, 0) + size
@@ -209,8 +210,3 @@ class Recompute:
 def _is_known(value: object) -> bool:
     """True for a tensor whose shape does not depend on values."""
     return isinstance(value, torch.Tensor) and all(type(size) is int for size in value.shape)
-
-
-def _is_batch_norm(node: fx.Node) -> bool:
-    name = node.target._schema.name if isinstance(node.target, OpOverload) else ""
-    return "batch_norm" in name

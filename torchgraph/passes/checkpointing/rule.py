@@ -19,7 +19,7 @@ from ...ir.values import with_values
 from ...options.options import CheckpointPolicy
 from ..base import Pass
 from . import segments
-from .recompute import Recompute, Region, activations, is_forward, storages
+from .recompute import Recompute, Region, activations, bytes_by_storage, is_forward
 
 _FLOPS_PER_BYTE = 8
 """How many multiplications a processor does in the time in which it moves a byte, about."""
@@ -141,7 +141,7 @@ def _work(node: fx.Node) -> int:
     """What running an op costs, in FLOPs; moving its bytes counts too."""
     if not isinstance(node.target, OpOverload):
         return max((_work(source) for source in alias_sources(node)), default=0)
-    moved = sum(sum(storages(one).values()) for one in (node, *node.all_input_nodes))
+    moved = sum(sum(bytes_by_storage(one).values()) for one in (node, *node.all_input_nodes))
     count = _flops().get(node.target.overloadpacket)
     if count is None:
         return _FLOPS_PER_BYTE * moved

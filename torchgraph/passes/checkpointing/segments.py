@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from torch import fx
 
-from .recompute import Region, is_forward, storages
+from .recompute import Region, bytes_by_storage, is_forward
 
 _PARTS = (*range(2, 17), *range(18, 33, 2), *range(36, 65, 4))
 """Into how many equal parts the kept bytes are tried to be cut."""
@@ -54,7 +54,7 @@ def values_of(nodes: Sequence[fx.Node]) -> list[Value]:
     last: dict[int, int] = {}
     kept: set[int] = set()
     for i, node in enumerate(nodes):
-        for storage, size in storages(node).items():
+        for storage, size in bytes_by_storage(node).items():
             made.setdefault(storage, (node, size))
             for user in node.users:
                 if user in place:

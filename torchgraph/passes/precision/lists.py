@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...ir.batch_norms import BACKWARD, EVALUATING, TRAINING, names
+
 _Rows = Mapping[str, tuple[str, ...]]
+_BATCH_NORMS = names((*TRAINING, *EVALUATING))
 
 WHITE: _Rows = {
     "matmul": ("mm", "addmm", "mv", "addmv", "dot"),
@@ -79,15 +82,7 @@ GRAY: _Rows = {
     ),
     "rms_norm, _grad, _param_grad": ("_fused_rms_norm", "_fused_rms_norm_backward"),
     "group_norm, _param_grad, _grad": ("native_group_norm", "native_group_norm_backward"),
-    "normalization, _grad": (
-        "_native_batch_norm_legit_functional",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_no_training",
-        "_batch_norm_with_update_functional",
-        "_batch_norm_no_update",
-        "native_batch_norm_backward",
-        "batch_norm_backward",
-    ),
+    "normalization, _grad": (*_BATCH_NORMS, *names(BACKWARD)),
     "normalization_add_relu, _grad": (),
     "fused_tril_scale_softmax_mask_scale, fused_scale_mask_softmax_dropout, _grad": (),
     "fused_scale_mask_softmax, fused_bias_add_scale_mask_softmax_dropout, _grad": (),
@@ -136,11 +131,7 @@ CLEAR: _Rows = {
 }
 
 KEPT: Mapping[str, tuple[str, ...]] = {
-    "_native_batch_norm_legit_functional": ("weight", "bias", "running_mean", "running_var"),
-    "_native_batch_norm_legit": ("weight", "bias"),
-    "_native_batch_norm_legit_no_training": ("weight", "bias", "running_mean", "running_var"),
-    "_batch_norm_with_update_functional": ("weight", "bias", "running_mean", "running_var"),
-    "_batch_norm_no_update": ("weight", "bias", "running_mean", "running_var"),
+    **dict.fromkeys(_BATCH_NORMS, ("weight", "bias", "running_mean", "running_var")),
     "native_batch_norm_backward": (
         "weight",
         "running_mean",

@@ -246,12 +246,7 @@ def _kept(node: fx.Node) -> tuple[str, ...]:
 
 
 def _on_cpu(node: fx.Node) -> bool:
-    return any(tensor.device.type == "cpu" for tensor in _tensors(node))
-
-
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    found = values.leaves(node.meta.get("val"))
-    return [value for value in found if isinstance(value, torch.Tensor)]
+    return any(tensor.device.type == "cpu" for tensor in values.tensors_of(node))
 
 
 def _is_float(node: fx.Node) -> bool:
@@ -261,10 +256,10 @@ def _is_float(node: fx.Node) -> bool:
 
 def _may_be_half(node: fx.Node) -> bool:
     """True when all that it computes with is float32, as the user left it."""
-    tensors = [*_tensors(node), *(t for n in node.all_input_nodes for t in _tensors(n))]
+    tensors = values.tensors_of([node, *node.all_input_nodes])
     dtypes = {t.dtype for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex}
     asked = node.kwargs.get("dtype") is not None  # sum(x, dtype=torch.float32)
-    results = any(t.dtype is torch.float32 for t in _tensors(node))
+    results = any(t.dtype is torch.float32 for t in values.tensors_of(node))
     on_cpu = _on_cpu(node) and _op(node) in FLOAT_ON_CPU
     return results and dtypes == {torch.float32} and not asked and not on_cpu
 

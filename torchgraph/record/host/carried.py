@@ -33,7 +33,7 @@ from .kept import (
     first_places,
     held_at,
     hidden_in,
-    tensors_of,
+    tensors_inside,
     where,
 )
 from .moved import MANY, appended, equal, items_of, keys_moved, plain_in, put_behind, same_items
@@ -165,7 +165,7 @@ class Carried:
                 before = self._before.get(place.key, (place, None))[1]
                 if now is before:
                     continue
-                if tensors_of(before) or tensors_of(now) or hidden_in(now):
+                if tensors_inside(before) or tensors_inside(now) or hidden_in(now):
                     self._moved.append(_Change(place, before, now))
         return self._moved
 
@@ -180,7 +180,7 @@ class Carried:
 
     def assigned_tensors(self) -> list[torch.Tensor]:
         """What the places that the step gives something else hold now."""
-        return [tensor for _, _, now in self.changes() for tensor in tensors_of(now)]
+        return [tensor for _, _, now in self.changes() for tensor in tensors_inside(now)]
 
     def inputs(
         self,
@@ -198,7 +198,7 @@ class Carried:
         parts: dict[tuple[object, ...], Leaf] = {}
         arguments = {where(tensor): position for position, tensor in enumerate(given)}
         for place, before, _ in self.changes():
-            for position, tensor in enumerate(tensors_of(before)):
+            for position, tensor in enumerate(tensors_inside(before)):
                 name = (
                     place.name if isinstance(before, torch.Tensor) else f"{place.name}.{position}"
                 )
@@ -241,13 +241,13 @@ class Carried:
         left = {place.key for place, _ in self._entries()}
         for key, (place, before) in self._before.items():
             growing = isinstance(place.holder, _GROWING)
-            if key not in left and not growing and tensors_of(before):
+            if key not in left and not growing and tensors_inside(before):
                 return [], f"{place.name} is taken away"
         why = self._why_not_rewritten()
         if why:
             return [], why
         for place, _, now in self.changes():
-            for tensor in tensors_of(now):
+            for tensor in tensors_inside(now):
                 if sources.owned(tensor):
                     return [], f"{place.name} is given a tensor that was there before"
             to: Item | Appended = place

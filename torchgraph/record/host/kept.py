@@ -158,7 +158,7 @@ class TensorAt:
         return (*self.place.key, self.position)
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        return tensors_of(self.place.read())[self.position]
+        return tensors_inside(self.place.read())[self.position]
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def held_at_both(
         return None
 
 
-def tensors_of(value: object) -> list[torch.Tensor]:
+def tensors_inside(value: object) -> list[torch.Tensor]:
     """Those in an object, in the order of its parts."""
     if isinstance(value, torch.Tensor):
         return [value]

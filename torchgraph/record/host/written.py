@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -123,7 +124,7 @@ class Counter:
         """Add ``value`` to it."""
         owner = self.name.owner()
         if owner is not None:
-            put(owner, self.name.path, follow(owner, self.name.path) + value)
+            put(owner, self.name.path, operator.add(follow(owner, self.name.path), value))
 
 
 @dataclass(frozen=True)

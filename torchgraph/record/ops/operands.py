@@ -7,34 +7,24 @@ from typing import Any
 
 import torch
 
+from ...ir.values import tensors_of
 from ..tape.tape import Args
 from .facts import Facts
-
-
-def tensors(value: object) -> Iterator[torch.Tensor]:
-    """Those in nested lists, tuples and dicts."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        yield from tensors(list(value.values()))
 
 
 def written(known: Facts, args: Args, kwargs: Mapping[str, object]) -> Iterator[torch.Tensor]:
     """Those that a call writes."""
     for position, name in known.writes:
-        yield from tensors(args[position] if position < len(args) else kwargs.get(name))
+        yield from tensors_of(args[position] if position < len(args) else kwargs.get(name))
 
 
 def read(known: Facts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """Those that a call reads or writes, but for what is there for its shape alone."""
     if not known.reads_for:
-        return tensors((args, kwargs))
+        return tensors_of((args, kwargs))
     mask = kwargs["output_mask"] if "output_mask" in kwargs else args[-1]
     unread = [position for position, result in known.reads_for if not mask[result]]
-    return tensors(([arg for at, arg in enumerate(args) if at not in unread], kwargs))
+    return tensors_of(([arg for at, arg in enumerate(args) if at not in unread], kwargs))
 
 
 def device(args: Args) -> str:

@@ -25,6 +25,7 @@ import torch
 from ... import library
 from ..._torch import OpOverload, composite, has_kernel_for
 from ..._torch.listening import not_listening
+from ...ir.batch_norms import NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
 from ..tape.tape import Arguments, Kwargs
 
 aten = torch.ops.aten
@@ -124,8 +125,10 @@ def rewritten(
 ) -> tuple[OpOverload, Arguments]:
     """The call that a program makes for a call of ``op``: mostly that call."""
     name = op._schema.name
-    if name in ("aten::native_batch_norm", "aten::cudnn_batch_norm"):
-        return _batch_norm(name == "aten::cudnn_batch_norm", *args, **kwargs)
+    if name == "aten::native_batch_norm":
+        return _batch_norm(NATIVE, *args, **kwargs)
+    if name == "aten::cudnn_batch_norm":
+        return _batch_norm(VENDOR, *args, **kwargs)
     if op is aten._grouped_mm.default:
         return library.grouped_mm, (args, kwargs)
     if name == "aten::mkldnn_rnn_layer" and not torch.is_grad_enabled():
@@ -148,7 +151,7 @@ def _index_put(
 
 
 def _batch_norm(
-    cudnn: bool,
+    norm: BatchNorm,
     input: object,
     weight: object,
     bias: object,
@@ -158,15 +161,11 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[OpOverload, Arguments]:
-    affine = (input, weight, bias)
     if running_mean is None:
-        no_stats = aten._native_batch_norm_legit.no_stats
-        return no_stats, ((*affine, training, momentum, eps), {})
-    whole = (*affine, running_mean, running_var, momentum, eps)
-    if cudnn:  # both pick the same vendor kernel by the same rule, with the same reserve space
-        packet = aten._batch_norm_with_update if training else aten._batch_norm_no_update
-        return packet.default, (whole, {})
+        return WITHOUT_STATISTICS, ((input, weight, bias, training, momentum, eps), {})
+    tensors = (input, weight, bias, running_mean, running_var)
     if not training:
-        return aten._native_batch_norm_legit_no_training.default, (whole, {})
-    stats = (running_mean, running_var, training, momentum, eps)
-    return aten._native_batch_norm_legit.default, ((*affine, *stats), {})
+        return norm.evaluating, ((*tensors, momentum, eps), {})
+    # What eager calls and the vendor's forms pick one kernel by one rule, with one reserve space.
+    flags = (training,) if norm is NATIVE else ()
+    return norm.writing, ((*tensors, *flags, momentum, eps), {})

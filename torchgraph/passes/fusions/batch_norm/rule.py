@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import fx
 
+from ....ir.batch_norms import EVALUATING, TRAINING
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.values import same_layout
@@ -15,16 +16,6 @@ from ...base import Pass
 
 aten = torch.ops.aten
 
-_EVAL = frozenset(
-    {aten._native_batch_norm_legit_no_training.default, aten._batch_norm_no_update.default}
-)
-_TRAINING = frozenset(
-    {
-        aten._native_batch_norm_legit_functional.default,
-        aten._native_batch_norm_legit.no_stats,
-        aten._batch_norm_with_update_functional.default,
-    }
-)
 _DTYPES = frozenset({torch.float32, torch.float64})
 
 
@@ -59,7 +50,7 @@ class FoldBatchNorm(Pass):
                 _fold(node, conv, edit)
 
     def _reason_against(self, norm: fx.Node, conv: Any) -> str:
-        if norm.target not in _EVAL:
+        if norm.target not in EVALUATING:
             return "the batch norm is in training mode: its statistics are those of the batch"
         if len(conv.users) > 1:
             return "something else reads what the convolution gives"
@@ -80,7 +71,7 @@ class FoldBatchNorm(Pass):
 
 def _convolution_before(node: fx.Node) -> Any:
     """The convolution whose result a batch norm normalizes, or None."""
-    if node.target not in _EVAL | _TRAINING:
+    if node.target not in EVALUATING + TRAINING:
         return None
     source = node.args[0]
     found = isinstance(source, fx.Node) and source.target is aten.convolution.default
