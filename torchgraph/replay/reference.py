@@ -120,9 +120,7 @@ class Reference:
     ) -> Iterator[tuple[OutputSpec, Any, Any]]:
         """Each output of the step, its value, and its node where there is one."""
         if len(self._parts) == 1:
-            results = self._follow(0, 0, values, look, shaker)
-            program = self._program
-            return zip(program.signature.outputs, results, program.results, strict=True)
+            return _ends(self._program, self._follow(0, 0, values, look, shaker))
         return iter(self._micro_batches(list(values), look, shaker))
 
     def _micro_batches(
@@ -142,9 +140,7 @@ class Reference:
             program = self._parts[part]
             places = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
             new = list(held)
-            for out, value, node in zip(
-                program.signature.outputs, results, program.results, strict=True
-            ):
+            for out, value, node in _ends(program, results):
                 if out.kind is OutputKind.GRADIENT:
                     new.append(value)
                 elif out.kind is OutputKind.UPDATE and places[out.target] >= len(values):
@@ -157,8 +153,7 @@ class Reference:
             held = new
         update = self._parts[2]
         held = held[: len(update.signature.inputs) - len(values)]
-        results = self._follow(2, 0, [*values, *held], look, shaker)
-        ends = list(zip(update.signature.outputs, results, update.results, strict=True))
+        ends = _ends(update, self._follow(2, 0, [*values, *held], look, shaker))
         early = [
             (out, found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found)), nodes[out])
             for out, found in returned.items()
@@ -176,6 +171,12 @@ class Reference:
         follower = _Follower(self._parts[part], given, told, shaker)
         results: Sequence[Any] = follower.run(*values, enable_io_processing=False)
         return results
+
+
+def _ends(program: Program, results: Sequence[Any]) -> Iterator[tuple[OutputSpec, Any, Any]]:
+    """Each output of a program, its value among ``results``, and its node where there is one."""
+    for (out, node), value in zip(program.returns(), results, strict=True):
+        yield out, value, node
 
 
 class _Follower(fx.Interpreter):

@@ -48,9 +48,8 @@ class Halving:
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
-        outputs = program.returns()
         self._flags: dict[Any, str] = {
-            value: out.target for out, value in outputs if out.kind is OutputKind.SKIP
+            value: out.target for out, value in program.returns() if out.kind is OutputKind.SKIP
         }
         self._choices: dict[Any, str] = {}
         """New value of a state of the host's -> the optimizer without whose step it stays."""
@@ -271,7 +270,7 @@ class Halving:
             vector = torch.empty(self.count, dtype=torch.float64, device=self._device)
         self._vector.meta["val"] = vector
         signature = self._program.signature
-        pairs = list(zip(signature.outputs, self._program.results, strict=True))
+        pairs = self._program.returns()
         late = [(out, value) for out, value in pairs if value in self._choices]
         self.late = [(out.target, self._choices[value]) for out, value in late]
         now = [pair for pair in pairs if pair[1] not in self._choices]

@@ -103,34 +103,22 @@ class _Reinplace:
     # --- what memory holds what, and until when ---------------------------------------------------
 
     def _updated_states(self) -> dict[fx.Node, fx.Node]:
-        """placeholder -> its new value."""
-        signature = self._program.signature
-        by_fqn = {
-            spec.fqn: node
-            for spec, node in zip(signature.inputs, self._program.placeholders, strict=True)
-            if spec.meta is not None
-        }
-        return {
-            by_fqn[out.target]: value
-            for out, value in zip(signature.outputs, self._program.results, strict=True)
-            if out.kind is OutputKind.UPDATE and out.target in by_fqn
-        }
+        """placeholder of a tensor -> its new value."""
+        tensors = {node for spec, node in self._program.inputs() if spec.meta is not None}
+        updates = self._program.states().items()
+        return {state: value for state, value in updates if state in tensors}
 
     def _memory_of_inputs(self) -> Iterator[int]:
         """The storages that are not the step's own, as the accumulators are."""
-        specs = self._program.inputs()
-        for spec, node in specs:
+        for spec, node in self._program.inputs():
             if spec.role is not Role.ACCUMULATOR:
                 yield from storages(node)
 
     def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
         """Storage -> the states that outputs in it update; None for one that the caller gets."""
-        placeholders = self._program.placeholders
-        specs = zip(self._program.signature.inputs, placeholders, strict=True)
-        states = {spec.fqn: node for spec, node in specs}
+        states = {spec.fqn: node for spec, node in self._program.inputs()}
         found: dict[int, list[fx.Node | None]] = {}
-        outputs = self._program.returns()
-        for out, value in outputs:
+        for out, value in self._program.returns():
             target = states[out.target] if out.kind is OutputKind.UPDATE else None
             if isinstance(value, fx.Node):
                 for storage in storages(value):
@@ -159,8 +147,7 @@ class _Reinplace:
                 self._temporary.update(storages(node))
         # A state's memory is only kept alive by its own final value through the closing copy.
         end = self._order[self._program.output]
-        specs = self._program.signature.inputs
-        for spec, node in zip(specs, self._program.placeholders, strict=True):
+        for spec, node in self._program.inputs():
             if spec.role is Role.ACCUMULATOR and node not in self._states:
                 self._temporary.update(storages(node))  # the update is the last to read it
                 continue
@@ -368,8 +355,7 @@ class _Reinplace:
         specs = self._program.signature.inputs
         tensors = {spec.fqn for spec in specs if spec.meta is not None}
         kept = []
-        outputs = self._program.returns()
-        for out, value in outputs:
+        for out, value in self._program.returns():
             if out.kind is OutputKind.UPDATE and out.target in tensors:
                 continue
             own = isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
