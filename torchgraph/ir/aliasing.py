@@ -200,14 +200,14 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryLocation:
     """Where a tensor lies, in memory that no other tensor gets while this is kept."""
 
     storage: StorageWeakRef
     offset: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Place:
+    def of(cls, tensor: torch.Tensor) -> MemoryLocation:
         """Where ``tensor`` lies."""
         return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
 

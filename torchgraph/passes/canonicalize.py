@@ -63,7 +63,7 @@ class _Outputs:
         edit.replace(node, new)
 
 
-_Rule = Callable[[fx.Node, _Outputs, Rewriter], bool]
+_Rewrite = Callable[[fx.Node, _Outputs, Rewriter], bool]
 
 
 def _identity_view(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
@@ -214,7 +214,7 @@ _NEUTRAL: dict[Any, int] = {
     aten.mul.Tensor: 1,
     aten.div.Tensor: 1,
 }
-_RULES: dict[Any, tuple[_Rule, ...]] = {
+_RULES: dict[Any, tuple[_Rewrite, ...]] = {
     **dict.fromkeys(
         (
             aten.alias.default,

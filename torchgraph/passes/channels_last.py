@@ -49,7 +49,7 @@ class ChannelsLast(Pass):
 
 
 @dataclass
-class _Region:
+class _ConvolutionRegion:
     nodes: list[fx.Node] = field(default_factory=list)
     """In program order, parts of tuples included."""
 
@@ -80,16 +80,16 @@ class _Region:
         return found
 
 
-def _regions(program: Program) -> Iterator[_Region]:
+def _regions(program: Program) -> Iterator[_ConvolutionRegion]:
     """Maximal groups of nodes that hand NCHW tensors to each other, with a convolution in them."""
-    home: dict[fx.Node, _Region] = {}
+    home: dict[fx.Node, _ConvolutionRegion] = {}
     for node in program.nodes:
         part = node.target is operator.getitem
         sources = node.all_input_nodes if part else _carried(node)
         joined = {id(home[source]): home[source] for source in sources if source in home}
         if not joined and (part or not sources):
             continue
-        region = max(joined.values(), key=lambda one: len(one.nodes), default=_Region())
+        region = max(joined.values(), key=lambda one: len(one.nodes), default=_ConvolutionRegion())
         for other in joined.values():
             if other is not region:
                 region.nodes += other.nodes
@@ -148,7 +148,7 @@ def _is_plain(node: fx.Node) -> bool:
 class _Converted:
     """The nodes of a region written anew on channels-last inputs."""
 
-    def __init__(self, region: _Region, edit: Rewriter) -> None:
+    def __init__(self, region: _ConvolutionRegion, edit: Rewriter) -> None:
         self._region = region
         self._edit = edit
         self._new: dict[fx.Node, fx.Node] = {}

@@ -12,10 +12,10 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Call:
+class CallPattern:
     """A call of any overload of an op. Its arguments are patterns, in order, and there are no more.
 
-    A pattern is a `Call`, a `Wanted`, or a node or a constant that has to be there.
+    A pattern is a `CallPattern`, a `Wanted`, or a node or a constant that has to be there.
     """
 
     op: Any
@@ -39,9 +39,9 @@ class Match:
     """The calls, each after what it reads."""
 
 
-def call(op: Any, *args: Any) -> Call:
-    """`Call`, arguments one by one."""
-    return Call(op, args)
+def call(op: Any, *args: Any) -> CallPattern:
+    """`CallPattern`, arguments one by one."""
+    return CallPattern(op, args)
 
 
 def match(pattern: Any, value: Any, found: Match) -> bool:
@@ -52,7 +52,7 @@ def match(pattern: Any, value: Any, found: Match) -> bool:
     if isinstance(pattern, (list, tuple)):
         same = isinstance(value, (list, tuple)) and len(value) == len(pattern)
         return same and all(match(*pair, found) for pair in zip(pattern, value, strict=True))
-    if not isinstance(pattern, Call):
+    if not isinstance(pattern, CallPattern):
         return value is pattern or (not isinstance(value, fx.Node) and bool(value == pattern))
     if not isinstance(value, fx.Node) or value.kwargs or not _calls(value, pattern.op):
         return False

@@ -30,7 +30,7 @@ from ..expects import expects_of, guards
 from ..numbers import numbers
 from . import fast_draws
 from .region import Crossing, Region, RegionGraph
-from .repeats import Part, repeats
+from .repeats import RepeatedPart, repeats
 
 aten = torch.ops.aten
 
@@ -128,7 +128,7 @@ class _Cut:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
         latest = 0
-        begun: dict[Part, int] = {}
+        begun: dict[RepeatedPart, int] = {}
         repeated = repeats(self._program)
         for node in self._ops:
             outside = node in self._outside
@@ -239,12 +239,8 @@ class _Cut:
         """(state, its new value) for states that are read by this region and before, only."""
         if level < self._proven:
             return
-        signature = self._program.signature
-        names = (spec.fqn for spec in signature.inputs)
-        states = dict(zip(names, self._program.placeholders, strict=True))
-        for out, value in zip(signature.outputs, self._program.results, strict=True):
-            state = states.get(out.target)
-            if out.kind is not OutputKind.UPDATE or value not in own or state is None:
+        for state, value in self._program.states().items():
+            if value not in own:
                 continue
             held = state.meta.get("val")
             if not isinstance(held, torch.Tensor) or _is_lazy(held):

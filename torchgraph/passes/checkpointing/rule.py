@@ -19,7 +19,7 @@ from ...ir.values import with_values
 from ...options.options import CheckpointPolicy
 from ..base import Pass
 from . import segments
-from .recompute import Recompute, Region, activations, is_forward, storages
+from .recompute import CheckpointedRegion, Recompute, activations, is_forward, storages
 
 _FLOPS_PER_BYTE = 8
 """How many multiplications a processor does in the time in which it moves a byte, about."""
@@ -58,7 +58,7 @@ class ActivationCheckpointing(Pass):
 
     def _by_policy(
         self, nodes: Sequence[fx.Node], first: int, edit: Rewriter
-    ) -> tuple[dict[fx.Node, Region], set[fx.Node]]:
+    ) -> tuple[dict[fx.Node, CheckpointedRegion], set[fx.Node]]:
         values = segments.values_of(nodes)
         found = segments.cheapest(values, len(nodes))
         regions = segments.regions_of(nodes, found.cuts, first)
@@ -90,10 +90,10 @@ def _first_forward(program: Program) -> list[fx.Node]:
 
 def _by_modules(
     nodes: set[fx.Node], program: Program, settings: Mapping[str, bool]
-) -> tuple[dict[fx.Node, Region], set[fx.Node]]:
+) -> tuple[dict[fx.Node, CheckpointedRegion], set[fx.Node]]:
     """Regions of the modules that are to be checkpointed, and all nodes that a setting is about."""
-    numbers: dict[tuple[str, int], Region] = {}
-    regions: dict[fx.Node, Region] = {}
+    numbers: dict[tuple[str, int], CheckpointedRegion] = {}
+    regions: dict[fx.Node, CheckpointedRegion] = {}
     decided: set[fx.Node] = set()
     for node in program.nodes if settings else ():
         if node not in nodes:
@@ -103,7 +103,7 @@ def _by_modules(
             continue
         decided.add(node)
         if settings[call[0]]:
-            regions[node] = numbers.setdefault(call, Region(call[0], len(numbers)))
+            regions[node] = numbers.setdefault(call, CheckpointedRegion(call[0], len(numbers)))
     return regions, decided
 
 
@@ -125,7 +125,7 @@ def _is_one_of(node: fx.Node, policy: Any) -> bool:
 
 
 def _worth_keeping(
-    values: Sequence[segments.Value], cuts: Sequence[int], room: int
+    values: Sequence[segments.Activation], cuts: Sequence[int], room: int
 ) -> set[fx.Node]:
     """The values that save the most work and fit into ``room`` bytes."""
     items = [v for v in values if v.kept and v.size and not segments.crosses(v, cuts)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..._torch import storage_id
-from ...ir.aliasing import Place
+from ...ir.aliasing import MemoryLocation
 from ...ir.bits import fingerprint
 from ...ir.program import Role
 from ...live.inputs import Call
@@ -26,7 +26,7 @@ class Batch:
 
     digest: tuple[bytes, ...]
     """Of each tensor, all of its bits."""
-    places: tuple[Place, ...]
+    places: tuple[MemoryLocation, ...]
     marks: tuple[Any, ...]
     """Of each tensor, what a write changes; see `_mark`."""
 
@@ -34,7 +34,7 @@ class Batch:
     def of(cls, call: Call) -> Batch:
         """Reads all of the tensors: a second for a gigabyte."""
         digest, marks = (tuple(map(look, call.tensors)) for look in (fingerprint, _mark))
-        return cls(digest, tuple(map(Place.of, call.tensors)), marks)
+        return cls(digest, tuple(map(MemoryLocation.of, call.tensors)), marks)
 
     def equals(self, call: Call) -> bool:
         """True for a call with the same values."""
@@ -67,7 +67,7 @@ class Doubt:
     """Of the calls that it may serve."""
     batch: Batch | None
     """Where constants may be of it."""
-    places: Mapping[int, Place]
+    places: Mapping[int, MemoryLocation]
     """Of arguments whose memory others may hold too: a global, a list, an attribute."""
 
     @classmethod

@@ -28,7 +28,7 @@ _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
 """What a caller keeps. A gradient stays where it is: the next part of the step reads it there."""
 
 
-class Stage(enum.Enum):
+class CaptureStage(enum.Enum):
     """How far a CUDA Graph has come."""
 
     COLD = "cold"
@@ -57,7 +57,7 @@ class CudaGraph:
     def __init__(
         self, halves: Halves, device: GraphDevice, calls: Calls, *, lends: bool, required: bool
     ) -> None:
-        self.stage = Stage.COLD
+        self.stage = CaptureStage.COLD
         self.failure = ""
         """Why the capture failed."""
         self.capture_seconds = 0.0
@@ -159,25 +159,25 @@ class CudaGraph:
         """Give the memory of the CUDA Graph back to the pool. It is not run any more."""
         self._forget()
         self._buffers, self._vector = {}, None
-        self.stage = Stage.CLOSED
+        self.stage = CaptureStage.CLOSED
 
     # --- running ----------------------------------------------------------------------------------
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """One step."""
-        assert self.stage is not Stage.CLOSED, "a closed CUDA Graph is not run"
+        assert self.stage is not CaptureStage.CLOSED, "a closed CUDA Graph is not run"
         self._wrote = False
-        if self.stage is Stage.FAILED:
+        if self.stage is CaptureStage.FAILED:
             return self._halves.function(values)
-        if self.stage is Stage.COLD and not self._open():
+        if self.stage is CaptureStage.COLD and not self._open():
             return self._halves.function(values)
         self._device.ordered()
-        if self.stage is Stage.COLD or self._warmed_in == self._calls.number:
+        if self.stage is CaptureStage.COLD or self._warmed_in == self._calls.number:
             return self._warm_up(values)
-        if self.stage is Stage.CAPTURED and self._addresses != self._addresses_of(values):
+        if self.stage is CaptureStage.CAPTURED and self._addresses != self._addresses_of(values):
             self._forget()
-            self.stage = Stage.WARM
-        if self.stage is Stage.CAPTURED:
+            self.stage = CaptureStage.WARM
+        if self.stage is CaptureStage.CAPTURED:
             return self._replay(values)
         if not self._capture(values):
             return self._halves.function(values)
@@ -200,8 +200,8 @@ class CudaGraph:
             return self._handed_out(self._run_aside([*values, self._write(numbers)]))
 
         results = self._halves.run(values, device_half)
-        if self.stage is Stage.COLD:
-            self.stage, self._warmed_in = Stage.WARM, self._calls.number
+        if self.stage is CaptureStage.COLD:
+            self.stage, self._warmed_in = CaptureStage.WARM, self._calls.number
         return results
 
     def _run_aside(self, given: Sequence[Any]) -> tuple[Any, ...]:
@@ -243,7 +243,7 @@ class CudaGraph:
         counters.graph_captures += 1
         self.capture_seconds = perf_counter() - start
         self._addresses = self._addresses_of(values)
-        self.stage = Stage.CAPTURED
+        self.stage = CaptureStage.CAPTURED
         return True
 
     def _failed(self, error: Exception) -> None:
@@ -252,7 +252,7 @@ class CudaGraph:
         if self._required:
             message = f"The step cannot be captured as a CUDA Graph: {reason}"
             raise CudaGraphRefused(message, where=line) from error
-        self.stage, self.failure, self._buffers = Stage.FAILED, reason, {}
+        self.stage, self.failure, self._buffers = CaptureStage.FAILED, reason, {}
         at = "" if line is None else f" at {line}"
         warn(f"No CUDA Graph, the capture failed{at}: {reason}", BackendWarning)
 

@@ -14,7 +14,7 @@ from ...ir.values import leaves
 from ...lower import Around, Lowered, LowerPart, Part, Plan, halve, lower, plain
 from ...lower.halves.scan import scan
 from ...options.options import Options
-from .cuda_graph import Calls, CudaGraph, Stage
+from .cuda_graph import Calls, CaptureStage, CudaGraph
 from .device import Cuda, GraphDevice
 
 
@@ -85,10 +85,10 @@ class Graphing:
             return f"the capture failed: {failed[0]}"
         if not stages:
             return self._why
-        if all(stage is Stage.CAPTURED for stage, _ in stages):
+        if all(stage is CaptureStage.CAPTURED for stage, _ in stages):
             count = sum(one.parts for one in cuda_graphs(executable))
             return f"captured, {count} for a step" if count > 1 else "captured"
-        behind: str = next(stage.value for stage, _ in stages if stage is not Stage.CAPTURED)
+        behind: str = next(stage.value for stage, _ in stages if stage is not CaptureStage.CAPTURED)
         return behind
 
     def _around(self, device: GraphDevice, part: LowerPart) -> Part:

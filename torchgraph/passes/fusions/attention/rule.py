@@ -14,6 +14,7 @@ from ....ir import effects
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ...base import Pass
+from ..search import NotFused, fuse_each
 
 aten = torch.ops.aten
 
@@ -32,10 +33,6 @@ _RESHAPES = frozenset(
     }
 )
 _SCALES = frozenset({aten.mul.Tensor, aten.div.Tensor})
-
-
-class _NotFused(Exception):
-    """Why an attention stays as it was captured."""
 
 
 class _Attention(NamedTuple):
@@ -72,22 +69,14 @@ class FuseAttention(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Each softmax over the last dimension of a product is looked at once."""
-        for node in list(program.nodes):
-            try:
-                found = _attention(node)
-            except _NotFused as reason:
-                edit.refuse(node, str(reason))
-                continue
-            if found is not None:
-                with edit.together():
-                    _fuse(found, edit)
+        fuse_each(program, _attention, _fuse, edit)
 
 
 # --- finding it ----------------------------------------------------------------------------------
 
 
 def _attention(softmax: fx.Node) -> _Attention | None:
-    """The attention around a softmax; None for any other. Raises _NotFused."""
+    """The attention around a softmax; None for any other. Raises `NotFused`."""
     if softmax.target is not aten._softmax.default:
         return None
     source, dim, widens = softmax.args
@@ -99,7 +88,7 @@ def _attention(softmax: fx.Node) -> _Attention | None:
         chain = _down_to_product(below)
         if chain:
             if any(len(node.users) > 1 for node in (*above, *chain)):
-                raise _NotFused("something else reads the scores")
+                raise NotFused("something else reads the scores")
             last = _product_with_values(softmax)
             heads = _batch_and_heads(masked, softmax, chain[-1])
             found = _Attention(softmax, chain[-1], last, masked, mask, _scale(chain), heads)
@@ -140,7 +129,7 @@ def _scale(chain: list[fx.Node]) -> float:
         if node.target in _SCALES:
             number = node.args[1]
             if not isinstance(number, (int, float)) or not number:
-                raise _NotFused("the scale is no number of the program")
+                raise NotFused("the scale is no number of the program")
             scale = scale * number if node.target is aten.mul.Tensor else scale / number
     return scale
 
@@ -149,12 +138,12 @@ def _product_with_values(softmax: fx.Node) -> fx.Node:
     node = softmax
     while True:
         if len(node.users) != 1:
-            raise _NotFused("something else reads the probabilities: their gradient, when training")
+            raise NotFused("something else reads the probabilities: their gradient, when training")
         (user,) = node.users
         if user.target is aten.bmm.default and user.args[0] is node is not user.args[1]:
             return user
         if not _is_reshape(user):
-            raise _NotFused("the values are not multiplied by the probabilities themselves")
+            raise NotFused("the values are not multiplied by the probabilities themselves")
         node = user
 
 
@@ -171,11 +160,11 @@ def _check(found: _Attention) -> None:
     operands: Any = (found.scores.args[0], found.last.args[1])
     queries, values = (operand.meta["val"] for operand in operands)
     if any(type(size) is not int for size in found.softmax.meta["val"].shape):
-        raise _NotFused("a shape is symbolic")
+        raise NotFused("a shape is symbolic")
     if queries.shape[2] != values.shape[2]:
-        raise _NotFused("queries and values differ in width")
+        raise NotFused("queries and values differ in width")
     if queries.device.type == "cpu" and queries.dtype not in (torch.float32, torch.float64):
-        raise _NotFused("on the CPU the fused op is slower in half precision")
+        raise NotFused("on the CPU the fused op is slower in half precision")
     if found.mask is not None:
         _check_mask(found, found.mask.meta["val"])
 
@@ -183,14 +172,14 @@ def _check(found: _Attention) -> None:
 def _check_mask(found: _Attention, mask: Any) -> None:
     fills = found.masked.target is aten.masked_fill.Scalar
     if fills and found.masked.args[2] != -math.inf:
-        raise _NotFused("the mask fills with another number than -inf")
+        raise NotFused("the mask fills with another number than -inf")
     if found.masked.kwargs.get("alpha", 1) != 1:
-        raise _NotFused("the mask is scaled")
+        raise NotFused("the mask is scaled")
     if not fills and mask.dtype != found.softmax.meta["val"].dtype:
-        raise _NotFused("the mask is of another dtype than the scores")
+        raise NotFused("the mask is of another dtype than the scores")
     rank = found.masked.meta["val"].dim()
     if rank not in (3, 4) or not 2 <= mask.dim() <= rank:
-        raise _NotFused("the mask is of a rank that the fused op does not take")
+        raise NotFused("the mask is of a rank that the fused op does not take")
 
 
 def _is_reshape(node: fx.Node) -> bool:

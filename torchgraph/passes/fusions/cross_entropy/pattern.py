@@ -12,16 +12,13 @@ from torch import fx
 
 from .... import library
 from ....ir.program import provenance
-from ...pattern import Call, Match, Wanted, call, match
+from ...pattern import CallPattern, Match, Wanted, call, match
+from ..search import NotFused
 from .op import MEAN, NONE
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _OF_LOSS = (aten.nll_loss_forward, aten.nll_loss_backward, aten._log_softmax_backward_data)
-
-
-class NotFused(Exception):
-    """Why a loss stays as it was captured."""
 
 
 @dataclass
@@ -137,7 +134,7 @@ def _take_backward(loss: Loss) -> None:
 # --- the calls ------------------------------------------------------------------------------------
 
 
-def _smoothed(loss: Loss, counted: Call) -> Call:
+def _smoothed(loss: Loss, counted: CallPattern) -> CallPattern:
     """The loss with label smoothing; its mean divides by ``counted``."""
     rows = call(aten.sum, _weighted(loss, loss.probabilities), [1])
     spread = call(aten.masked_fill, call(aten.neg, rows), _ignored(loss), 0)
@@ -149,7 +146,7 @@ def _smoothed(loss: Loss, counted: Call) -> Call:
     return call(aten.add, at_target, call(aten.mul, spread, Wanted("spread")))
 
 
-def _gradients(loss: Loss) -> list[Call]:
+def _gradients(loss: Loss) -> list[CallPattern]:
     """The gradient of the log-probabilities, in the forms that it may have."""
     grad: Any = Wanted("grad")
     if not loss.smoothing:
@@ -157,7 +154,7 @@ def _gradients(loss: Loss) -> list[Call]:
     return [form for counted in _counted(loss) for form in _smoothed_gradients(loss, grad, counted)]
 
 
-def _smoothed_gradients(loss: Loss, grad: Any, counted: Call) -> list[Call]:
+def _smoothed_gradients(loss: Loss, grad: Any, counted: CallPattern) -> list[CallPattern]:
     rows, classes = loss.shape
     spread = call(aten.mul, grad, loss.smoothing / classes)
     if loss.options[2] == MEAN:
@@ -170,12 +167,12 @@ def _smoothed_gradients(loss: Loss, grad: Any, counted: Call) -> list[Call]:
     return [call(aten.add, *both), call(aten.add, *both[::-1])]
 
 
-def _at_target(loss: Loss, grad: Any) -> Call:
+def _at_target(loss: Loss, grad: Any) -> CallPattern:
     arguments = (grad, loss.probabilities, *loss.options, loss.total_weight)
     return call(aten.nll_loss_backward, *arguments)
 
 
-def _ignored(loss: Loss) -> Call:
+def _ignored(loss: Loss) -> CallPattern:
     target, _, _, ignored = loss.options
     return call(aten.eq, target, ignored)
 
@@ -187,7 +184,7 @@ def _weighted(loss: Loss, rows: Any) -> Any:
     return call(aten.mul, rows, call(aten.view, weight, [1, loss.shape[1]]))
 
 
-def _counted(loss: Loss) -> list[Call]:
+def _counted(loss: Loss) -> list[CallPattern]:
     """What the mean divides by, in the forms that it may have."""
     target, weight, *_ = loss.options
     ignored = _ignored(loss)

@@ -15,8 +15,9 @@ from ....ir.rewriter import Rewriter
 from ....ir.verify import PREDICATES
 from ....library.definition import has_kernel
 from ...base import Pass
+from ..search import NotFused, fuse_each
 from .op import backward, forward, wide
-from .pattern import Loss, NotFused, find_loss
+from .pattern import Loss, find_loss
 
 aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
@@ -44,22 +45,19 @@ class FuseCrossEntropy(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Each log-softmax is looked at once."""
-        for node in list(program.nodes):
-            if node.target is not aten._log_softmax.default:
-                continue
-            try:
-                loss = find_loss(node)
-            except NotFused as reason:
-                edit.refuse(node, str(reason))
-                continue
-            if loss is None:
-                continue
-            device = loss.logits.meta["val"].device
-            if not has_kernel(forward, device):
-                edit.refuse(node, f"no kernel of cross_entropy is compiled for {device.type}")
-            else:
-                with edit.together():
-                    _fuse(loss, edit)
+        fuse_each(program, _compiled_loss, _fuse, edit)
+
+
+def _compiled_loss(log_softmax: fx.Node) -> Loss | None:
+    """The loss of a log-softmax; None for any other node. Raises `NotFused`."""
+    if log_softmax.target is not aten._log_softmax.default:
+        return None
+    loss = find_loss(log_softmax)
+    if loss is not None:
+        device = loss.logits.meta["val"].device
+        if not has_kernel(forward, device):
+            raise NotFused(f"no kernel of cross_entropy is compiled for {device.type}")
+    return loss
 
 
 # --- a cast of the logits before the loss ---------------------------------------------------------

@@ -22,7 +22,7 @@ from .reference import compute
 
 
 @dataclass(frozen=True)
-class Rule:
+class UpdateArguments:
     """What an optimizer rule keeps per parameter, and the numbers that it takes."""
 
     states: tuple[str, ...]
@@ -60,37 +60,39 @@ class Rule:
 
 
 RULES = {
-    "sgd": Rule(
+    "sgd": UpdateArguments(
         ("momentum_buffers",),
         ("lr", "weight_decay", "momentum", "dampening"),
         (("nesterov", False), ("is_first_step", False)),
         needs=(("momentum", "momentum_buffers"),),
         steps=False,
     ),
-    "adam": Rule(
+    "adam": UpdateArguments(
         ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
         ("lr", "beta1", "beta2", "eps", "weight_decay"),
         (("decoupled", False), ("amsgrad", False)),
         needs=(("amsgrad", "max_exp_avg_sqs"),),
     ),
-    "rmsprop": Rule(
+    "rmsprop": UpdateArguments(
         ("square_avgs", "grad_avgs", "momentum_buffers"),
         ("lr", "alpha", "eps", "weight_decay", "momentum"),
         (("centered", False),),
         needs=(("centered", "grad_avgs"), ("momentum", "momentum_buffers")),
     ),
-    "adagrad": Rule(("state_sums",), ("lr", "lr_decay", "eps", "weight_decay")),
-    "adadelta": Rule(("square_avgs", "acc_deltas"), ("lr", "rho", "eps", "weight_decay")),
-    "lamb": Rule(
+    "adagrad": UpdateArguments(("state_sums",), ("lr", "lr_decay", "eps", "weight_decay")),
+    "adadelta": UpdateArguments(
+        ("square_avgs", "acc_deltas"), ("lr", "rho", "eps", "weight_decay")
+    ),
+    "lamb": UpdateArguments(
         ("exp_avgs", "exp_avg_sqs"),
         ("lr", "beta1", "beta2", "eps", "weight_decay"),
         (("decoupled", True), ("bias_correction", True), ("decay_in_trust_ratio", True)),
     ),
-    "lion": Rule(("exp_avgs",), ("lr", "beta1", "beta2", "weight_decay"), steps=False),
+    "lion": UpdateArguments(("exp_avgs",), ("lr", "beta1", "beta2", "weight_decay"), steps=False),
 }
 
 
-def _written(rule: Rule, lists: Sequence[Sequence[Any]]) -> list[Any]:
+def _written(rule: UpdateArguments, lists: Sequence[Sequence[Any]]) -> list[Any]:
     """The tensors that a call writes, list after list."""
     return [
         tensor

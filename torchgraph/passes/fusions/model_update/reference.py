@@ -21,7 +21,7 @@ Numbers = dict[str, Tensor]
 """Of no dimensions and float64; also the grad_scale and kin that are given."""
 Flags = set[str]
 """Those that are on."""
-Rule = Callable[[Tensor, Tensor, State, Numbers, Flags], Tensor]
+UpdateFunction = Callable[[Tensor, Tensor, State, Numbers, Flags], Tensor]
 """Returns the new parameter and puts the new state into the dict."""
 
 
@@ -114,7 +114,7 @@ def lion(p: Tensor, g: Tensor, state: State, n: Numbers, on: Flags) -> Tensor:
     return p * (1 - n["lr"] * n["weight_decay"]) - n["lr"] * change
 
 
-REFERENCES: dict[str, Rule] = {
+REFERENCES: dict[str, UpdateFunction] = {
     "sgd": sgd,
     "adam": adam,
     "rmsprop": rmsprop,
@@ -135,7 +135,7 @@ def compute(name: str, lists: dict[str, list[Tensor]], options: dict[str, Any]) 
         _write(REFERENCES[name], own, options)
 
 
-def _write(rule: Rule, own: dict[str, Tensor], options: dict[str, Any]) -> None:
+def _write(rule: UpdateFunction, own: dict[str, Tensor], options: dict[str, Any]) -> None:
     param = own["params"]
     wide = torch.float64 if param.dtype == torch.float64 else torch.float32
     on = {name for name, value in options.items() if value is True}

@@ -22,16 +22,13 @@ from ....ir.program import OutputKind, ParameterGroup, Phase, Program, Role, pro
 from ....ir.rewriter import Rewriter
 from ....library.definition import has_kernel
 from ...base import Pass
+from ..search import NotFused
 from .optimizers import RULES, UpdateRule
 
 aten = torch.ops.aten
 _FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 _EXACT = frozenset({torch.float64, torch.float32})
 """A product rounded to one of these is what the op itself computes."""
-
-
-class NotFused(Exception):
-    """Why an update stays as it was captured."""
 
 
 @dataclass(frozen=True)
@@ -84,29 +81,29 @@ class FuseModelUpdate(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Group by group; then remove the marks and what computed the old values."""
-        region = _Region(program)
+        phase = _UpdatePhase(program)
         for group in program.signature.groups:
-            marks = [region.marks[fqn] for fqn in group.parameters if fqn in region.marks]
+            marks = [phase.marks[fqn] for fqn in group.parameters if fqn in phase.marks]
             if not marks:
                 continue
             try:
-                updates = [region.update(group, mark) for mark in marks]
+                updates = [phase.update(group, mark) for mark in marks]
                 with edit.together():
-                    self._fuse(region, group, updates, edit)
+                    self._fuse(phase, group, updates, edit)
             except NotFused as reason:
                 for mark in marks:
                     edit.refuse(_gradient(mark), str(reason))
-        for mark in region.marks.values():
+        for mark in phase.marks.values():
             edit.replace(mark, _gradient(mark))
         if edit.edits:
             _sweep(program, edit)
             _look_only(program, edit)
 
     def _fuse(
-        self, region: _Region, group: ParameterGroup, updates: list[Update], edit: Rewriter
+        self, phase: _UpdatePhase, group: ParameterGroup, updates: list[Update], edit: Rewriter
     ) -> None:
         rule = RULES[group.kind]
-        options = {**region.numbers(group, edit), **rule.settings(dict(group.settings))}
+        options = {**phase.numbers(group, edit), **rule.settings(dict(group.settings))}
         calls: dict[Hashable, list[Update]] = {}
         for update in updates:
             # The reference rounds what is folded otherwise than the compiled kernels do.
@@ -117,25 +114,25 @@ class FuseModelUpdate(Pass):
             key = folded.key() if self.multi_tensor else folded.fqn
             calls.setdefault(key, []).append(folded)
         for together in calls.values():
-            region.call(rule, group, together, options, edit)
+            phase.call(rule, group, together, options, edit)
 
 
-class _Region:
+class _UpdatePhase:
     """The update phase of one program: marks, states, and where their new values leave."""
 
     def __init__(self, program: Program) -> None:
         self._output = program.output
         self._results = program.results
-        specs = program.inputs()
-        self._inputs = {spec.fqn: (spec, node) for spec, node in specs}
-        outputs = list(enumerate(program.signature.outputs))
+        self._inputs = {spec.fqn: (spec, node) for spec, node in program.inputs()}
+        outputs = enumerate(program.signature.outputs)
         self._places = {o.target: i for i, o in outputs if o.kind is OutputKind.UPDATE}
-        self._skip = {o.target: self._results[i] for i, o in outputs if o.kind is OutputKind.SKIP}
+        returns = program.returns()
+        self._skip = {o.target: value for o, value in returns if o.kind is OutputKind.SKIP}
         calls = (node for node in program.nodes if node.target is library.gradient)
         self.marks: dict[str, fx.Node] = {str(node.args[1]): node for node in calls}
 
     def update(self, group: ParameterGroup, mark: fx.Node) -> Update:
-        """What the rule's op needs for one parameter. Raises NotFused."""
+        """What the rule's op needs for one parameter. Raises `NotFused`."""
         if group.kind not in RULES:
             raise NotFused(f"no multi-tensor op knows {group.kind.__name__}")
         if group.hooked:
