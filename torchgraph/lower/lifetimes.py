@@ -47,7 +47,7 @@ class Allocation:
 
 
 class Lifetimes:
-    """Of all that a lowered program allocates. States, inputs and constants are not its own."""
+    """What a lowered program allocates, and when. States, inputs and constants are not its own."""
 
     def __init__(self, program: Program) -> None:
         self.nodes = list(program.nodes)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ...ir.each import Each, by_output, run
 from ...ir.effects import Effects
 from ...ir.program import Program, Role
 from ..lifetimes import Lifetimes, peak
 
-RowsFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Sequence[Any]]]
+Columns = Sequence[Sequence[object]]
+RowsFunction = Callable[[Columns, Sequence[object]], Sequence[Sequence[object]]]
 """Takes columns and what is shared; returns what each row returns, or nothing."""
 
 
@@ -32,10 +32,10 @@ class EachInPlace:
     def __str__(self) -> str:
         return f"{self.__name__}_"
 
-    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+    def __call__(self, columns: Columns, shared: Sequence[object]) -> list[object]:
         return self.calling(self._row_by_row)(columns, shared)
 
-    def _row_by_row(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+    def _row_by_row(self, columns: Columns, shared: Sequence[object]) -> list[tuple[object, ...]]:
         return [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
 
     @property
@@ -43,10 +43,10 @@ class EachInPlace:
         """The most bytes that a row allocates: the body was written for the largest."""
         return peak(Lifetimes(self.body))
 
-    def calling(self, function: RowsFunction) -> Callable[..., list[Any]]:
+    def calling(self, function: RowsFunction) -> Callable[..., list[object]]:
         """The call, the rows by ``function``."""
 
-        def call(columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+        def call(columns: Columns, shared: Sequence[object]) -> list[object]:
             return by_output(function(columns, shared))
 
         return call

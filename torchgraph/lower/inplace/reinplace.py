@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ..._torch import OpOverload
 from ...ir import effects
 from ...ir.aliasing import aliases_input, refresh_views, storages
 from ...ir.each import Each
-from ...ir.nodes import replace_all
+from ...ir.nodes import all_nodes, item, replace_all, sequence
 from ...ir.program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
 from ...ir.values import flat
 from ..expects import expects_of
@@ -32,7 +33,7 @@ from .skips import branch_on_flags
 
 aten = torch.ops.aten
 
-_BATCH_NORM: dict[Any, tuple[OpOverload, dict[int, int]]] = {
+_BATCH_NORM: dict[Target, tuple[OpOverload, dict[int, int]]] = {
     aten._native_batch_norm_legit_functional.default: (
         aten._native_batch_norm_legit.default,
         {3: 3, 4: 4},
@@ -66,7 +67,7 @@ class _Reinplace:
         self._program = program
         self._over_arguments = over_arguments
         self._flags = flags
-        """Of the states that a skipped step does not write."""
+        """State -> the flag of the step that, when skipped, does not write it."""
         self._guarded = {s: flag for state, flag in flags.items() for s in storages(state)}
         self._graph = program.gm.graph
         self._nodes = list(self._graph.nodes)
@@ -233,34 +234,33 @@ class _Reinplace:
 
     def _rows(self, node: fx.Node, each: Each) -> None:
         """Every row writes its states, or clones where others need them as they are."""
-        columns: Any = [list(column) for column in node.args[0]]  # type: ignore[union-attr, arg-type]  # lists
-        given: Any = node.args
+        columns = [all_nodes(column) for column in sequence(node.args[0])]
         # One gradient may be that of two rows: it counts as often as it is read.
-        others = Counter(self._home(a) for a in flat(given) if isinstance(a, fx.Node))
-        results: dict[Any, fx.Node] = {user.args[1] - each.kept: user for user in node.users}  # type: ignore[operator]  # ints
+        others = Counter(self._home(a) for a in flat(node.args) if isinstance(a, fx.Node))
+        results = {item(user) - each.kept: user for user in node.users}
         places = [(column, row) for column in each.written for row in range(len(each.rows))]
         for number, (column, row) in enumerate(places):
-            item, result = columns[column][row], results.get(number)
-            stays = result is None or self._may_stay(result, self._home(item))
-            if not (stays and self._free_after(item, node) and others[self._home(item)] == 1):
+            held, result = columns[column][row], results.get(number)
+            stays = result is None or self._may_stay(result, self._home(held))
+            if not (stays and self._free_after(held, node) and others[self._home(held)] == 1):
                 with self._graph.inserting_before(node):
-                    columns[column][row] = self._clone(item)
-        alone = [all(others[self._home(item)] == 1 for item in column) for column in columns]
+                    columns[column][row] = self._clone(held)
+        alone = [all(others[self._home(one)] == 1 for one in column) for column in columns]
         spare = [
             number
             for number, column in enumerate(columns)
             if number not in each.written
             and alone[number]
-            and all(self._is_spare(item, node) for item in column)
+            and all(self._is_spare(one, node) for one in column)
         ]
         node.args = (columns, node.args[1])
         node.target = EachInPlace(each, spare, reinplace)
         node.meta["val"] = list(node.meta["val"])[: each.kept] or None
         updated = {places[n]: user for n, user in results.items() if n >= 0}
         written = {user: columns[column][row] for (column, row), user in updated.items()}
-        for user, item in written.items():
-            self._merge(user, item)
-            self._replace_state(user, item)
+        for user, held in written.items():
+            self._merge(user, held)
+            self._replace_state(user, held)
         replace_all(self._graph, written)
 
     def _is_spare(self, item: fx.Node, at: fx.Node) -> bool:
@@ -271,25 +271,24 @@ class _Reinplace:
         items = effects.written_values(op, node.args)
         if minds_form(node) and not node.meta.get(IN_PLACE):
             return
-        homes = [self._home(item) for item in items]
+        homes = [self._home(written) for written in items]
         results = [user for user in node.users if user.target is operator.getitem]
         if len(set(homes)) < len(homes) or len(results) < len(node.users):
             return
         values = node.meta["val"]
         fits = all(
-            self._free_after(item, node) and fits_in(item.meta["val"], value)
-            for item, value in zip(items, values, strict=True)
+            self._free_after(written, node) and fits_in(written.meta["val"], value)
+            for written, value in zip(items, values, strict=True)
         )
-        indices: list[Any] = [user.args[1] for user in results]
-        fits = fits and all(map(self._may_stay, results, [homes[index] for index in indices]))
+        fits = fits and all(map(self._may_stay, results, [homes[item(user)] for user in results]))
         if not fits or any(self._home(other) in homes for other in _others(node, op)):
             return
         node.target = op
         for user in results:
-            index: Any = user.args[1]
-            self._merge(user, items[index])
-            user.replace_all_uses_with(items[index])
-            self._replace_state(user, items[index])
+            held = items[item(user)]
+            self._merge(user, held)
+            user.replace_all_uses_with(held)
+            self._replace_state(user, held)
             self._graph.erase_node(user)
 
     def _allowed(self, node: fx.Node, first: fx.Node, op: OpOverload) -> bool:
@@ -307,9 +306,7 @@ class _Reinplace:
     def _batch_norm(self, node: fx.Node) -> None:
         """Write the running statistics in place, as the eager kernel does."""
         op, updated = _BATCH_NORM[node.target]
-        results: dict[Any, fx.Node] = {
-            user.args[1]: user for user in node.users if user.target is operator.getitem
-        }
+        results = {item(user): user for user in node.users if user.target is operator.getitem}
         pairs: list[tuple[fx.Node | None, Any]] = [
             (results.get(out), node.args[arg]) for out, arg in updated.items()
         ]
@@ -347,14 +344,14 @@ class _Reinplace:
                     copy.meta[SKIPPED_BY] = self._flags[state]
         output.args = (tuple(kept),)
 
-    def _kept(self) -> list[Any]:
+    def _kept(self) -> list[Argument]:
         """The outputs that no state takes; a clone of one that lives in an input or a constant."""
         lasting = {
             self._home(node) for node in self._nodes if node.op in ("placeholder", "get_attr")
         }
         specs = self._program.signature.inputs
         tensors = {spec.fqn for spec in specs if spec.meta is not None}
-        kept = []
+        kept: list[Argument] = []
         for out, value in self._program.returns():
             if out.kind is OutputKind.UPDATE and out.target in tensors:
                 continue
@@ -369,7 +366,9 @@ class _Reinplace:
             clone.meta[SKIPPED_BY] = value.meta[SKIPPED_BY]
         return clone
 
-    def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
+    def _detached(
+        self, state: fx.Node, value: fx.Node, owned: Mapping[int | None, fx.Node]
+    ) -> fx.Node:
         """The value to copy; a clone when it lives in the memory of a state that is written too."""
         if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
             return value

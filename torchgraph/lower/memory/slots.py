@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..lifetimes import Allocation, live_bytes
 
@@ -19,7 +18,7 @@ ALIGNMENT = 64
 _ROUNDS = 30
 """How often `improve` tries before it is content."""
 
-ORDERS: Mapping[str, Callable[[Allocation], Any]] = {
+ORDERS: Mapping[str, Callable[[Allocation], tuple[int, int]]] = {
     "mem_size_first": lambda value: (-value.nbytes, value.born),
     "lifetime_first": lambda value: (value.born - value.dies, -value.nbytes),
     "time_line": lambda value: (value.born, -value.nbytes),
@@ -43,7 +42,7 @@ def rounded(nbytes: int) -> int:
 
 
 def least(values: Sequence[Allocation], length: int) -> int:
-    """What no layout of the values can be smaller than; ``length`` nodes run."""
+    """What no assignment for the values can be smaller than; ``length`` nodes run."""
     return max(live_bytes(values, length, rounded), default=0)
 
 
@@ -55,7 +54,7 @@ def place(
     limit: int | None = None,
     first: Collection[Allocation] = (),
 ) -> OffsetAssignment:
-    """A layout by the name of an order.
+    """The assignment by the name of an order.
 
     Args:
         compact: each takes the tightest gap that it fits into, not the lowest.
@@ -69,7 +68,7 @@ def place(
 
 
 def best(values: Sequence[Allocation]) -> OffsetAssignment:
-    """The smallest layout of all ways; the first of equals."""
+    """The smallest assignment of all ways; the first of equals."""
     found = [place(values, way, compact=compact) for way in ORDERS for compact in (False, True)]
     return min(found, key=lambda layout: layout.nbytes)
 

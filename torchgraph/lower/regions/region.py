@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -26,7 +26,7 @@ class Crossing(NamedTuple):
     """A node of the program that was cut whose value leaves its region."""
 
     identity: str
-    """As `program.identity` has it."""
+    """The name of the captured node whose value it is; see `program.identity`."""
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -69,7 +69,7 @@ class Region:
         self.crossings = crossings
         self.states = states
         self.part = 0
-        """Of a step with micro-batches: the first one (0), the others (1), the update (2)."""
+        """Where it belongs in a step with micro-batches: first one (0), others (1), update (2)."""
         self.observer: Callable[[Region, Sequence[torch.Tensor]], None] | None = None
         """Called with what each call returns."""
         self._written = written
@@ -143,7 +143,7 @@ class RegionGraph:
         return graph_module(fx.GraphModule({}, fx.Graph()), self._graph)
 
     def metas(self) -> tuple[TensorMeta, ...]:
-        """Of the inputs."""
+        """Shape, strides, dtype and device of each input."""
         nodes = [*self.tensors, *([self.vector] if self.vector else [])]
         return tuple(TensorMeta.of(node.meta["val"]) for node in nodes)
 
@@ -172,7 +172,7 @@ class RegionGraph:
                 break
             made.meta[ORIGIN] = node
 
-    def _copy(self, node: Any) -> fx.Node:
+    def _copy(self, node: fx.Node) -> fx.Node:
         argument = self._layouts.pinned(node, self._copies.__getitem__)
         args = fx.map_arg(node.args, argument)
         kwargs = fx.map_arg(node.kwargs, argument)
@@ -185,6 +185,8 @@ class RegionGraph:
             made = bias.rewritten(self._graph, args)
         else:
             made = self._layouts.written(node, args)
-        made = made or self._graph.call_function(node.target, args, kwargs)
+        if made is None:
+            assert callable(node.target)
+            made = self._graph.call_function(node.target, args, kwargs)
         made.meta["val"] = node.meta["val"]
         return made

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import fx
 
@@ -108,20 +108,22 @@ def _by_modules(
 
 
 @functools.cache
-def _flops() -> Mapping[Any, Any]:
+def _flops() -> Mapping[object, Callable[..., float]]:
     """torch's formulas, by op. Their module imports Triton, where there is one."""
-    found: Mapping[Any, Any] = importlib.import_module("torch.utils.flop_counter").flop_registry
+    counter = importlib.import_module("torch.utils.flop_counter")
+    found: Mapping[object, Callable[..., float]] = counter.flop_registry
     return found
 
 
-def _is_one_of(node: fx.Node, policy: Any) -> bool:
+def _is_one_of(node: fx.Node, policy: CheckpointPolicy) -> bool:
     """True when the results of a node are to be kept: those of the listed ops."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
     if policy == "matmuls":
         return target.overloadpacket in _flops()
-    return target in policy or target.overloadpacket in policy
+    kept = policy if isinstance(policy, tuple) else ()
+    return target in kept or target.overloadpacket in kept
 
 
 def _worth_keeping(

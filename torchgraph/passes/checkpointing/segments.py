@@ -68,7 +68,7 @@ def values_of(nodes: Sequence[fx.Node]) -> list[Activation]:
 
 
 def cheapest(values: Sequence[Activation], count: int) -> Segments:
-    """Of several ways to cut ``count`` ops, the one of the smallest peak."""
+    """The way to cut ``count`` ops that has the smallest peak of those tried."""
     total = sum(value.size for value in values if value.kept)
     tried = [_measured(values, (), count)]
     tried += [_measured(values, _cut(values, count, total / parts), count) for parts in _PARTS]

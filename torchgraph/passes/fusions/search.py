@@ -10,7 +10,7 @@ from torch import fx
 from ...ir.program import Program
 from ...ir.rewriter import Rewriter
 
-Found = TypeVar("Found")
+Fusion = TypeVar("Fusion")
 
 
 class NotFused(Exception):
@@ -19,8 +19,8 @@ class NotFused(Exception):
 
 def fuse_each(
     program: Program,
-    find: Callable[[fx.Node], Found | None],
-    fuse: Callable[[Found, Rewriter], None],
+    find: Callable[[fx.Node], Fusion | None],
+    fuse: Callable[[Fusion, Rewriter], None],
     edit: Rewriter,
 ) -> None:
     """Fuse what ``find`` finds around a node; each node is looked at once, in program order.

@@ -91,58 +91,58 @@ class CudaGraph:
 
     @property
     def signature(self) -> Signature:
-        """As `Executable.signature`."""
+        """The signature of the step."""
         return self._halves.signature
 
     @property
     def program(self) -> Program:
-        """As `Executable.program`."""
+        """The program whose halves are lowered."""
         return self._halves.program
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """As `Executable.outputs`."""
+        """What the function returns: the host's outputs, then the device's."""
         return self._halves.outputs
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """As `Executable.programs`."""
+        """The lowered programs."""
         return self._halves.programs
 
     @property
     def source(self) -> str:
-        """As `Executable.source`."""
+        """Both functions, as Python."""
         return self._halves.source
 
     @property
     def writes(self) -> bool:
-        """As `Executable.writes`."""
+        """True when a run writes a state."""
         return self._halves.writes
 
     @property
     def random(self) -> bool:
-        """As `Executable.random`."""
+        """True when a run draws random numbers."""
         return self._halves.random
 
     def wrote(self, error: BaseException) -> bool:
-        """As `Executable.wrote`."""
+        """True when the run that failed had begun to write states."""
         return self._wrote or self._halves.wrote(error)
 
     @property
     def expects(self) -> bool:
-        """As `Executable.expects`."""
+        """True when a run may find that it was made for other values."""
         return self._halves.expects
 
     def moved(self, error: BaseException) -> bool:
-        """As `Executable.moved`."""
+        """True when the run failed before its last predicate had held, so before it wrote."""
         return isinstance(error, ValueMoved) or self._halves.moved(error)
 
     def node_at(self, error: BaseException) -> fx.Node | None:
-        """As `Executable.node_at`."""
+        """The node at which a run failed; None when it was not inside the functions."""
         return self._halves.node_at(error)
 
     def line_of(self, node: fx.Node | None) -> SourceLine | None:
-        """As `Executable.line_of`."""
+        """The user's line that a node comes from."""
         return self._halves.line_of(node)
 
     @property
@@ -163,7 +163,7 @@ class CudaGraph:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def function(self, values: Sequence[Any]) -> tuple[object, ...]:
         """One step."""
         assert self.stage is not CaptureStage.CLOSED, "a closed CUDA Graph is not run"
         self._wrote = False
@@ -195,8 +195,8 @@ class CudaGraph:
             return False
         return True
 
-    def _warm_up(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        def device_half(numbers: list[float]) -> list[Any]:
+    def _warm_up(self, values: Sequence[Any]) -> tuple[object, ...]:
+        def device_half(numbers: list[float]) -> list[object]:
             return self._handed_out(self._run_aside([*values, self._write(numbers)]))
 
         results = self._halves.run(values, device_half)
@@ -204,11 +204,11 @@ class CudaGraph:
             self.stage, self._warmed_in = CaptureStage.WARM, self._calls.number
         return results
 
-    def _run_aside(self, given: Sequence[Any]) -> tuple[Any, ...]:
+    def _run_aside(self, given: Sequence[object]) -> tuple[object, ...]:
         """The device's half as a warm-up; plainly where the device cannot even begin."""
         function, began = self._halves.device.function, False
 
-        def run(values: Sequence[Any]) -> tuple[Any, ...]:
+        def run(values: Sequence[object]) -> tuple[object, ...]:
             nonlocal began
             began = True
             return function(values)
@@ -256,7 +256,7 @@ class CudaGraph:
         at = "" if line is None else f" at {line}"
         warn(f"No CUDA Graph, the capture failed{at}: {reason}", BackendWarning)
 
-    def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _replay(self, values: Sequence[Any]) -> tuple[object, ...]:
         assert self._captured is not None
         results = self._captured.results
         # Only a predicate ends a replay before it writes; else the counters need no copies.
@@ -302,7 +302,7 @@ class CudaGraph:
             self._numbers = numbers
         return self._vector
 
-    def _handed_out(self, results: Sequence[Any]) -> list[Any]:
+    def _handed_out(self, results: Sequence[Any]) -> list[object]:
         """Copies of what the next replay would overwrite."""
         if self._lends:
             return list(results)

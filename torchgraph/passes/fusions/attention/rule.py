@@ -9,8 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ....ir import effects
+from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ...base import Pass
@@ -79,10 +81,10 @@ def _attention(softmax: fx.Node) -> _Attention | None:
     """The attention around a softmax; None for any other. Raises `NotFused`."""
     if softmax.target is not aten._softmax.default:
         return None
-    source, dim, widens = softmax.args
+    _, dim, widens = softmax.args
     if dim not in (-1, softmax.meta["val"].dim() - 1) or widens:
         return None
-    above = list(_reshaped_from(source))
+    above = list(_reshaped_from(operand(softmax)))
     masked = above[-1]
     for below, mask in _unmasked(masked):
         chain = _down_to_product(below)
@@ -97,11 +99,10 @@ def _attention(softmax: fx.Node) -> _Attention | None:
     return None
 
 
-def _unmasked(masked: fx.Node) -> Iterator[tuple[Any, fx.Node | None]]:
+def _unmasked(masked: fx.Node) -> Iterator[tuple[Argument, fx.Node | None]]:
     """The possible pairs of what is masked and the mask."""
     if masked.target is aten.masked_fill.Scalar:
-        mask: Any = masked.args[1]
-        yield masked.args[0], mask
+        yield masked.args[0], operand(masked, 1)
     elif masked.target is aten.add.Tensor:
         for one, other in (masked.args[:2], masked.args[1::-1]):
             if isinstance(other, fx.Node):
@@ -110,7 +111,7 @@ def _unmasked(masked: fx.Node) -> Iterator[tuple[Any, fx.Node | None]]:
         yield masked, None
 
 
-def _down_to_product(node: Any) -> list[fx.Node]:
+def _down_to_product(node: Argument) -> list[fx.Node]:
     """From a node through scales and reshapes to the ``bmm`` behind it; empty if there is none."""
     found = []
     while isinstance(node, fx.Node):
@@ -148,7 +149,7 @@ def _product_with_values(softmax: fx.Node) -> fx.Node:
 
 
 def _batch_and_heads(masked: fx.Node, softmax: fx.Node, scores: fx.Node) -> tuple[int, int]:
-    queries: Any = scores.args[0]
+    queries = operand(scores)
     rows = queries.meta["val"].shape[1:]
     shapes = [node.meta["val"].shape for node in (masked, softmax)]
     sources = (node.meta["val"].shape for node in _reshaped_from(queries))
@@ -157,8 +158,8 @@ def _batch_and_heads(masked: fx.Node, softmax: fx.Node, scores: fx.Node) -> tupl
 
 
 def _check(found: _Attention) -> None:
-    operands: Any = (found.scores.args[0], found.last.args[1])
-    queries, values = (operand.meta["val"] for operand in operands)
+    operands = (operand(found.scores), operand(found.last, 1))
+    queries, values = (node.meta["val"] for node in operands)
     if any(type(size) is not int for size in found.softmax.meta["val"].shape):
         raise NotFused("a shape is symbolic")
     if queries.shape[2] != values.shape[2]:
@@ -169,7 +170,7 @@ def _check(found: _Attention) -> None:
         _check_mask(found, found.mask.meta["val"])
 
 
-def _check_mask(found: _Attention, mask: Any) -> None:
+def _check_mask(found: _Attention, mask: torch.Tensor) -> None:
     fills = found.masked.target is aten.masked_fill.Scalar
     if fills and found.masked.args[2] != -math.inf:
         raise NotFused("the mask fills with another number than -inf")
@@ -186,7 +187,7 @@ def _is_reshape(node: fx.Node) -> bool:
     """True when the elements stay as they are and in their order."""
     if node.target not in _RESHAPES:
         return False
-    source: Any = node.args[0]
+    source = operand(node)
     shape = source.meta["val"].shape
     if node.target is aten.permute.default:
         axes: Any = node.args[1]
@@ -195,11 +196,11 @@ def _is_reshape(node: fx.Node) -> bool:
     return bool(node.meta["val"].numel() == source.meta["val"].numel())
 
 
-def _reshaped_from(node: Any) -> Iterator[fx.Node]:
+def _reshaped_from(node: fx.Node) -> Iterator[fx.Node]:
     """The node, what it is a reshape of, and so on."""
     yield node
     while _is_reshape(node):
-        node = node.args[0]
+        node = operand(node)
         yield node
 
 
@@ -207,31 +208,33 @@ def _reshaped_from(node: Any) -> Iterator[fx.Node]:
 
 
 def _fuse(found: _Attention, edit: Rewriter) -> None:
-    queries, keys = (_split(operand, found, edit) for operand in found.scores.args)
+    queries, keys = (_split(operand(found.scores, place), found, edit) for place in (0, 1))
     operands = (
         queries,
         _new(found, edit, aten.transpose.int, keys, -2, -1),
-        _split(found.last.args[1], found, edit),
+        _split(operand(found.last, 1), found, edit),
     )
     options = {"attn_mask": _mask(found, edit), "scale": found.scale}
     new = _new(found, edit, aten.scaled_dot_product_attention.default, *operands, **options)
     _sweep(_give(found.last, new, edit), edit)
 
 
-def _new(found: _Attention, edit: Rewriter, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+def _new(
+    found: _Attention, edit: Rewriter, target: Target, *args: Argument, **kwargs: Argument
+) -> fx.Node:
     return edit.call(target, args, kwargs, before=found.last, like=found.softmax)
 
 
-def _split(operand: Any, found: _Attention, edit: Rewriter) -> fx.Node:
+def _split(whole: fx.Node, found: _Attention, edit: Rewriter) -> fx.Node:
     """The operand of a ``bmm`` with its first dimension as batch and heads.
 
     What it was made from where that has the shape already: a copy less.
     """
-    shape = [*found.heads, *operand.meta["val"].shape[1:]]
-    for source in reversed(list(_reshaped_from(operand))):
+    shape = [*found.heads, *whole.meta["val"].shape[1:]]
+    for source in reversed(list(_reshaped_from(whole))):
         if list(source.meta["val"].shape) == shape:
             return source
-    return _new(found, edit, aten.view.default, operand, shape)
+    return _new(found, edit, aten.view.default, whole, shape)
 
 
 def _mask(found: _Attention, edit: Rewriter) -> fx.Node | None:

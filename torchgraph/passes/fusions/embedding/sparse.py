@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
@@ -86,7 +87,7 @@ def _rewrite(gradient: Any, edit: Rewriter) -> None:
     table = update.args[0]
     count = indices.meta["val"].numel()
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:
         return edit.call(target, args, kwargs, before=update, like=update)
 
     with edit.together():

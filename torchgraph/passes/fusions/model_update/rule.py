@@ -11,13 +11,15 @@ import operator
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, ClassVar, TypeGuard
+from typing import ClassVar, TypeGuard
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from .... import library
 from ....ir import effects
+from ....ir.nodes import operands
 from ....ir.program import OutputKind, ParameterGroup, Phase, Program, Role, provenance
 from ....ir.rewriter import Rewriter
 from ....library.definition import has_kernel
@@ -155,7 +157,7 @@ class _UpdatePhase:
             raise NotFused("the step gives the parameter, or its state, a new value of its own")
         return Update(fqn, parameter, _gradient(mark), None, tuple(slots), places)
 
-    def _starts_elsewhere(self, new: list[Any]) -> bool:
+    def _starts_elsewhere(self, new: list[Argument]) -> bool:
         """True when new states come from tensors other than states, marked gradients and flags."""
         waiting = [value for value in new if isinstance(value, fx.Node)]
         seen = {*self.marks.values(), *self._skip.values()}
@@ -176,7 +178,7 @@ class _UpdatePhase:
             raise NotFused(f"{name} is a Python number")
         return node if fqn in self._places else None
 
-    def numbers(self, group: ParameterGroup, edit: Rewriter) -> dict[str, Any]:
+    def numbers(self, group: ParameterGroup, edit: Rewriter) -> dict[str, Argument]:
         """The op's numbers: inputs of the program, or ints of the param group."""
         found = {arg: self._number(group, name) for arg, name in RULES[group.kind].numbers.items()}
         scale = self._number(group, "lr_scale", 1)
@@ -186,7 +188,7 @@ class _UpdatePhase:
             found["lr"] = edit.call(operator.mul, lr, before=self._output, like=like)
         return found
 
-    def _number(self, group: ParameterGroup, name: str, default: float | None = None) -> Any:
+    def _number(self, group: ParameterGroup, name: str, default: float | None = None) -> Argument:
         spec, node = self._inputs.get(group.fqn(name), (None, None))
         if spec is not None and spec.role is Role.SCALAR:
             return node
@@ -200,7 +202,7 @@ class _UpdatePhase:
         rule: UpdateRule,
         group: ParameterGroup,
         updates: list[Update],
-        options: dict[str, Any],
+        options: dict[str, Argument],
         edit: Rewriter,
     ) -> None:
         """One call for all of them, whose results leave the program in the place of the old."""
@@ -274,8 +276,8 @@ def _folded(update: Update, group: ParameterGroup) -> Update:
     return _scaled(update, group)
 
 
-def _factors(node: fx.Node) -> tuple[Any, Any]:
-    """Of a product of two tensors, or of one among many that are multiplied by the same."""
+def _factors(node: fx.Node) -> tuple[Argument, Argument]:
+    """The two factors of a product, or of one among many that are multiplied by the same."""
     if node.target is aten.mul.Tensor:
         return node.args[0], node.args[1]
     if node.target is operator.getitem:
@@ -327,7 +329,7 @@ def _sole(node: fx.Node) -> bool:
     return len(node.users) == 1
 
 
-def _is_coefficient(factor: Any, product: fx.Node) -> TypeGuard[fx.Node]:
+def _is_coefficient(factor: object, product: fx.Node) -> TypeGuard[fx.Node]:
     value = factor.meta["val"] if isinstance(factor, fx.Node) else None
     dtype = product.meta["val"].dtype
     return isinstance(value, torch.Tensor) and value.ndim == 0 and value.dtype == dtype in _EXACT
@@ -336,7 +338,7 @@ def _is_coefficient(factor: Any, product: fx.Node) -> TypeGuard[fx.Node]:
 def _look_only(program: Program, edit: Rewriter) -> None:
     """Gradients that nobody reads unscaled are only looked at."""
     for call in [node for node in program.nodes if node.target is library.unscale]:
-        gradients: Any = call.args[0]
+        gradients = operands(call)
         parts = list(call.users)
         if len(parts) == 1 and parts[0].args[1] == len(gradients):
             found = edit.call(library.find_inf, (gradients,), before=call, like=call)

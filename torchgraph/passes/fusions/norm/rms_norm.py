@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
@@ -34,7 +34,7 @@ class _Norm:
     out: fx.Node
     weight: fx.Node
     eps: float
-    grad_out: Any = None
+    grad_out: fx.Node | None = None
     grad_sum: fx.Node | None = None
     """The gradient that the norm's is added to."""
     gradient: fx.Node | None = None
@@ -74,8 +74,7 @@ def _norm(rstd: fx.Node) -> _Norm | None:
     """The norm around a reciprocal root; None for any other node. Raises `NotFused`."""
     if rstd.target is not aten.rsqrt.default:
         return None
-    values: Any = Wanted("values")
-    square = call(aten.pow, values, 2)
+    square = call(aten.pow, Wanted("values"), 2)
     variance = call(aten.mean, square, [Wanted("dim")], True)
     found = Match()
     if not match(call(aten.rsqrt, call(aten.add, variance, Wanted("eps"))), rstd, found):
@@ -102,7 +101,7 @@ def _products(values: fx.Node, rstd: fx.Node) -> Iterator[tuple[fx.Node, fx.Node
     for normal in rstd.users:
         if normal.target is aten.mul.Tensor and normal.args == (values, rstd):
             for out in normal.users:
-                factors: Any = out.args
+                factors = out.args
                 if out.target is aten.mul.Tensor and normal in factors:
                     weight = factors[1] if factors[0] is normal else factors[0]
                     if isinstance(weight, fx.Node) and weight.meta["val"].shape == shape[-1:]:
@@ -191,8 +190,9 @@ def _only_sum(part: fx.Node) -> fx.Node | None:
 
 def _other(total: fx.Node, addend: fx.Node) -> fx.Node | None:
     """What is added to ``addend``; None when that is not among the two."""
-    addends: Any = total.args
-    return addends[1] if addends[0] is addend else addends[0] if addends[1] is addend else None
+    first, second = total.args[:2]
+    found = second if first is addend else first if second is addend else None
+    return found if isinstance(found, fx.Node) else None
 
 
 # --- putting the ops ------------------------------------------------------------------------------
