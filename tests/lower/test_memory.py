@@ -19,7 +19,7 @@ from tests.passes.test_random_programs import Line, contents
 from torchgraph.ir.program import Phase, Program, Provenance
 from torchgraph.lower import Target, lower
 from torchgraph.lower.inplace.reinplace import reinplace
-from torchgraph.lower.lifetimes import Lifetimes, Value, peak
+from torchgraph.lower.lifetimes import Allocation, Lifetimes, peak
 from torchgraph.lower.memory import arena, planning, slots
 from torchgraph.lower.memory.order import orders
 from torchgraph.lower.memory.planning import plan
@@ -183,15 +183,15 @@ lives = st.lists(
 )
 
 
-def values(drawn: Sequence[tuple[int, int, int]]) -> list[Value]:
+def values(drawn: Sequence[tuple[int, int, int]]) -> list[Allocation]:
     graph = fx.Graph()
     return [
-        Value(graph.placeholder(f"v{i}"), 0, size, born, born + length, False)
+        Allocation(graph.placeholder(f"v{i}"), 0, size, born, born + length, False)
         for i, (born, length, size) in enumerate(drawn)
     ]
 
 
-def assert_apart(layout: slots.Layout) -> None:
+def assert_apart(layout: slots.OffsetAssignment) -> None:
     for (one, at), (other, there) in itertools.combinations(layout.offsets.items(), 2):
         if one.meets(other):
             assert at + one.nbytes <= there or there + other.nbytes <= at

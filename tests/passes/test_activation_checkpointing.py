@@ -12,7 +12,7 @@ import torch
 from tests import support
 from torchgraph.ir.program import RECOMPUTED, Phase, Program, provenance
 from torchgraph.passes import ActivationCheckpointing
-from torchgraph.passes.checkpointing.segments import Value, cheapest, crosses
+from torchgraph.passes.checkpointing.segments import Activation, cheapest, crosses
 
 aten = torch.ops.aten
 X, W = torch.randn(4, 6), torch.randn(6, 6)
@@ -141,11 +141,11 @@ def test_an_impossible_budget_says_what_is_possible() -> None:
     assert "1 bytes" in refusal.reason
 
 
-def chain(sizes: Sequence[int]) -> list[Value]:
+def chain(sizes: Sequence[int]) -> list[Activation]:
     """Each value is read by the next op and by the backward."""
     node: Any = None
     last = len(sizes) - 1
-    return [Value(i, min(i + 1, last), size, True, node) for i, size in enumerate(sizes)]
+    return [Activation(i, min(i + 1, last), size, True, node) for i, size in enumerate(sizes)]
 
 
 def test_a_long_chain_is_cut_into_about_the_square_root() -> None:

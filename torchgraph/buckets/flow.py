@@ -20,7 +20,7 @@ from torch import fx
 
 from ..errors import PaddingRefused, SourceLine
 from ..ir import effects
-from ..ir.program import InputSpec, OutputKind, Program, Role, provenance
+from ..ir.program import OutputKind, Program, Role, provenance
 from . import dims, kernels as blocks, pointwise, reductions, shapes
 from .dims import Pair
 from .value import Differs, Known, Op, PaddedTensor, Padding, PaddingRule, Refused, flat, names
@@ -82,8 +82,8 @@ class _Flow:
     # --- inputs and outputs -----------------------------------------------------------------------
 
     def _inputs(self) -> None:
-        theirs = {spec.fqn: node for spec, node in _placeholders(self._real)}
-        for spec, node in _placeholders(self._padded):
+        theirs = {spec.fqn: node for spec, node in self._real.inputs()}
+        for spec, node in self._padded.inputs():
             other = theirs.pop(spec.fqn, None)
             if other is None:
                 raise OtherProgram(f"the padded batch alone reads {spec.fqn}")
@@ -101,13 +101,11 @@ class _Flow:
             raise OtherProgram(f"it reads {min(theirs)}")
 
     def _outputs(self) -> tuple[Cut, ...]:
-        outputs = self._padded.signature.outputs
-        if outputs != self._real.signature.outputs:
+        if self._padded.signature.outputs != self._real.signature.outputs:
             raise OtherProgram("the step returns other things")
         roles = {spec.fqn: spec.role for spec in self._padded.signature.inputs}
         cuts: list[Cut] = []
-        results = zip(outputs, self._padded.results, self._real.results, strict=True)
-        for out, ours, theirs in results:
+        for (out, ours), theirs in zip(self._padded.returns(), self._real.results, strict=True):
             if not isinstance(ours, fx.Node) or not isinstance(theirs, fx.Node):
                 if repr(ours) != repr(theirs):
                     raise PaddingRefused(f"The output {out.target} follows the size of the batch.")
@@ -266,10 +264,6 @@ def _pairs(ours: object, theirs: object) -> list[tuple[fx.Node, fx.Node]]:
         both = zip(ours, theirs, strict=False)
         return [pair for one, other in both for pair in _pairs(one, other)]
     return []
-
-
-def _placeholders(program: Program) -> list[tuple[InputSpec, fx.Node]]:
-    return program.inputs()
 
 
 def _attribute(program: Program, node: fx.Node) -> object:

@@ -35,8 +35,7 @@ def keep_skipped(program: Program, written: Mapping[str, Collection[int]]) -> No
     old = {fqn: mark.args[0] for fqn, mark in before.items()}
     for mark in before.values():
         edit.replace(mark, mark.args[0])
-    specs = (spec.fqn for spec in program.signature.inputs)
-    states = {**dict(zip(specs, program.placeholders, strict=True)), **old}
+    states = {**{spec.fqn: node for spec, node in program.inputs()}, **old}
     order = {node: position for position, node in enumerate(program.nodes)}
     for (optimizer, *_), places in _by_parameter(program, written).items():
         if optimizer in found:
@@ -44,8 +43,7 @@ def keep_skipped(program: Program, written: Mapping[str, Collection[int]]) -> No
 
 
 def _drop(program: Program, kind: OutputKind) -> None:
-    outputs = program.returns()
-    kept = [(out, value) for out, value in outputs if out.kind is not kind]
+    kept = [(out, value) for out, value in program.returns() if out.kind is not kind]
     program.output.args = (tuple(value for _, value in kept),)
     program.signature = replace(program.signature, outputs=tuple(out for out, _ in kept))
 
@@ -64,8 +62,7 @@ def _by_parameter(
             )
         owners[fqn] = f"optimizer.{min(numbers)}"
     found: dict[tuple[str, ...], list[int]] = {}
-    outputs = program.returns()
-    for place, (out, value) in enumerate(outputs):
+    for place, (out, value) in enumerate(program.returns()):
         if out.kind is not OutputKind.UPDATE or not _is_tensor(value):
             continue
         owner = optimizer_of(out.target) or owners.get(out.target, "")
@@ -85,7 +82,7 @@ def _keep(
     program: Program,
     edit: Rewriter,
     places: list[int],
-    states: Mapping[str, object],
+    states: Mapping[str, fx.Node],
     found: fx.Node,
     order: Mapping[fx.Node, int],
 ) -> None:

@@ -89,10 +89,10 @@ class OperatorLines:
         self._values: dict[fx.Node, str] = {}
         self._owners: dict[str, str] = {}
         shown = _displayed(program.signature.inputs, inputs)
-        specs = iter(program.signature.inputs)
+        specs = {node: spec for spec, node in program.inputs()}
         for index, node in enumerate(program.nodes):
             if node.op == "placeholder":
-                self._placeholder(node, next(specs), shown)
+                self._placeholder(node, specs[node], shown)
             elif node.op == "call_function":
                 self._operator(node, index)
             elif node.op == "get_attr":
@@ -155,11 +155,11 @@ class OperatorLines:
                 self._operator(inner, number, prefix=f"{name}.", owner="")
 
     def _outputs(self, program: Program, names: Sequence[str]) -> None:
-        specs = program.signature.outputs
-        user = [spec for spec in specs if spec.kind is OutputKind.USER]
+        returns = program.returns()
+        user = [spec for spec, _ in returns if spec.kind is OutputKind.USER]
         matched = len(names) == len(user)
         shown = dict(zip(map(id, user), names, strict=True)) if matched else {}
-        for spec, value in zip(specs, program.results, strict=True):
+        for spec, value in returns:
             if is_item(value):
                 continue  # the line of its node says it for all rows
             label = self._values[value] if isinstance(value, fx.Node) else repr(value)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import torch
 
-from ..ir.aliasing import Place, has_strides, is_opaque, span
+from ..ir.aliasing import MemoryLocation, has_strides, is_opaque, span
 from .compiled import CompiledChecks
 from .tensors import has_place
 
@@ -35,7 +35,7 @@ class Sharing:
     ) -> None:
         self._states = {**free, **states}
         self.relations = relations(self._states)
-        self._places = list(map(Place.of, self._laid_out()))
+        self._places = list(map(MemoryLocation.of, self._laid_out()))
         """While none moves, none comes to share another's memory."""
         if shared is not None and relations(states) != shared:
             with_free = (one for one in self.relations if any(name in free for name, _ in one))
@@ -45,11 +45,13 @@ class Sharing:
     def hold(self) -> bool:
         """True when those share memory that did, as they did, and no others."""
         states = self._laid_out()
-        if len(states) == len(self._places) and all(map(Place.holds, self._places, states)):
+        if len(states) == len(self._places) and all(
+            map(MemoryLocation.holds, self._places, states)
+        ):
             return True
         if relations(self._states) != self.relations:
             return False
-        self._places = list(map(Place.of, states))
+        self._places = list(map(MemoryLocation.of, states))
         return True
 
     def _laid_out(self) -> list[torch.Tensor]:

@@ -6,14 +6,15 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._torch import HigherOrderOperator, OpOverload, known_values, storage_id
 from .._torch.functorch import is_wrapped
+from .nodes import operand
 from .program import Program
 from .values import evaluate, mode_of, neutral, tensors_of, with_values
 
@@ -65,8 +66,7 @@ def refresh_views(program: Program) -> None:
     with neutral():
         for node in program.nodes:
             if node.target is operator.getitem:
-                source: Any = node.args[0]
-                node.meta["val"] = source.meta["val"][node.args[1]]
+                node.meta["val"] = operand(node).meta["val"][node.args[1]]
             elif any(_shows_elsewhere(node, source) for source in alias_sources(node)):
                 args, kwargs = known_values(with_values((node.args, dict(node.kwargs))))
                 node.meta["val"] = evaluate(mode, node.target, args, kwargs)
@@ -115,7 +115,7 @@ def _memory_roots(program: Program) -> Callable[[fx.Node], fx.Node]:
             node = parent[node]
         return node
 
-    items: dict[tuple[Any, Any], fx.Node] = {}
+    items: dict[tuple[Argument, Argument], fx.Node] = {}
     for node in program.nodes:
         sources = alias_sources(node)
         if node.target is operator.getitem and not any(map(alias_sources, sources)):
@@ -127,7 +127,7 @@ def _memory_roots(program: Program) -> Callable[[fx.Node], fx.Node]:
     return root
 
 
-def holds_memory(value: Any) -> bool:
+def holds_memory(value: object) -> bool:
     """True for a tensor and for a tuple or list that may hold one; False for numbers and None."""
     return isinstance(value, (torch.Tensor, tuple, list))
 
@@ -146,7 +146,7 @@ def _alias_arguments(op: OpOverload | HigherOrderOperator) -> tuple[tuple[int, s
     )
 
 
-def _nodes_in(value: Any) -> list[fx.Node]:
+def _nodes_in(value: object) -> list[fx.Node]:
     if isinstance(value, fx.Node):
         return [value]
     if isinstance(value, (tuple, list)):
@@ -198,14 +198,14 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryLocation:
     """Where a tensor lies, in memory that no other tensor gets while this is kept."""
 
     storage: StorageWeakRef
     offset: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Place:
+    def of(cls, tensor: torch.Tensor) -> MemoryLocation:
         """Where ``tensor`` lies."""
         return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
 

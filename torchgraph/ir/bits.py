@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from .text import value_type
 _SHOWN = 4
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """Equal to the last bit, signs of zero included; one NaN is as good as another."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         kinds = [(t.shape, t.dtype, t.device) for t in (left, right)]
@@ -41,7 +40,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def gap(left: Any, right: Any) -> float | None:
+def gap(left: object, right: object) -> float | None:
     """The largest absolute difference; None for values that cannot be subtracted."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         if left.shape != right.shape or not left.numel():
@@ -54,7 +53,7 @@ def gap(left: Any, right: Any) -> float | None:
     return None
 
 
-def summary(value: Any) -> str:
+def summary(value: object) -> str:
     """``f32[2, 8] from -1.2 to 0.7, mean 0.03``; the values themselves when there are few."""
     if not isinstance(value, torch.Tensor):
         return repr(value)

@@ -8,19 +8,21 @@ that all rows share; it returns the new values of what a row writes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
-from .._torch import FakeTensor, has_numbers, known_values
+from .._torch import FakeTensor, FakeTensorMode, has_numbers, known_values
 from . import nodes
 from .effects import Effects
 from .program import OutputKind, Program, provenance
 from .values import evaluate, mode_of, neutral, with_values
 
+Element = TypeVar("Element")
 _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
@@ -53,7 +55,9 @@ class Each:
     def __str__(self) -> str:
         return self.__name__
 
-    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, columns: Sequence[Sequence[object]], shared: Sequence[object]
+    ) -> list[object]:
         results = [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
         return by_output(results)
 
@@ -62,17 +66,17 @@ class Each:
         kept = [f"kept_{number}" for number in range(self.kept // len(self.rows))]
         return [*kept, *(self.body.placeholders[column].name for column in self.written)]
 
-    def updates(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+    def updates(self, columns: Sequence[Sequence[Element]]) -> list[Element]:
         """What is updated, in the order of the results."""
         return [item for column in self.written for item in columns[column]]
 
 
-def run(program: Program, values: Sequence[Any]) -> tuple[Any, ...]:
+def run(program: Program, values: Sequence[object]) -> tuple[object, ...]:
     """The program, op by op, over real tensors or fake ones.
 
     A number that is read from a fake tensor is what it was in the recorded step.
     """
-    found = dict(zip(program.placeholders, values, strict=True))
+    found: dict[fx.Node, Any] = dict(zip(program.placeholders, values, strict=True))
     for node in program.nodes:
         if node.op != "call_function":
             continue
@@ -84,21 +88,27 @@ def run(program: Program, values: Sequence[Any]) -> tuple[Any, ...]:
             found[node] = known_values(node.meta["val"])
         else:
             found[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
-    results: tuple[Any, ...] = fx.map_arg(program.results, found.__getitem__)
+    results: tuple[object, ...] = fx.map_arg(program.results, found.__getitem__)
     return tuple(results)
 
 
-def by_output(rows: Sequence[Sequence[Any]]) -> list[Any]:
+def by_output(rows: Sequence[Sequence[Element]]) -> list[Element]:
     """The results of all rows, those of one output after the other."""
     return [value for output in zip(*rows, strict=True) for value in output]
 
 
-def is_each(node: Any) -> bool:
+def is_each(node: object) -> TypeGuard[fx.Node]:
     """True for a node that computes for several rows."""
     return isinstance(node, fx.Node) and isinstance(node.target, Each)
 
 
-def is_item(node: Any) -> bool:
+def each_of(node: fx.Node) -> Each:
+    """What such a node calls."""
+    assert isinstance(node.target, Each)
+    return node.target
+
+
+def is_item(node: object) -> TypeGuard[fx.Node]:
     """True for one of the results of such a node, or of an op over lists of tensors."""
     if not isinstance(node, fx.Node) or node.target is not operator.getitem:
         return False
@@ -110,25 +120,29 @@ def calls(program: Program) -> Iterator[tuple[fx.Node, int]]:
     for node in program.nodes:
         body = getattr(node.target, "body", None)
         if isinstance(body, Program):
-            rows: Any = node.target
-            yield from ((inner, len(rows.rows)) for inner, _ in calls(body))
+            rows = getattr(node.target, "rows", ())
+            yield from ((inner, len(rows)) for inner, _ in calls(body))
         elif node.op == "call_function":
             yield node, 1
 
 
-def rows_of(node: fx.Node) -> Iterator[tuple[Any, ...]]:
+def rows_of(node: fx.Node) -> Iterator[tuple[fx.Node, ...]]:
     """The arguments of each row of such a node, without what they share."""
-    columns: Any = node.args[0]
-    return zip(*columns, strict=True)
+    return zip(*map(nodes.all_nodes, nodes.sequence(node.args[0])), strict=True)
 
 
-def columns_of(node: fx.Node) -> tuple[dict[fx.Node, list[Any]], dict[fx.Node, Any]]:
+def columns_of(
+    node: fx.Node,
+) -> tuple[dict[fx.Node, list[fx.Node]], dict[fx.Node, Argument]]:
     """The inputs of the body: those that are columns, and what all rows share."""
-    each: Any = node.target
-    given: Any = node.args
-    inputs, columns = each.body.placeholders, each.columns
-    shared = dict(zip(inputs[columns:], given[1], strict=True))
-    return dict(zip(inputs[:columns], given[0], strict=True)), shared
+    each = each_of(node)
+    inputs = each.body.placeholders
+    columns = map(nodes.all_nodes, nodes.sequence(node.args[0]))
+    shared = nodes.sequence(node.args[1])
+    return (
+        dict(zip(inputs[: each.columns], columns, strict=True)),
+        dict(zip(inputs[each.columns :], shared, strict=True)),
+    )
 
 
 def expanded(program: Program) -> Program:
@@ -147,24 +161,31 @@ def expanded(program: Program) -> Program:
     return found
 
 
-def _expand(graph: fx.Graph, node: fx.Node, mode: Any) -> None:
-    each: Any = node.target
-    shared: Any = node.args[1]
+def _expand(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode) -> None:
+    each = each_of(node)
+    shared = nodes.sequence(node.args[1])
     results: list[list[Any]] = []
     with graph.inserting_before(node):
         for number, (owner, row) in enumerate(zip(each.rows, rows_of(node), strict=True)):
-            made = dict(zip(each.body.placeholders, (*row, *shared), strict=True))
+            made: dict[fx.Node, Any] = dict(
+                zip(each.body.placeholders, (*row, *shared), strict=True)
+            )
             for inner in each.body.nodes:
                 if inner.op == "call_function":
                     made[inner] = _copy(graph, inner, made, f"{node.name}_{number}", owner, mode)
             results.append([made[result] for result in each.body.results])
     values = by_output(results)
-    nodes.replace_all(graph, {item: values[item.args[1]] for item in node.users})  # type: ignore[index]  # an int
+    nodes.replace_all(graph, {item: values[nodes.item(item)] for item in node.users})
     graph.erase_node(node)
 
 
 def _copy(
-    graph: fx.Graph, inner: fx.Node, made: dict[fx.Node, Any], prefix: str, owner: str, mode: Any
+    graph: fx.Graph,
+    inner: fx.Node,
+    made: Mapping[fx.Node, Any],
+    prefix: str,
+    owner: str,
+    mode: FakeTensorMode,
 ) -> fx.Node:
     new = nodes.copy(graph, inner, made.__getitem__)
     new._rename(f"{prefix}_{inner.name}")

@@ -66,7 +66,7 @@ _PURE = Effects()
 _OPAQUE = Effects(opaque=True)
 
 
-def of_target(target: Any) -> Effects:
+def of_target(target: object) -> Effects:
     """The effects of calling ``target``: an op overload, a higher-order op or a Python function.
 
     A callable of our own may say them itself, by an attribute ``effects``.
@@ -95,7 +95,7 @@ def of(node: fx.Node) -> Effects:
     )
 
 
-def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """True when this call draws random numbers; an attention whose dropout is 0 does not."""
     if not of_target(target).random or not isinstance(target, OpOverload):
         return of_target(target).random
@@ -107,7 +107,7 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def of_users(target: Any) -> bool:
+def of_users(target: object) -> bool:
     """True for an op that is none of torch's: it may have no fake kernel, and draw in silence."""
     return isinstance(target, OpOverload) and target.namespace not in _TORCHS
 
@@ -165,7 +165,7 @@ def _argument_types(op: OpOverload) -> list[tuple[str, str]]:
     return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 
 
-def _is_symbolic(target: Any) -> bool:
+def _is_symbolic(target: object) -> bool:
     return getattr(target, "__name__", "").startswith(("sym_", "_sym_"))
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import fx
+from torch.fx.node import Argument
 
 from .._torch import OpOverload
 
 
-def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+def call(
+    graph: fx.Graph,
+    target: Callable[..., object],
+    args: tuple[Argument, ...],
+    kwargs: dict[str, Argument],
+) -> fx.Node:
     """``graph.call_function(target, args, kwargs)``."""
     node = graph.call_function(target)
     node.args = args
@@ -47,7 +52,43 @@ def copy(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], fx.Node])
     return new
 
 
-def is_over_lists(node: Any) -> bool:
+def operand(node: fx.Node, place: int = 0) -> fx.Node:
+    """The node that ``node`` takes as that argument; TypeError where it takes a constant."""
+    return _checked_node(node.args[place])
+
+
+def operands(node: fx.Node, place: int = 0) -> list[fx.Node]:
+    """The nodes of the list that ``node`` takes as that argument; TypeError for other values."""
+    return all_nodes(node.args[place])
+
+
+def all_nodes(argument: Argument) -> list[fx.Node]:
+    """The nodes in a list of nodes; TypeError for any other argument."""
+    return [_checked_node(item) for item in sequence(argument)]
+
+
+def sequence(argument: Argument) -> Sequence[Argument]:
+    """A list or tuple; TypeError for any other argument."""
+    if not isinstance(argument, (list, tuple)):
+        raise TypeError(f"{argument!r} is no list")
+    return argument
+
+
+def item(node: fx.Node) -> int:
+    """Which of the results of a call a ``getitem`` takes."""
+    index = node.args[1]
+    if not isinstance(index, int):
+        raise TypeError(f"{node.name} takes {index!r}, which is no position")
+    return index
+
+
+def _checked_node(argument: Argument) -> fx.Node:
+    if not isinstance(argument, fx.Node):
+        raise TypeError(f"{argument!r} is no node")
+    return argument
+
+
+def is_over_lists(node: object) -> bool:
     """True for an op that takes lists of tensors, and returns one list of tensors."""
     op = getattr(node, "target", None)
     return isinstance(op, OpOverload) and _is_over_lists(op)

@@ -138,13 +138,13 @@ class ParameterGroup:
     """The optimizer's class."""
     parameters: tuple[str, ...]
     """Their fqns."""
-    settings: tuple[tuple[str, Any], ...]
+    settings: tuple[tuple[str, object], ...]
     """Those that are no floats: ``("amsgrad", False)``. The floats are inputs of the program."""
     hooked: bool = False
     """True when hooks run before or after the optimizer's step: their ops are among its own."""
 
     def fqn(self, name: str) -> str:
-        """Of a number of the group: ``optimizer.0.param_groups.0.lr``."""
+        """The fqn of a number of the group: ``optimizer.0.param_groups.0.lr``."""
         return f"optimizer.{self.optimizer}.param_groups.{self.index}.{name}"
 
     def slot(self, parameter: str, name: str) -> str:
@@ -193,7 +193,7 @@ class Provenance:
     frames: tuple[SourceLine, ...] = ()
     made_by: str = "capture"
     calls: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
-    """Of a forward node: the modules that were running, outermost first, as (path, call number)."""
+    """The modules that ran a forward node, outermost first, each as (path, call number)."""
 
     @property
     def line(self) -> SourceLine | None:
@@ -324,7 +324,7 @@ def _ops(node: fx.Node) -> int:
 
 
 def _body(node: fx.Node) -> Program | None:
-    """Of a node that does the same for several rows (`each.Each`)."""
+    """The program that an `each.Each` runs for each row; None for any other node."""
     found = getattr(node.target, "body", None)
     return found if isinstance(found, Program) else None
 

@@ -8,10 +8,10 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from .._torch import OpOverload
 from . import effects, nodes, values
@@ -72,9 +72,9 @@ class Rewriter:
 
     def call(
         self,
-        target: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        target: Target,
+        args: tuple[Argument, ...] = (),
+        kwargs: Mapping[str, Argument] | None = None,
         *,
         before: fx.Node,
         like: fx.Node,
@@ -198,7 +198,9 @@ class Rewriter:
         if user.op == "call_function":
             user.meta["val"] = self._evaluate_again(user)
 
-    def recall(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def recall(
+        self, node: fx.Node, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
+    ) -> None:
         """Let ``node`` call its target with other arguments; its fake value is computed again.
 
         The values of its readers are not, as for `rewire`.
@@ -239,12 +241,16 @@ class Rewriter:
         self._count(node)
         before.prepend(node)
 
-    def _evaluate_again(self, node: fx.Node) -> Any:
+    def _evaluate_again(self, node: fx.Node) -> object:
         return self._evaluate(node.target, node.args, node.kwargs, node.meta.get("val"))
 
     def _evaluate(
-        self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], recorded: Any
-    ) -> Any:
+        self,
+        target: Target,
+        args: tuple[Argument, ...],
+        kwargs: Mapping[str, Argument],
+        recorded: object,
+    ) -> object:
         """``recorded``: what the same op gave before; it knows sizes that depend on data."""
         found = values.with_values(args)
         if target is operator.getitem:  # of a tuple: nothing runs
@@ -267,6 +273,6 @@ class Rewriter:
         self.edits += 1
 
 
-def _name(target: Any) -> str | None:
+def _name(target: Target) -> str | None:
     """``add`` for aten.add.Tensor, as capture names its nodes; None lets fx choose."""
     return target.overloadpacket.__name__ if isinstance(target, OpOverload) else None

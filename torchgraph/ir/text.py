@@ -18,7 +18,8 @@ from torch import fx
 
 from .. import library
 from . import effects
-from .each import columns_of, is_each, is_item
+from .each import columns_of, each_of, is_each, is_item
+from .nodes import operand
 from .program import OutputSpec, Program, Provenance, provenance
 from .values import kind
 
@@ -81,7 +82,7 @@ def lines(program: Program) -> list[tuple[fx.Node | None, str]]:
 
 def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
     """What is done for each row, once."""
-    each: Any = node.target
+    each = each_of(node)
     columns, shared = columns_of(node)
     rows = f"each of {len(each.rows)} parameters, {each.rows[0]} to {each.rows[-1]}"
     yield node, f"    {node.name} = {rows}:{_where(provenance(node))}"
@@ -98,7 +99,7 @@ def _rows(node: fx.Node) -> Iterator[tuple[fx.Node | None, str]]:
     yield None, f"        yield {new}"
 
 
-def _types(column: Sequence[Any]) -> str:
+def _types(column: Sequence[fx.Node]) -> str:
     """Those of the rows; the ops of the body are shown with the largest."""
     types = list(dict.fromkeys(value_type(value.meta["val"]) for value in column))
     return " | ".join(types[:_SHOWN_TYPES]) + (" | ..." if len(types) > _SHOWN_TYPES else "")
@@ -132,7 +133,7 @@ def expected(gm: fx.GraphModule, node: fx.Node) -> str:
     """What a predicate expects: ``True``, ``the shape [3, 1]``, or the name of another node."""
     if node.target is library.expect_shape:
         return f"the shape {_argument(node.args[1])}"
-    other: Any = node.args[1]
+    other = operand(node, 1)
     if other.op != "get_attr":
         return str(other.name)
     return _constant(gm, str(other.target)).removeprefix("constant ")
@@ -150,7 +151,7 @@ def _where(origin: Provenance) -> str:
 
 
 def _constant(gm: fx.GraphModule, path: str) -> str:
-    value: Any = operator.attrgetter(path)(gm)
+    value = operator.attrgetter(path)(gm)
     if isinstance(value, fx.GraphModule):
         return f"subgraph {path}"
     if not isinstance(value, torch.Tensor):
@@ -165,7 +166,7 @@ def _constant(gm: fx.GraphModule, path: str) -> str:
     return f"constant {hashlib.blake2s(raw, digest_size=4).hexdigest()}"
 
 
-def value_type(value: Any) -> str:
+def value_type(value: object) -> str:
     """``f32[2, 3]``, strides and device when they are not the usual; ``float`` for a number."""
     if isinstance(value, torch.Tensor):
         return _tensor_type(value)
@@ -192,9 +193,9 @@ def _target(target: Any) -> str:
     return str(target) if "0x" not in str(target) else getattr(target, "__name__", "?")
 
 
-def _argument(value: Any) -> str:
+def _argument(value: object) -> str:
     if is_item(value):
-        return f"{value.args[0].name}[{value.args[1]}]"
+        return f"{operand(value).name}[{value.args[1]}]"
     if isinstance(value, fx.Node):
         return str(value.name)
     if isinstance(value, (list, tuple)):

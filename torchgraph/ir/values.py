@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from .._torch import (
     FakeTensor,
@@ -22,7 +23,7 @@ from .._torch import (
 )
 from .program import Program
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SYMBOLIC: tuple[type, ...] = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _BY_INDEX = frozenset({"aten::index", "aten::_unsafe_index"})
 _MASKS = (torch.bool, torch.uint8)
 
@@ -36,7 +37,7 @@ def mode_of(program: Program) -> FakeTensorMode:
     return fake_mode()
 
 
-def leaves(value: Any) -> Iterable[Any]:
+def leaves(value: object) -> Iterable[Any]:
     """The tensors and numbers in a value: itself, or the flattened items of a tuple or list."""
     if isinstance(value, (tuple, list)):
         return [leaf for item in value for leaf in leaves(item)]
@@ -56,7 +57,7 @@ def tensors_of(value: object) -> Iterator[torch.Tensor]:
         yield from tensors_of(value.meta.get("val"))
 
 
-def flat(value: Any) -> Iterator[Any]:
+def flat(value: object) -> Iterator[object]:
     """The plain items of nested arguments, with what tells one nesting from another."""
     if isinstance(value, (list, tuple)):
         yield len(value)
@@ -70,7 +71,7 @@ def flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def with_values(argument: Any) -> Any:
+def with_values(argument: Argument) -> Any:
     """``argument`` with each node replaced by its fake value; KeyError for a node without one."""
     return fx.node.map_arg(argument, lambda node: node.meta["val"])
 
@@ -89,12 +90,13 @@ def neutral() -> Iterator[None]:
 
 
 def evaluate(
-    mode: FakeTensorMode, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    mode: FakeTensorMode, target: Target, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Any:
     """What ``target`` returns for fake values. Call it under `neutral`."""
     if isinstance(target, OpOverload) and has_numbers((args, kwargs)):
         # Shapes do not follow from them, and kernels are quick on numbers that they know.
         args, kwargs = known_values(args), known_values(kwargs)
+    assert callable(target)
     with mode:
         return target(*args, **kwargs)
 
@@ -114,7 +116,7 @@ def sized_by_data(node: fx.Node) -> bool:
     return torch.Tag.dynamic_output_shape in op.tags
 
 
-def with_sizes_of(recorded: Any, computed: Any) -> Any:
+def with_sizes_of(recorded: object, computed: object) -> object:
     """``computed`` with the recorded sizes where nobody could know its own from fake values."""
     if isinstance(recorded, (tuple, list)) and isinstance(computed, (tuple, list)):
         if len(recorded) != len(computed):
@@ -131,7 +133,7 @@ def with_sizes_of(recorded: Any, computed: Any) -> Any:
         )
 
 
-def blank(recorded: Any) -> Any:
+def blank(recorded: object) -> object:
     """Values of the recorded layouts, in memory of their own."""
     if isinstance(recorded, (tuple, list)):
         return type(recorded)(map(blank, recorded))
@@ -142,7 +144,7 @@ def blank(recorded: Any) -> Any:
         return torch.empty_strided(shape, stride, dtype=recorded.dtype, device=recorded.device)
 
 
-def same_layout(left: Any, right: Any) -> bool:
+def same_layout(left: object, right: object) -> bool:
     """Two strided tensors of equal dtype, device, shape, strides and storage offset."""
     return (
         isinstance(left, torch.Tensor)
@@ -155,7 +157,7 @@ def same_layout(left: Any, right: Any) -> bool:
     )
 
 
-def is_contiguous(value: Any) -> bool:
+def is_contiguous(value: object) -> bool:
     """True for a contiguous tensor; of one whose size depends on data nobody knows."""
     return (
         isinstance(value, torch.Tensor)
@@ -164,7 +166,7 @@ def is_contiguous(value: Any) -> bool:
     )
 
 
-def difference(recorded: Any, computed: Any) -> str:
+def difference(recorded: object, computed: object) -> str:
     """What differs between two fake values, in words; empty when they describe the same thing."""
     if isinstance(recorded, (tuple, list)) and isinstance(computed, (tuple, list)):
         if len(recorded) != len(computed):
@@ -177,8 +179,8 @@ def difference(recorded: Any, computed: Any) -> str:
     return ""
 
 
-def difference_in_kind(recorded: Any, computed: Any) -> str:
-    """As `difference`, without strides: a fake kernel does not always know those of the real one.
+def difference_in_kind(recorded: object, computed: object) -> str:
+    """What differs besides strides: a fake kernel does not always know those of the real one.
 
     Nor does it know which results nobody asked for, or what dtype those without elements have.
     """
@@ -198,9 +200,10 @@ def difference_in_kind(recorded: Any, computed: Any) -> str:
     return "" if unasked else difference(recorded, computed)
 
 
-def _in_dtype_of(recorded: Any, computed: Any) -> Any:
-    tensors = isinstance(recorded, torch.Tensor) and isinstance(computed, torch.Tensor)
-    floats = tensors and recorded.is_floating_point() and computed.is_floating_point()
+def _in_dtype_of(recorded: object, computed: object) -> object:
+    if not (isinstance(recorded, torch.Tensor) and isinstance(computed, torch.Tensor)):
+        return computed
+    floats = recorded.is_floating_point() and computed.is_floating_point()
     return computed.to(recorded.dtype) if floats else computed
 
 
@@ -212,7 +215,7 @@ _SIZE_UNKNOWN = (
 """Ops whose fake kernels do not know the size of a workspace, or of what lengths decide."""
 
 
-def is_predictable(target: Any) -> bool:
+def is_predictable(target: object) -> bool:
     """False when the fake result is a new symbol at each evaluation, or when nobody can tell."""
     if isinstance(target, HigherOrderOperator):
         return False
@@ -239,18 +242,18 @@ def _tensor_difference(left: torch.Tensor, right: torch.Tensor) -> str:
     return ""
 
 
-def _same_numbers(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
+def _same_numbers(left: tuple[object, ...], right: tuple[object, ...]) -> bool:
     # Comparing symbols with == would add guards to the shape environment.
     if any(isinstance(number, _SYMBOLIC) for number in (*left, *right)):
         return _text(left) == _text(right)
     return tuple(left) == tuple(right)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(tuple(value)) if isinstance(value, (tuple, torch.Size)) else str(value)
 
 
-def kind(value: Any) -> type:
+def kind(value: object) -> type:
     """The Python type that a value stands for: a SymFloat is a float."""
     kinds = zip(_SYMBOLIC, (int, float, bool), strict=True)
     return next((plain for symbolic, plain in kinds if isinstance(value, symbolic)), type(value))

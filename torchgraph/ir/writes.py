@@ -6,11 +6,12 @@ in one memory, one after the other; a read is right while the memory still holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from .._torch import OpOverload
 from . import effects
@@ -22,7 +23,7 @@ from .program import SKIPPED_BY, OutputKind, Program, Role
 class Writing(Protocol):
     """A target, no op of torch, that says which of its arguments a call writes."""
 
-    def writes(self, args: Any) -> list[fx.Node]:
+    def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
         """The arguments, nodes, that a call with ``args`` writes."""
 
 

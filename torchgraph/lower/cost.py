@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from .. import library
 from .._torch import HigherOrderOperator, OpOverload
 from ..ir import effects
 from ..ir.aliasing import alias_sources
-from ..ir.each import is_each, rows_of
+from ..ir.each import each_of, is_each, rows_of
 from ..ir.program import Phase, Program, provenance
 from ..ir.values import tensors_of
 from ..passes.fusions.model_update.optimizers import RULES
@@ -81,7 +81,7 @@ class Cost:
     """What a program takes, and what follows from it."""
 
     flops: int
-    """Of products and convolutions in one step."""
+    """FLOPs of products and convolutions in one step."""
     bytes: int
     """That its ops read and write."""
     launches: int
@@ -120,7 +120,7 @@ def cost(program: Program) -> Cost:
     runs, compiled_in = signature.micro_batches, 1 + (signature.micro_batches > 1)
     flops = moved = launches = kernels = convolutions = 0
     step = 0.0
-    kinds: set[Any] = set()
+    kinds: set[Hashable] = set()
     for node, rows, share in _calls(program):
         is_update = provenance(node).phase is Phase.UPDATE
         times = rows if is_update else runs
@@ -155,7 +155,7 @@ def _calls(program: Program) -> Iterator[tuple[fx.Node, int, float]]:
 
 
 def _rows(node: fx.Node) -> Iterator[tuple[fx.Node, int, float]]:
-    each: Any = node.target
+    each = each_of(node)
     body = sum(map(_elements, each.body.placeholders[: each.columns]))
     share = sum(_elements(item) for row in rows_of(node) for item in row) / max(1, body)
     for inner in each.body.nodes:
@@ -169,14 +169,14 @@ def _rounded(calls: float) -> int:
     return math.ceil(calls / unit) * unit
 
 
-def _is_op(target: Any) -> bool:
+def _is_op(target: object) -> bool:
     return isinstance(target, (OpOverload, HigherOrderOperator))
 
 
 # --- tensors --------------------------------------------------------------------------------------
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: object) -> tuple[int, ...]:
     """Sizes; 1 for one that depends on data. Empty for what is no tensor."""
     value = value.meta.get("val") if isinstance(value, fx.Node) else value
     if not isinstance(value, torch.Tensor):
@@ -184,7 +184,7 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(size if type(size) is int else 1 for size in value.shape)
 
 
-def _elements(value: Any) -> int:
+def _elements(value: object) -> int:
     return sum(math.prod(_shape(tensor)) for tensor in tensors_of(value))
 
 
@@ -195,7 +195,7 @@ def _traffic(node: fx.Node) -> int:
     return sum(math.prod(_shape(tensor)) * tensor.dtype.itemsize for tensor in found)
 
 
-def _kind(node: fx.Node) -> Any:
+def _kind(node: fx.Node) -> Hashable:
     """Equal for nodes that become equal kernels."""
     values = (node, *node.args)
     return (
@@ -208,7 +208,7 @@ def _kind(node: fx.Node) -> Any:
 
 
 def flops_of(node: fx.Node) -> int:
-    """Of a product, a convolution, an attention or an LSTM, a multiply-add as two; 0 for others."""
+    """FLOPs of a product, a convolution, an attention or an LSTM, a multiply-add as two; else 0."""
     rule = _rules().get(node.target)
     return 0 if rule is None else rule(node)
 
@@ -238,14 +238,14 @@ def _convolution_backward(node: fx.Node) -> int:
     return products * _convolved(inputs if transposed else gradient, weight)
 
 
-def _convolved(many: Any, weight: Any) -> int:
+def _convolved(many: object, weight: object) -> int:
     """Each element of ``many`` meets the weights of one channel."""
     shape = _shape(weight)
     return 2 * _elements(many) * math.prod(shape[1:])
 
 
 def _attention(first: int, times: float) -> Callable[[fx.Node], int]:
-    """Of query, key and value from argument ``first`` on: two products, ``times`` so often."""
+    """Two products of query, key and value, from argument ``first`` on; ``times`` so often."""
 
     def count(node: fx.Node) -> int:
         query, key, value = (_shape(arg) for arg in node.args[first : first + 3])
@@ -266,7 +266,7 @@ def _recurrent(times: int) -> Callable[[fx.Node], int]:
 
 
 @functools.cache
-def _rules() -> dict[Any, Callable[[fx.Node], int]]:
+def _rules() -> dict[object, Callable[[fx.Node], int]]:
     named: dict[str, Callable[[fx.Node], int]] = {
         "mm": _product(0),
         "bmm": _product(0),

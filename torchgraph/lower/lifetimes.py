@@ -21,7 +21,7 @@ from ..ir.values import leaves
 
 
 @dataclass(frozen=True)
-class Value:
+class Allocation:
     """Memory that one call allocates for one of its results, views and in-place results included.
 
     Positions count the nodes of the program. The memory is taken from the start of ``born`` to the
@@ -41,13 +41,13 @@ class Value:
     known: bool = True
     """False for a result whose size depends on data."""
 
-    def meets(self, other: Value) -> bool:
+    def meets(self, other: Allocation) -> bool:
         """True when both are needed at one time."""
         return self.born <= other.dies and other.born <= self.dies
 
 
 class Lifetimes:
-    """Of all that a lowered program allocates. States, inputs and constants are not its own."""
+    """What a lowered program allocates, and when. States, inputs and constants are not its own."""
 
     def __init__(self, program: Program) -> None:
         self.nodes = list(program.nodes)
@@ -62,11 +62,11 @@ class Lifetimes:
         self.values = tuple(self._values())
         self._by_result = {(value.node, value.result): value for value in self.values}
 
-    def of(self, node: fx.Node, result: int = 0) -> Value | None:
+    def of(self, node: fx.Node, result: int = 0) -> Allocation | None:
         """What ``node`` allocates for that result; None where it allocates nothing."""
         return self._by_result.get((node, result))
 
-    def memory(self, node: fx.Node) -> list[Value]:
+    def memory(self, node: fx.Node) -> list[Allocation]:
         """What the node's value lives in; states, inputs and constants left out."""
         found = (self._owners.get(self._home(storage)) for storage in storages_of(node))
         return [self._by_result[owner[:2]] for owner in found if owner is not None]
@@ -102,7 +102,7 @@ class Lifetimes:
             storage = self._homes[storage]
         return storage
 
-    def _values(self) -> Iterator[Value]:
+    def _values(self) -> Iterator[Allocation]:
         end = len(self.nodes) - 1
         dies: dict[int, int] = {}
         for node in self.nodes:
@@ -112,13 +112,13 @@ class Lifetimes:
         for storage, (node, result, size) in self._owners.items():
             known = size is not None
             last = dies[storage]
-            yield Value(
+            yield Allocation(
                 node, result, size or 0, self._position[node], last, last == end, known=known
             )
 
 
 def live_bytes(
-    values: Iterable[Value], length: int, taken: Callable[[int], int] = int
+    values: Iterable[Allocation], length: int, taken: Callable[[int], int] = int
 ) -> list[int]:
     """The bytes that are taken while each of ``length`` nodes runs.
 

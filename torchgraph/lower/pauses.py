@@ -17,12 +17,13 @@ from torch import fx
 
 from .. import library
 from ..ir import effects, text
+from ..ir.nodes import operands
 from ..ir.program import Program
 from ..ir.rewriter import Rewriter
 from ..library import ValueMoved
 from .expects import guards
 
-Parts = Callable[[Sequence[Any]], Generator[torch.Tensor, None, tuple[Any, ...]]]
+Parts = Callable[[Sequence[object]], Generator[torch.Tensor, None, tuple[object, ...]]]
 """From the values of a signature's inputs to results; yields bool flags of shape [compared]."""
 
 
@@ -66,14 +67,14 @@ class Pauses:
 
     nodes: tuple[fx.Node, ...]
     parts: Parts
-    function: Callable[[Sequence[Any]], tuple[Any, ...]]
+    function: Callable[[Sequence[object]], tuple[object, ...]]
     """All parts, one after the other; raises `ValueMoved` where the step paused."""
     code: CodeType
-    """Of what was written: the function, or its parts."""
+    """The code that was written: of the function, or of its parts."""
 
     @classmethod
     def of(cls, program: Program, written: Any) -> Pauses:
-        """Of a lowered program and the function or generator that was written for it."""
+        """Read off a lowered program; ``written``: its function, or its generator."""
         nodes = tuple(filter(is_pause, program.nodes))
         code = written.__code__
         if not nodes:
@@ -86,13 +87,13 @@ class Pauses:
 
 
 def _one_part(
-    function: Callable[[Sequence[Any]], tuple[Any, ...]], inputs: Sequence[Any]
-) -> Generator[torch.Tensor, None, tuple[Any, ...]]:
+    function: Callable[[Sequence[object]], tuple[object, ...]], inputs: Sequence[object]
+) -> Generator[torch.Tensor, None, tuple[object, ...]]:
     yield from ()
     return function(inputs)
 
 
-def _run(nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[Any]) -> tuple[Any, ...]:
+def _run(nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[object]) -> tuple[object, ...]:
     step = parts(inputs)
     try:
         for node in nodes:
@@ -101,7 +102,7 @@ def _run(nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[Any]) -> tuple
                 step.throw(moved)  # so that the traceback says where
         next(step)
     except StopIteration as end:
-        results: tuple[Any, ...] = end.value
+        results: tuple[object, ...] = end.value
         return results
     raise AssertionError("a step pauses as often as its program")
 
@@ -110,8 +111,9 @@ def _moved(pause: fx.Node, flags: torch.Tensor) -> ValueMoved | None:
     hits = flags.tolist()
     if True not in hits:
         return None
-    compared: Any = pause.args[0]
-    node = compared[hits.index(True)]
-    moved = ValueMoved(text.expected(node.graph.owning_module, node), "another value")
+    node = operands(pause)[hits.index(True)]
+    owner = node.graph.owning_module
+    assert owner is not None
+    moved = ValueMoved(text.expected(owner, node), "another value")
     moved.node = node
     return moved

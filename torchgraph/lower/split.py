@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -69,7 +69,7 @@ class _Gradient:
 
     @property
     def name(self) -> str:
-        """Of the input that holds the sum."""
+        """The name of the input that holds the sum."""
         return f"gradient.{self.fqn}"
 
 
@@ -81,7 +81,7 @@ class _Cast:
 
     @property
     def name(self) -> str:
-        """Of the input that holds it."""
+        """The name of the input that holds the cast."""
         return f"cast.{self.value.name}"
 
 
@@ -128,8 +128,7 @@ class _Parts:
         """Raise NotSupported where the update needs more of the micro-batches than gradients."""
         early = [(out, value) for out, value in self._outputs if self._is_early(out, value)]
         written = {out.target for out, _ in early if out.kind is OutputKind.UPDATE}
-        inputs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
-        states = {node: spec.fqn for node, spec in inputs}
+        states = {node: spec.fqn for spec, node in self._program.inputs()}
         held = self._held()
         for node in self._late:
             for used in node.all_input_nodes:
@@ -206,12 +205,10 @@ class _Parts:
 
     def _held(self) -> dict[fx.Node, fx.Node]:
         """New values of states that a micro-batch writes: the update finds them in the states."""
-        specs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
-        states = {spec.fqn: node for node, spec in specs}
         return {
-            value: states[out.target]
-            for out, value in self._outputs
-            if out.kind is OutputKind.UPDATE and self._is_early(out, value)
+            value: state
+            for state, value in self._program.states().items()
+            if isinstance(value, fx.Node) and not self._is_late(value)
         }
 
     def _is_cast_of_weight(self, node: fx.Node) -> bool:
@@ -219,15 +216,19 @@ class _Parts:
         if node.target is not aten._to_copy.default or node in self._late:
             return False
         source = node.args[0]
-        specs = zip(self._program.placeholders, self._program.signature.inputs, strict=True)
         written = {out.target for out, value in self._outputs if self._is_early(out, value)}
-        weights = {n for n, s in specs if s.role is Role.PARAMETER and s.fqn not in written}
+        inputs = self._program.inputs()
+        weights = {n for s, n in inputs if s.role is Role.PARAMETER and s.fqn not in written}
         shared = {value for _, value in self._outputs}
         return source in weights and node not in shared
 
-    def _is_early(self, out: OutputSpec, value: Any) -> bool:
+    def _is_late(self, value: object) -> bool:
+        """True for what is known after the last micro-batch only."""
+        return isinstance(value, fx.Node) and (value in self._late or value in self._marks)
+
+    def _is_early(self, out: OutputSpec, value: object) -> bool:
         """True for an output that a micro-batch gives: what build returned, and written buffers."""
-        late = isinstance(value, fx.Node) and (value in self._late or value in self._marks)
+        late = self._is_late(value)
         if out.kind is OutputKind.USER:
             return not late  # a gradient that build returns is known after the last micro-batch
         return out.kind is OutputKind.UPDATE and isinstance(value, fx.Node) and not late
@@ -283,7 +284,7 @@ class _Parts:
         self,
         graph: fx.Graph,
         copies: dict[fx.Node, fx.Node],
-        outputs: list[tuple[OutputSpec, Any]],
+        outputs: Sequence[tuple[OutputSpec, fx.node.Argument]],
         given: Sequence[_Given],
     ) -> Program:
         results = tuple(copies[v] if isinstance(v, fx.Node) else v for _, v in outputs)

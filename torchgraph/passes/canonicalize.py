@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from .. import library
 from ..ir.aliasing import escaping
+from ..ir.nodes import operand
 from ..ir.program import Program
 from ..ir.rewriter import Rewriter
 from ..ir.values import is_contiguous, same_layout
@@ -63,7 +65,7 @@ class _Outputs:
         edit.replace(node, new)
 
 
-_Rule = Callable[[fx.Node, _Outputs, Rewriter], bool]
+_Rewrite = Callable[[fx.Node, _Outputs, Rewriter], bool]
 
 
 def _identity_view(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
@@ -71,8 +73,8 @@ def _identity_view(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
     return _same_memory(node, node.args[0], outputs, edit)
 
 
-def _same_memory(node: fx.Node, source: Any, outputs: _Outputs, edit: Rewriter) -> bool:
-    if not same_layout(_value(node), _value(source)):
+def _same_memory(node: fx.Node, source: Argument, outputs: _Outputs, edit: Rewriter) -> bool:
+    if not isinstance(source, fx.Node) or not same_layout(_value(node), _value(source)):
         return False
     if node in outputs.direct and (source.op != "call_function" or source in outputs.direct):
         return False  # the user gets a tensor of its own, not the input or another output
@@ -103,10 +105,10 @@ def _layout_copy(node: fx.Node, outputs: _Outputs, edit: Rewriter) -> bool:
     return True
 
 
-def _same_contents(node: fx.Node, source: Any, outputs: _Outputs, edit: Rewriter) -> bool:
+def _same_contents(node: fx.Node, source: Argument, outputs: _Outputs, edit: Rewriter) -> bool:
     if node in outputs.reached or node.kwargs.get("pin_memory"):
         return False
-    if not same_layout(_value(node), _value(source)):
+    if not isinstance(source, fx.Node) or not same_layout(_value(node), _value(source)):
         return False
     outputs.replace(node, source, edit)
     return True
@@ -143,7 +145,7 @@ def _permutation_of_permutation(node: fx.Node, outputs: _Outputs, edit: Rewriter
     outer_order, inner_order = _order(node), _order(inner)
     if outer_order is None or inner_order is None or not isinstance(inner, fx.Node):
         return False
-    base: Any = inner.args[0]
+    base = inner.args[0]
     if not _same_memory(node, base, outputs, edit):
         order = [inner_order[axis] for axis in outer_order]
         new = edit.call(aten.permute.default, (base, order), before=node, like=node)
@@ -165,14 +167,13 @@ def _drop_gradient_marks(program: Program, outputs: _Outputs, edit: Rewriter) ->
     for node in program.nodes:
         if node.target is not library.gradient or node in outputs.reached:
             continue
-        source: Any = node.args[0]
-        source = others.get(source, source)
+        source = others.get(operand(node), operand(node))
         if node.users and same_layout(_value(node), _value(source)):
             others[node] = source
     edit.replace_all(others)
 
 
-def _order(node: Any) -> list[int] | None:
+def _order(node: object) -> list[int] | None:
     """The permutation that a node applies: result dimension i is input dimension order[i]."""
     if not isinstance(node, fx.Node) or node.target not in _PERMUTATIONS:
         return None
@@ -193,11 +194,11 @@ def _erase_unused(node: fx.Node, edit: Rewriter) -> None:
         edit.erase(node)
 
 
-def _value(node: Any) -> Any:
+def _value(node: object) -> Any:
     return node.meta.get("val") if isinstance(node, fx.Node) else None
 
 
-def _dtype(node: Any) -> torch.dtype | None:
+def _dtype(node: object) -> torch.dtype | None:
     value = _value(node)
     return value.dtype if isinstance(value, torch.Tensor) else None
 
@@ -208,13 +209,13 @@ _FLOATS = frozenset({torch.float32, torch.float64})
 _RESHAPES = frozenset({aten.view.default, aten._unsafe_view.default})
 _PERMUTATIONS = frozenset({aten.permute.default, aten.t.default, aten.transpose.int})
 _FACTORIES = frozenset({aten.new_empty_strided.default, aten.empty_strided.default})
-_NEUTRAL: dict[Any, int] = {
+_NEUTRAL: dict[Target, int] = {
     aten.add.Tensor: 0,
     aten.sub.Tensor: 0,
     aten.mul.Tensor: 1,
     aten.div.Tensor: 1,
 }
-_RULES: dict[Any, tuple[_Rule, ...]] = {
+_RULES: dict[Target, tuple[_Rewrite, ...]] = {
     **dict.fromkeys(
         (
             aten.alias.default,

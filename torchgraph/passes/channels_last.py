@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from .._torch import OpOverload
 from ..ir import batch_norms, effects
+from ..ir.nodes import operand, operands
 from ..ir.program import Phase, Program, provenance
 from ..ir.rewriter import Rewriter
 from ..ir.values import is_contiguous, same_layout
@@ -49,7 +51,7 @@ class ChannelsLast(Pass):
 
 
 @dataclass
-class _Region:
+class _ConvolutionRegion:
     nodes: list[fx.Node] = field(default_factory=list)
     """In program order, parts of tuples included."""
 
@@ -80,16 +82,16 @@ class _Region:
         return found
 
 
-def _regions(program: Program) -> Iterator[_Region]:
+def _regions(program: Program) -> Iterator[_ConvolutionRegion]:
     """Maximal groups of nodes that hand NCHW tensors to each other, with a convolution in them."""
-    home: dict[fx.Node, _Region] = {}
+    home: dict[fx.Node, _ConvolutionRegion] = {}
     for node in program.nodes:
         part = node.target is operator.getitem
         sources = node.all_input_nodes if part else _carried(node)
         joined = {id(home[source]): home[source] for source in sources if source in home}
         if not joined and (part or not sources):
             continue
-        region = max(joined.values(), key=lambda one: len(one.nodes), default=_Region())
+        region = max(joined.values(), key=lambda one: len(one.nodes), default=_ConvolutionRegion())
         for other in joined.values():
             if other is not region:
                 region.nodes += other.nodes
@@ -109,13 +111,14 @@ def _carried(node: fx.Node) -> list[fx.Node]:
         return []
     if not effects.of(node).pure or not _is_contiguous(node.meta.get("val")):
         return []
+    arguments: Sequence[Argument]
     if node.target in _CARRIERS:
         arguments = [node.args[place] for place in _CARRIERS[node.target] if place < len(node.args)]
     elif _is_elementwise(node):
         shape = node.meta["val"].shape
         arguments = [arg for arg in node.all_input_nodes if _shape(arg) == shape]
     elif node.target is aten.cat.default:
-        arguments = list(node.args[0])  # type: ignore[arg-type]  # a list of nodes
+        arguments = operands(node)
     else:
         return []
     return [arg for arg in arguments if isinstance(arg, fx.Node) and _is_plain(arg)]
@@ -132,10 +135,9 @@ def _is_elementwise(node: fx.Node) -> bool:
 def _is_plain(node: fx.Node) -> bool:
     """A 4-D activation in NCHW memory that NHWC memory would differ from."""
     value = node.meta.get("val")
-    if node.target is operator.getitem and node.args[1] != 0:
-        source: Any = node.args[0]
-        if source.target is aten.convolution_backward.default:
-            return False  # a gradient keeps the strides of its parameter
+    later_result = node.target is operator.getitem and node.args[1] != 0
+    if later_result and operand(node).target is aten.convolution_backward.default:
+        return False  # a gradient keeps the strides of its parameter
     return (
         isinstance(value, torch.Tensor)
         and value.dim() == 4
@@ -148,7 +150,7 @@ def _is_plain(node: fx.Node) -> bool:
 class _Converted:
     """The nodes of a region written anew on channels-last inputs."""
 
-    def __init__(self, region: _Region, edit: Rewriter) -> None:
+    def __init__(self, region: _ConvolutionRegion, edit: Rewriter) -> None:
         self._region = region
         self._edit = edit
         self._new: dict[fx.Node, fx.Node] = {}
@@ -168,7 +170,7 @@ class _Converted:
             if node not in read_outside:
                 self._edit.erase(node)
 
-    def _arguments(self, reader: fx.Node) -> Any:
+    def _arguments(self, reader: fx.Node) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
         carried = _carried(reader)
 
         def argument(node: fx.Node) -> fx.Node:
@@ -202,7 +204,7 @@ def _shape(node: fx.Node) -> torch.Size | None:
     return value.shape if isinstance(value, torch.Tensor) and value.dim() == 4 else None
 
 
-def _is_contiguous(value: Any) -> bool:
+def _is_contiguous(value: object) -> bool:
     if isinstance(value, (tuple, list)):
         return all(item is None or _is_contiguous(item) for item in value)
     return is_contiguous(value)
@@ -216,18 +218,18 @@ def _main_result(node: fx.Node) -> Any:
 def _converted_weight(convolution: fx.Node) -> int:
     """The elements of its weight; 0 for one whose memory is the same in both layouts."""
     place = 1 if convolution.target is aten.convolution.default else 2
-    weight = _main_result(convolution.args[place])  # type: ignore[arg-type]  # a node
+    weight = _main_result(operand(convolution, place))
     return 0 if weight.is_contiguous(memory_format=torch.channels_last) else _elements(weight)
 
 
-def _elements(value: Any) -> int:
+def _elements(value: object) -> int:
     return value.numel() if isinstance(value, torch.Tensor) else 0
 
 
 _DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.int64})
-"""Of activations, masks and the indices of a pool; convolutions of doubles gain nothing."""
+"""The dtypes of activations, masks and a pool's indices; convolutions of doubles gain nothing."""
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_CARRIERS: dict[Any, tuple[int, ...]] = {
+_CARRIERS: dict[Target, tuple[int, ...]] = {
     aten.convolution.default: (0,),
     aten.convolution_backward.default: (0, 1),
     **dict.fromkeys((*batch_norms.EVALUATING, *batch_norms.TRAINING), (0,)),

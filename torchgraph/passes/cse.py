@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
@@ -75,7 +75,7 @@ def _region(node: fx.Node) -> Hashable:
     return provenance(node).phase
 
 
-def frozen(value: Any) -> Hashable:
+def frozen(value: object) -> object:
     """An argument, hashable, and different for 1, 1.0, True, 0.0 and -0.0."""
     if isinstance(value, (tuple, list)):
         return tuple(map(frozen, value))
@@ -91,4 +91,4 @@ def frozen(value: Any) -> Hashable:
         return (type(value).__name__, value)
     if isinstance(value, torch.Tensor):
         return ("tensor", id(value))
-    return value  # type: ignore[no-any-return]  # nodes, dtypes, devices, strings, None
+    return value  # nodes, dtypes, devices, strings, None

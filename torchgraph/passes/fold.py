@@ -63,7 +63,7 @@ class FoldConstants(Pass):
                 found[node] = None
         return found
 
-    def _fits(self, value: Any) -> bool:
+    def _fits(self, value: object) -> bool:
         """Tensors on devices that are here, with a known and small number of elements."""
         return all(
             isinstance(leaf, FakeTensor)

@@ -12,15 +12,15 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Call:
+class CallPattern:
     """A call of any overload of an op. Its arguments are patterns, in order, and there are no more.
 
-    A pattern is a `Call`, a `Wanted`, or a node or a constant that has to be there.
+    A pattern is a `CallPattern`, a `Wanted`, or a node or a constant that has to be there.
     """
 
-    op: Any
+    op: object
     """The op's packet, such as ``torch.ops.aten.mul``, or a Python function."""
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,21 @@ class Match:
     """The calls, each after what it reads."""
 
 
-def call(op: Any, *args: Any) -> Call:
-    """`Call`, arguments one by one."""
-    return Call(op, args)
+def call(op: object, *args: object) -> CallPattern:
+    """`CallPattern`, arguments one by one."""
+    return CallPattern(op, args)
 
 
-def match(pattern: Any, value: Any, found: Match) -> bool:
+def match(pattern: object, value: object, found: Match) -> bool:
     """True when ``value`` is what ``pattern`` says; ``found`` then holds all of it."""
     if isinstance(pattern, Wanted):
         known = found.values.setdefault(pattern.name, value)
         return known is value or (not isinstance(value, fx.Node) and bool(known == value))
     if isinstance(pattern, (list, tuple)):
-        same = isinstance(value, (list, tuple)) and len(value) == len(pattern)
-        return same and all(match(*pair, found) for pair in zip(pattern, value, strict=True))
-    if not isinstance(pattern, Call):
+        if not isinstance(value, (list, tuple)) or len(value) != len(pattern):
+            return False
+        return all(match(one, other, found) for one, other in zip(pattern, value, strict=True))
+    if not isinstance(pattern, CallPattern):
         return value is pattern or (not isinstance(value, fx.Node) and bool(value == pattern))
     if not isinstance(value, fx.Node) or value.kwargs or not _calls(value, pattern.op):
         return False
@@ -63,11 +64,11 @@ def match(pattern: Any, value: Any, found: Match) -> bool:
     return True
 
 
-def _calls(node: fx.Node, op: Any) -> bool:
+def _calls(node: fx.Node, op: object) -> bool:
     return node.target is op or getattr(node.target, "overloadpacket", None) is op
 
 
-def plain_sum(node: Any) -> tuple[fx.Node, fx.Node] | None:
+def plain_sum(node: object) -> tuple[fx.Node, fx.Node] | None:
     """The addends of ``add(x, y)`` of two tensors that agree in shape, dtype and device."""
     if not isinstance(node, fx.Node) or node.target is not aten.add.Tensor or node.kwargs:
         return None

@@ -40,7 +40,7 @@ class Generators:
         return set(self._gpus)
 
     def put_back(self) -> None:
-        """As they were."""
+        """Set the generators to the states that they had."""
         torch.set_rng_state(self._cpu)
         for gpu, state in self._gpus.items():
             torch.cuda.set_rng_state(state, gpu)

@@ -33,7 +33,7 @@ def copy_of(value: torch.Tensor) -> torch.Tensor:
 
 
 class Ring:
-    """Of one program: ``size`` sets of tensors, each overwritten ``size`` calls later."""
+    """Buffers of one program: ``size`` sets of tensors, each overwritten ``size`` calls later."""
 
     def __init__(self, size: int) -> None:
         self._sets: list[list[torch.Tensor]] = [[] for _ in range(size)]

@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ..._torch import FakeTensorMode, OpOverload
 from ...ir import effects
@@ -34,7 +35,9 @@ def adds_up_by_layout(node: fx.Node) -> bool:
     return any(isinstance(out, fx.Node) and not is_dense(out.meta["val"]) for out in outs)
 
 
-def value_of(mode: FakeTensorMode, op: object, args: object, kwargs: dict[str, Any]) -> object:
+def value_of(
+    mode: FakeTensorMode, op: Target, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+) -> object:
     """What an op returns for the fake values of nodes."""
     value = evaluate(mode, op, *with_values((args, kwargs)))
     if op is aten.uniform.default:  # its fake kernel keeps gaps

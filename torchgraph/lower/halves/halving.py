@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ... import library
 from ..._torch import graph_module
+from ...ir.nodes import item, operands
 from ...ir.program import (
     STANDS_FOR,
     InputSpec,
@@ -29,10 +32,11 @@ from ..numbers import list_forms, numbers, tensor_forms
 from ..numbers.sides import UPDATES, counted, host_side, steps
 
 aten = torch.ops.aten
+Operand = TypeVar("Operand", bound=Argument)
 
 
 class Halving:
-    """Of one program in which `scan` found nothing."""
+    """Cuts one program, in which `scan` found nothing, in two."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self._program = program = program.copy()
@@ -43,16 +47,15 @@ class Halving:
         self._rest = fx.Graph()
         self._on_host: dict[fx.Node, fx.Node] = {}
         self._on_device: dict[fx.Node, fx.Node] = {}
-        self._numbers: list[Any] = []
+        self._numbers: list[Argument] = []
         """What the vector holds: nodes of the host's graph, and constants."""
         self._elements: dict[fx.Node, fx.Node] = {}
         """Number or small tensor of the host -> the element of the vector."""
         self._casts: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
-        outputs = program.returns()
-        self._flags: dict[Any, str] = {
-            value: out.target for out, value in outputs if out.kind is OutputKind.SKIP
+        self._flags: dict[Argument, str] = {
+            value: out.target for out, value in program.returns() if out.kind is OutputKind.SKIP
         }
-        self._choices: dict[Any, str] = {}
+        self._choices: dict[Argument, str] = {}
         """New value of a state of the host's -> the optimizer without whose step it stays."""
         self.late: list[tuple[str, str]] = []
         """(state, optimizer) of what the host writes when the step is over."""
@@ -85,10 +88,9 @@ class Halving:
 
     def _choose(self, choice: fx.Node) -> None:
         """Take the new states: the old ones are there until the flag is read."""
-        new: Any = choice.args[1]
+        new = operands(choice, 1)
         for result in choice.users:
-            index: Any = result.args[1]
-            self._on_host[result] = self._on_host[new[index]]
+            self._on_host[result] = self._on_host[new[item(result)]]
             self._choices[result] = self._flags[choice.args[2]]
 
     def _is_made(self, node: fx.Node) -> bool:
@@ -131,8 +133,8 @@ class Halving:
         if tensor_forms.fills_by_mask(node):
             return tensor_forms.filled(self._emit, args)
         if not numbers.moving(node):
-            target: Any = node.target
-            made = self._rest.call_function(target, args, kwargs)
+            assert callable(node.target)
+            made = self._rest.call_function(node.target, args, kwargs)
             made.meta.update(node.meta)
             return made
         op = list_forms.single(node)
@@ -144,11 +146,10 @@ class Halving:
             calls = zip(node.meta["val"], list_forms.items(op, args, kwargs), strict=True)
             parts = [self._single(op, wanted, *given) for wanted, given in calls]
         for user in node.users:
-            index: Any = user.args[1]
-            self._on_device[user] = parts[index]
+            self._on_device[user] = parts[item(user)]
         return None
 
-    def _single(self, target: Any, wanted: Any, args: Any, kwargs: Any) -> fx.Node:
+    def _single(self, target: Target, wanted: Any, args: Any, kwargs: Any) -> fx.Node:
         if tensor_forms.has_rule(target, wanted):
             return tensor_forms.rewritten(self._emit, target, wanted, args, kwargs)
         return numbers.with_tensors(self._rest, target, wanted, args, kwargs)
@@ -162,12 +163,10 @@ class Halving:
         element = self._elements.get(used)
         if element is None:
             element = self._elements[used] = self._number(self._read(used))
-        found: fx.Node = self._cast(
-            element, used.meta["val"].dtype if self._is_tensor(used) else torch.float64
-        )
-        return found
+        dtype = used.meta["val"].dtype if self._is_tensor(used) else torch.float64
+        return self._cast(element, dtype)
 
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+    def _cast(self, value: Operand, dtype: torch.dtype) -> Operand | fx.Node:
         """A node of the device's graph in another dtype."""
         if not isinstance(value, fx.Node) or value.meta["val"].dtype is dtype:
             return value
@@ -193,21 +192,26 @@ class Halving:
         read.meta.update(val=0.0, provenance=provenance(node))
         return read
 
-    def _number(self, value: Any) -> fx.Node:
+    def _number(self, value: Argument) -> fx.Node:
         """A new element of the vector."""
         made = self._rest.call_function(aten.select.int, (self._vector, 0, len(self._numbers)))
         made.meta["val"] = self._element
         self._numbers.append(value)
         return made
 
-    def _call(self, target: Any, args: tuple[Any, ...], kwargs: Any = None) -> fx.Node:
+    def _call(
+        self,
+        target: Callable[..., object],
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument] | None = None,
+    ) -> fx.Node:
         made = self._rest.call_function(target, args, kwargs or {})
         with neutral():
             values = with_values((made.args, dict(made.kwargs)))
             made.meta["val"] = evaluate(self._mode, target, *values)
         return made
 
-    def _emit(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def _emit(self, target: Callable[..., object], *args: Argument, **kwargs: Argument) -> fx.Node:
         return self._call(target, args, kwargs)
 
     def _stamp(self, origin: fx.Node) -> None:
@@ -246,8 +250,8 @@ class Halving:
             args[place] = [self._call(operator.getitem, (before, i)) for i in count]
         return self._update_op(name, args, node, **flags)
 
-    def _update_op(self, name: str, args: list[Any], node: fx.Node, **flags: bool) -> fx.Node:
-        kwargs: dict[str, Any] = dict(flags)
+    def _update_op(self, name: str, args: list[Argument], node: fx.Node, **flags: bool) -> fx.Node:
+        kwargs: dict[str, Argument] = dict(flags)
         for key, value in node.kwargs.items():
             if isinstance(value, fx.Node):
                 kwargs[key] = self._as_tensor(value)
@@ -271,7 +275,7 @@ class Halving:
             vector = torch.empty(self.count, dtype=torch.float64, device=self._device)
         self._vector.meta["val"] = vector
         signature = self._program.signature
-        pairs = list(zip(signature.outputs, self._program.results, strict=True))
+        pairs = self._program.returns()
         late = [(out, value) for out, value in pairs if value in self._choices]
         self.late = [(out.target, self._choices[value]) for out, value in late]
         now = [pair for pair in pairs if pair[1] not in self._choices]
@@ -291,7 +295,7 @@ class Halving:
             Program(graph_module(self._program.gm, self._rest), theirs),
         )
 
-    def _is_hosts(self, value: Any) -> bool:
+    def _is_hosts(self, value: object) -> bool:
         """True for a result that the host's half returns."""
         if not isinstance(value, fx.Node) or value in self._host_side:
             return True

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from torch import fx
 
@@ -22,7 +21,7 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class Failure:
-    """Of one job."""
+    """Why Inductor could not compile one job."""
 
     key: str
     """The job's."""
@@ -42,7 +41,7 @@ class Failure:
         return cls(**json.loads(written))
 
     def json(self) -> str:
-        """As text."""
+        """The failure as text."""
         return json.dumps(asdict(self))
 
     def explained(self, region: Region) -> str:
@@ -74,7 +73,7 @@ def _call(node: fx.Node) -> str:
     return f"{node.target}({', '.join(map(_argument, given))})"
 
 
-def _argument(value: Any) -> str:
+def _argument(value: object) -> str:
     if isinstance(value, fx.Node):
         return text.value_type(value.meta.get("val"))
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import fx
@@ -54,12 +53,12 @@ class Job:
     """One region to be compiled with some options of Inductor."""
 
     code: str
-    """Of ``forward(self, tensor_0, ...)``, as fx writes it."""
+    """The text of ``forward(self, tensor_0, ...)``, as fx writes it."""
     inputs: tuple[tuple[list[int], list[int], str, str], ...]
     """Shape, strides, dtype and device of each."""
-    options: dict[str, Any]
+    options: dict[str, object]
     threads: int
-    """Of the CPU: Inductor writes the number into the code."""
+    """The threads of the CPU: Inductor writes their number into the code."""
 
     @classmethod
     def of(cls, region: Region, *, eager_draws: bool) -> Job:
@@ -86,7 +85,7 @@ class Job:
         return cls(**found)
 
     def json(self) -> str:
-        """As text; equal jobs give equal text."""
+        """The job as text; equal jobs give equal text."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def key(self) -> str:
@@ -116,7 +115,7 @@ class Job:
             return False
         return in_cpp.is_known(directory / _CPP)
 
-    def _compile_into(self, directory: Path, options: dict[str, Any]) -> None:
+    def _compile_into(self, directory: Path, options: dict[str, object]) -> None:
         with fake_mode():  # real ones would take the step's memory a second time
             inputs = [
                 torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=device)
@@ -161,7 +160,7 @@ def _stays_nchw(graph: fx.Graph) -> bool:
     return bool(read) and all(value.dim() == 4 and is_contiguous(value) for value in read)
 
 
-def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, Any]:
+def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
     return {
         # What calls the kernels, in C++ instead of Python: 5 to 10 % of a small step.
         _IN_CPP: not on_gpu,

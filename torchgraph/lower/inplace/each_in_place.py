@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import fx
+from torch.fx.node import Argument
 
 from ...ir.each import Each, by_output, run
 from ...ir.effects import Effects
+from ...ir.nodes import all_nodes, sequence
 from ...ir.program import Program, Role
 from ..lifetimes import Lifetimes, peak
 
-RowsFunction = Callable[[Sequence[Any], Sequence[Any]], Sequence[Sequence[Any]]]
+Columns = Sequence[Sequence[object]]
+RowsFunction = Callable[[Columns, Sequence[object]], Sequence[Sequence[object]]]
 """Takes columns and what is shared; returns what each row returns, or nothing."""
 
 
@@ -32,22 +34,18 @@ class EachInPlace:
         self.body = lower(_with_spare(each.body, spare))
         self._written = frozenset({*each.written, *spare})
 
-    def writes(self, args: Any) -> list[fx.Node]:
+    def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
         """The arguments that a call writes: those of the columns that its rows write."""
-        return [
-            item
-            for number, column in enumerate(args[0])
-            if number in self._written
-            for item in column
-        ]
+        columns = enumerate(sequence(args[0]))
+        return [node for i, column in columns if i in self._written for node in all_nodes(column)]
 
     def __str__(self) -> str:
         return f"{self.__name__}_"
 
-    def __call__(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+    def __call__(self, columns: Columns, shared: Sequence[object]) -> list[object]:
         return self.calling(self._row_by_row)(columns, shared)
 
-    def _row_by_row(self, columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+    def _row_by_row(self, columns: Columns, shared: Sequence[object]) -> list[tuple[object, ...]]:
         return [run(self.body, [*row, *shared]) for row in zip(*columns, strict=True)]
 
     @property
@@ -55,10 +53,10 @@ class EachInPlace:
         """The most bytes that a row allocates: the body was written for the largest."""
         return peak(Lifetimes(self.body))
 
-    def calling(self, function: RowsFunction) -> Callable[..., list[Any]]:
+    def calling(self, function: RowsFunction) -> Callable[..., list[object]]:
         """The call, the rows by ``function``."""
 
-        def call(columns: Sequence[Sequence[Any]], shared: Sequence[Any]) -> list[Any]:
+        def call(columns: Columns, shared: Sequence[object]) -> list[object]:
             return by_output(function(columns, shared))
 
         return call

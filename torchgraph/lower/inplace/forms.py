@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
@@ -23,7 +23,7 @@ _ELEMENTWISE_BACKWARD = frozenset({"aten::hardtanh_backward", "aten::leaky_relu_
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
 
-def in_place_form(op: Any) -> OpOverload | None:
+def in_place_form(op: object) -> OpOverload | None:
     """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where in place could differ in a bit."""
     if not isinstance(op, OpOverload) or op._schema.is_mutable:
         return None
@@ -41,11 +41,11 @@ class OutForm(NamedTuple):
 
     op: OpOverload
     names: tuple[str, ...]
-    """Of the arguments that take those tensors, one for each result."""
+    """The names of the arguments that take those tensors, one for each result."""
 
 
 @functools.cache
-def out_form(op: Any) -> OutForm | None:
+def out_form(op: object) -> OutForm | None:
     """``aten.mm.out`` for ``aten.mm``; None where there is none with a kernel of its own.
 
     A generated one computes elsewhere and copies, which gains nothing.
@@ -65,8 +65,8 @@ def out_form(op: Any) -> OutForm | None:
     return None
 
 
-def elementwise_out_form(op: Any) -> OutForm | None:
-    """As `out_form`, for ops that may write over one of the arguments that they read."""
+def elementwise_out_form(op: object) -> OutForm | None:
+    """The `out_form` of an op that may write over one of the arguments that it reads."""
     if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
         return None
     if torch.Tag.pointwise not in op.tags and op._schema.name not in _ELEMENTWISE_BACKWARD:
@@ -92,7 +92,7 @@ def minds_form(node: fx.Node) -> bool:
     return bool(dtypes & _HALF) and any(map(_holds_number, (*node.args, *node.kwargs.values())))
 
 
-def _holds_number(argument: Any) -> bool:
+def _holds_number(argument: object) -> bool:
     if isinstance(argument, fx.Node):
         return not isinstance(argument.meta.get("val"), (torch.Tensor, tuple, list))
     if isinstance(argument, (tuple, list)):

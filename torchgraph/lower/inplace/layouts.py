@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ..._torch import OpOverload
 from ...ir.aliasing import alias_sources
+from ...ir.nodes import operand
 
 aten = torch.ops.aten
 
@@ -42,7 +44,7 @@ _ANY_LAYOUT = frozenset(
         *("ones_like", "zeros_like", "empty_like", "sum", "mean"),
     }
 )
-"""Of ATen, neither pointwise nor core: compilers know them by what they compute, all the same."""
+"""ATen ops, neither pointwise nor core, that compilers know by what they compute all the same."""
 _KERNELS = frozenset(
     {
         *("_cdist_forward", "_pdist_forward", "_embedding_bag"),
@@ -76,20 +78,22 @@ class Layouts:
 
     def written(self, node: fx.Node, args: tuple[Any, ...]) -> fx.Node | None:
         """The op on ``args``, nodes of the region; None for one that takes any layout as it is."""
-        target: Any = node.target
+        target = node.target
         if target in _VIEWS:
             return self._emit(aten.reshape.default, *args[:2])
         if target is aten.view.dtype:
-            return self._emit(target, self._contiguous(args[0]), *args[1:])
+            return self._emit(aten.view.dtype, self._contiguous(args[0]), *args[1:])
         if target is aten.view_as_complex.default:
-            return self._emit(target, self._contiguous(args[0]))
+            return self._emit(aten.view_as_complex.default, self._contiguous(args[0]))
         if target in (aten.as_strided.default, aten.as_strided_copy.default):
             return self._strided(node)
         if target is aten.as_strided_scatter.default:
             return self._scattered(node, args)
         return None
 
-    def pinned(self, node: fx.Node, argument: Callable[[fx.Node], fx.Node]) -> Any:
+    def pinned(
+        self, node: fx.Node, argument: Callable[[fx.Node], fx.Node]
+    ) -> Callable[[fx.Node], fx.Node]:
         """``argument``, with the recorded layout where the kernel of ``node`` may ask for it."""
         if takes_any_layout(node):
             return argument
@@ -97,7 +101,7 @@ class Layouts:
 
     # --- memory as it was recorded ----------------------------------------------------------------
 
-    def _laid_out(self, value: fx.Node, wanted: Any) -> fx.Node:
+    def _laid_out(self, value: fx.Node, wanted: object) -> fx.Node:
         """``value`` with the strides of ``wanted``; costs nothing where it has them."""
         order = _order(wanted) if isinstance(wanted, torch.Tensor) else None
         if order is None:
@@ -130,7 +134,7 @@ class Layouts:
         return self._emit(aten.index.Tensor, flat, [index])
 
     def _scattered(self, node: fx.Node, args: tuple[Any, ...]) -> fx.Node | None:
-        source: Any = node.args[0]
+        source = operand(node)
         recorded = source.meta["val"]
         flat, order = self._flat(args[0], recorded), _order(recorded)
         index = self._index(node, source)
@@ -147,8 +151,7 @@ class Layouts:
         scatters = node.target is aten.as_strided_scatter.default
         named: Any = (*node.args[1 + scatters :], node.kwargs.get("storage_offset"))
         size, stride, offset = named[:3]
-        known: Any = node.args[0]
-        own, held = known.meta["val"], source.meta["val"]
+        own, held = operand(node).meta["val"], source.meta["val"]
         first = (own.storage_offset() if offset is None else offset) - held.storage_offset()
         last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         alike = (own.dtype, own.is_conj(), own.is_neg()) == (
@@ -170,15 +173,15 @@ class Layouts:
 
     def _root(self, node: fx.Node) -> fx.Node:
         """What the memory was made as, or came into the region as."""
-        found: Any = node.args[0]
+        found = operand(node)
         while True:
-            through = found.args[0] if found.target is operator.getitem else found
+            through = operand(found) if found.target is operator.getitem else found
             sources = [one for one in alias_sources(through) if one in self._copies]
             if not sources:
-                return found  # type: ignore[no-any-return]  # of fx
+                return found
             found = sources[0]
 
-    def _emit(self, op: OpOverload, *args: Any, **options: Any) -> fx.Node:
+    def _emit(self, op: OpOverload, *args: Argument, **options: Argument) -> fx.Node:
         return self._graph.call_function(op, args, options)
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ..._torch import OpOverload
 from ...ir import effects
 from ...ir.aliasing import aliases_input, refresh_views, storages_of
 from ...ir.batch_norms import NATIVE, VENDOR, BatchNorm
 from ...ir.each import Each
-from ...ir.nodes import replace_all
+from ...ir.nodes import all_nodes, item, replace_all, sequence
 from ...ir.program import IN_PLACE, SKIPPED_BY, OutputKind, Program, Role, provenance
 from ...ir.values import flat
 from ..expects import expects_of
@@ -33,7 +34,7 @@ from .skips import branch_on_flags
 
 aten = torch.ops.aten
 
-_BATCH_NORM: dict[Any, BatchNorm] = {norm.functional: norm for norm in (NATIVE, VENDOR)}
+_BATCH_NORM: dict[Target, BatchNorm] = {norm.functional: norm for norm in (NATIVE, VENDOR)}
 
 
 def reinplace(program: Program, *, over_arguments: bool = False) -> Program:
@@ -57,7 +58,7 @@ class _Reinplace:
         self._program = program
         self._over_arguments = over_arguments
         self._flags = flags
-        """Of the states that a skipped step does not write."""
+        """State -> the flag of the step that, when skipped, does not write it."""
         self._guarded = {s: flag for state, flag in flags.items() for s in storages_of(state)}
         self._graph = program.gm.graph
         self._nodes = list(self._graph.nodes)
@@ -94,34 +95,22 @@ class _Reinplace:
     # --- what memory holds what, and until when ---------------------------------------------------
 
     def _updated_states(self) -> dict[fx.Node, fx.Node]:
-        """placeholder -> its new value."""
-        signature = self._program.signature
-        by_fqn = {
-            spec.fqn: node
-            for spec, node in zip(signature.inputs, self._program.placeholders, strict=True)
-            if spec.meta is not None
-        }
-        return {
-            by_fqn[out.target]: value
-            for out, value in zip(signature.outputs, self._program.results, strict=True)
-            if out.kind is OutputKind.UPDATE and out.target in by_fqn
-        }
+        """placeholder of a tensor -> its new value."""
+        tensors = {node for spec, node in self._program.inputs() if spec.meta is not None}
+        updates = self._program.states().items()
+        return {state: value for state, value in updates if state in tensors}
 
     def _memory_of_inputs(self) -> Iterator[int]:
         """The storages that are not the step's own, as the accumulators are."""
-        specs = self._program.inputs()
-        for spec, node in specs:
+        for spec, node in self._program.inputs():
             if spec.role is not Role.ACCUMULATOR:
                 yield from storages_of(node)
 
     def _memory_of_outputs(self) -> dict[int, list[fx.Node | None]]:
         """Storage -> the states that outputs in it update; None for one that the caller gets."""
-        placeholders = self._program.placeholders
-        specs = zip(self._program.signature.inputs, placeholders, strict=True)
-        states = {spec.fqn: node for spec, node in specs}
+        states = {spec.fqn: node for spec, node in self._program.inputs()}
         found: dict[int, list[fx.Node | None]] = {}
-        outputs = self._program.returns()
-        for out, value in outputs:
+        for out, value in self._program.returns():
             target = states[out.target] if out.kind is OutputKind.UPDATE else None
             if isinstance(value, fx.Node):
                 for storage in storages_of(value):
@@ -150,8 +139,7 @@ class _Reinplace:
                 self._temporary.update(storages_of(node))
         # A state's memory is only kept alive by its own final value through the closing copy.
         end = self._order[self._program.output]
-        specs = self._program.signature.inputs
-        for spec, node in zip(specs, self._program.placeholders, strict=True):
+        for spec, node in self._program.inputs():
             if spec.role is Role.ACCUMULATOR and node not in self._states:
                 self._temporary.update(storages_of(node))  # the update is the last to read it
                 continue
@@ -237,34 +225,33 @@ class _Reinplace:
 
     def _rows(self, node: fx.Node, each: Each) -> None:
         """Every row writes its states, or clones where others need them as they are."""
-        columns: Any = [list(column) for column in node.args[0]]  # type: ignore[union-attr, arg-type]  # lists
-        given: Any = node.args
+        columns = [all_nodes(column) for column in sequence(node.args[0])]
         # One gradient may be that of two rows: it counts as often as it is read.
-        others = Counter(self._home(a) for a in flat(given) if isinstance(a, fx.Node))
-        results: dict[Any, fx.Node] = {user.args[1] - each.kept: user for user in node.users}  # type: ignore[operator]  # ints
+        others = Counter(self._home(a) for a in flat(node.args) if isinstance(a, fx.Node))
+        results = {item(user) - each.kept: user for user in node.users}
         places = [(column, row) for column in each.written for row in range(len(each.rows))]
         for number, (column, row) in enumerate(places):
-            item, result = columns[column][row], results.get(number)
-            stays = result is None or self._may_stay(result, self._home(item))
-            if not (stays and self._free_after(item, node) and others[self._home(item)] == 1):
+            held, result = columns[column][row], results.get(number)
+            stays = result is None or self._may_stay(result, self._home(held))
+            if not (stays and self._free_after(held, node) and others[self._home(held)] == 1):
                 with self._graph.inserting_before(node):
-                    columns[column][row] = self._clone(item)
-        alone = [all(others[self._home(item)] == 1 for item in column) for column in columns]
+                    columns[column][row] = self._clone(held)
+        alone = [all(others[self._home(one)] == 1 for one in column) for column in columns]
         spare = [
             number
             for number, column in enumerate(columns)
             if number not in each.written
             and alone[number]
-            and all(self._is_spare(item, node) for item in column)
+            and all(self._is_spare(one, node) for one in column)
         ]
         node.args = (columns, node.args[1])
         node.target = EachInPlace(each, spare, reinplace)
         node.meta["val"] = list(node.meta["val"])[: each.kept] or None
         updated = {places[n]: user for n, user in results.items() if n >= 0}
         written = {user: columns[column][row] for (column, row), user in updated.items()}
-        for user, item in written.items():
-            self._merge(user, item)
-            self._replace_state(user, item)
+        for user, held in written.items():
+            self._merge(user, held)
+            self._replace_state(user, held)
         replace_all(self._graph, written)
 
     def _is_spare(self, item: fx.Node, at: fx.Node) -> bool:
@@ -275,25 +262,24 @@ class _Reinplace:
         items = effects.written_values(op, node.args)
         if minds_form(node) and not node.meta.get(IN_PLACE):
             return
-        homes = [self._home(item) for item in items]
+        homes = [self._home(written) for written in items]
         results = [user for user in node.users if user.target is operator.getitem]
         if len(set(homes)) < len(homes) or len(results) < len(node.users):
             return
         values = node.meta["val"]
         fits = all(
-            self._free_after(item, node) and fits_in(item.meta["val"], value)
-            for item, value in zip(items, values, strict=True)
+            self._free_after(written, node) and fits_in(written.meta["val"], value)
+            for written, value in zip(items, values, strict=True)
         )
-        indices: list[Any] = [user.args[1] for user in results]
-        fits = fits and all(map(self._may_stay, results, [homes[index] for index in indices]))
+        fits = fits and all(map(self._may_stay, results, [homes[item(user)] for user in results]))
         if not fits or any(self._home(other) in homes for other in _others(node, op)):
             return
         node.target = op
         for user in results:
-            index: Any = user.args[1]
-            self._merge(user, items[index])
-            user.replace_all_uses_with(items[index])
-            self._replace_state(user, items[index])
+            held = items[item(user)]
+            self._merge(user, held)
+            user.replace_all_uses_with(held)
+            self._replace_state(user, held)
             self._graph.erase_node(user)
 
     def _allowed(self, node: fx.Node, first: fx.Node, op: OpOverload) -> bool:
@@ -311,9 +297,7 @@ class _Reinplace:
     def _batch_norm(self, node: fx.Node) -> None:
         """Write the running statistics in place, as the eager kernel does."""
         norm = _BATCH_NORM[node.target]
-        results: dict[Any, fx.Node] = {
-            user.args[1]: user for user in node.users if user.target is operator.getitem
-        }
+        results = {item(user): user for user in node.users if user.target is operator.getitem}
         pairs: list[tuple[fx.Node | None, Any]] = [
             (results.get(out), node.args[arg]) for out, arg in norm.statistics.items()
         ]
@@ -351,16 +335,15 @@ class _Reinplace:
                     copy.meta[SKIPPED_BY] = self._flags[state]
         output.args = (tuple(kept),)
 
-    def _kept(self) -> list[Any]:
+    def _kept(self) -> list[Argument]:
         """The outputs that no state takes; a clone of one that lives in an input or a constant."""
         lasting = {
             self._home(node) for node in self._nodes if node.op in ("placeholder", "get_attr")
         }
         specs = self._program.signature.inputs
         tensors = {spec.fqn for spec in specs if spec.meta is not None}
-        kept = []
-        outputs = self._program.returns()
-        for out, value in outputs:
+        kept: list[Argument] = []
+        for out, value in self._program.returns():
             if out.kind is OutputKind.UPDATE and out.target in tensors:
                 continue
             own = isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
@@ -374,7 +357,9 @@ class _Reinplace:
             clone.meta[SKIPPED_BY] = value.meta[SKIPPED_BY]
         return clone
 
-    def _detached(self, state: fx.Node, value: fx.Node, owned: dict[Any, fx.Node]) -> fx.Node:
+    def _detached(
+        self, state: fx.Node, value: fx.Node, owned: Mapping[int | None, fx.Node]
+    ) -> fx.Node:
         """The value to copy; a clone when it lives in the memory of a state that is written too."""
         if owned.get(self._home(value), state) is state and self._home(value) != self._home(state):
             return value

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any
 
 from torch import fx
 
 from ... import library
+from ...ir.nodes import item, operand, operands
 from ...ir.program import SKIPPED_BY, OutputKind, Program, optimizer_of
 
 
@@ -36,14 +36,13 @@ def branch_on_flags(program: Program) -> dict[fx.Node, str]:
     return {}
 
 
-def _flag(choice: fx.Node) -> Any:
-    return choice.args[2]
+def _flag(choice: fx.Node) -> fx.Node:
+    return operand(choice, 2)
 
 
 def _lists(choice: fx.Node) -> tuple[list[fx.Node], list[fx.Node]]:
     """Old states and new ones."""
-    old, new, _ = choice.args
-    return old, new  # type: ignore[return-value]  # fx types them as Argument
+    return operands(choice), operands(choice, 1)
 
 
 def _is_simple(choice: fx.Node) -> bool:
@@ -64,11 +63,11 @@ def _only_leaves(choice: fx.Node, output: fx.Node) -> bool:
 
 
 def _conditional(
-    program: Program, choices: list[fx.Node], names: Mapping[Any, str]
+    program: Program, choices: list[fx.Node], names: Mapping[fx.Node, str]
 ) -> dict[fx.Node, str]:
     """node -> the flag, for nodes that nothing reads but what that flag leaves out."""
     # Numbers that a skipped optimizer does not write.
-    written: dict[Any, list[str]] = {}
+    written: dict[object, list[str]] = {}
     for out, value in program.returns():
         late = out.kind is OutputKind.UPDATE
         written.setdefault(value, []).append(optimizer_of(out.target) if late else "")
@@ -96,15 +95,14 @@ def _branch(
     program: Program,
     choices: list[fx.Node],
     found: Mapping[fx.Node, str],
-    names: Mapping[Any, str],
+    names: Mapping[fx.Node, str],
 ) -> dict[fx.Node, str]:
     states: dict[fx.Node, str] = {}
     for choice in choices:
         old, new = _lists(choice)
         states.update((state, names[_flag(choice)]) for state in old)
         for part in list(choice.users):
-            index: Any = part.args[1]
-            part.replace_all_uses_with(new[index])
+            part.replace_all_uses_with(new[item(part)])
             program.gm.graph.erase_node(part)
         program.gm.graph.erase_node(choice)
     for node, name in found.items():

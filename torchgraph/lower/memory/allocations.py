@@ -19,13 +19,13 @@ METHOD = "torch.profiler, profile_memory=True"
 
 
 class Taken(NamedTuple):
-    """Of one call: bytes at the most, and those still taken when it ends."""
+    """What one call takes: bytes at the most, and those still taken when it ends."""
 
     peak: int
     end: int
 
 
-def taken(calls: Iterable[Callable[[], Any]]) -> list[Taken]:
+def taken(calls: Iterable[Callable[[], object]]) -> list[Taken]:
     """What each of the calls takes; what it returns is kept until it has ended.
 
     Raises:
@@ -44,7 +44,7 @@ def taken(calls: Iterable[Callable[[], Any]]) -> list[Taken]:
     return [found[name] for name in names]
 
 
-def recorded(run: Callable[[], Any]) -> dict[str, Taken]:
+def recorded(run: Callable[[], object]) -> dict[str, Taken]:
     """What each span of `torch.profiler.record_function` in a run takes, by name.
 
     Spans of one name are one, from the start of the first to the end of the last.
@@ -80,7 +80,7 @@ def _within(start: float, end: float, changes: Sequence[tuple[float, int]]) -> T
     return Taken(most, now)
 
 
-def _events(profiler: Any) -> list[dict[str, Any]]:
+def _events(profiler: profile) -> list[dict[str, Any]]:
     """Through a file: there is no other public way to single events."""
     handle, path = tempfile.mkstemp(suffix=".json")
     os.close(handle)
@@ -93,7 +93,7 @@ def _events(profiler: Any) -> list[dict[str, Any]]:
     return found
 
 
-def real(value: Any) -> Any:
+def real(value: object) -> Any:
     """A tensor of zeros for a fake one, its known value for a symbolic number."""
     if isinstance(value, torch.Tensor):
         made = torch.empty_strided(

@@ -21,7 +21,7 @@ from ...ir.batch_norms import is_batch_norm
 from ...ir.program import Program
 from ...ir.values import is_contiguous, sized_by_data
 from ..inplace.forms import OutForm, minds_form, out_form
-from ..lifetimes import Lifetimes, Value, live_bytes, most, results
+from ..lifetimes import Allocation, Lifetimes, live_bytes, most, results
 from . import slots
 
 aten = torch.ops.aten
@@ -132,7 +132,7 @@ class _Sizes:
         self._reasons |= dict.fromkeys(_by_offset(lifetimes), "read at an offset into its memory")
         self.fit = [value for value in lifetimes.values if not self._reasons[value]]
 
-    def crowd(self) -> list[Value]:
+    def crowd(self) -> list[Allocation]:
         """Those that fit and are there when most is taken."""
         live = live_bytes(self._lifetimes.values, self.length)
         nodes = self._lifetimes.nodes
@@ -140,7 +140,7 @@ class _Sizes:
         at = taken.index(max(taken))
         return [value for value in self.fit if value.born <= at <= value.dies]
 
-    def arena(self, layout: slots.Layout) -> Arena:
+    def arena(self, layout: slots.OffsetAssignment) -> Arena:
         """The arena of that layout."""
         offsets: dict[fx.Node, tuple[int, ...]] = {}
         for node in dict.fromkeys(value.node for value in layout.offsets):
@@ -153,8 +153,8 @@ class _Sizes:
         peak = size + most(live, self._lifetimes, self._workspaces)
         return Arena(size, offsets, layout.way, self._outside(others), peak)
 
-    def _outside(self, others: Sequence[Value]) -> tuple[Outside, ...]:
-        told: dict[str, list[Value]] = {}
+    def _outside(self, others: Sequence[Allocation]) -> tuple[Outside, ...]:
+        told: dict[str, list[Allocation]] = {}
         for value in others:
             told.setdefault(self._reasons[value] or _NO_ROOM, []).append(value)
         return tuple(
@@ -163,19 +163,19 @@ class _Sizes:
         )
 
 
-def _results(lifetimes: Lifetimes, node: fx.Node) -> list[Value | None]:
+def _results(lifetimes: Lifetimes, node: fx.Node) -> list[Allocation | None]:
     """What the results of a call are allocated as; None for one that is not."""
     return [lifetimes.of(node, i) for i in range(len(results(node)))]
 
 
-def _by_offset(lifetimes: Lifetimes) -> Iterator[Value]:
+def _by_offset(lifetimes: Lifetimes) -> Iterator[Allocation]:
     """What ``as_strided`` shows: it counts from where the memory begins, not from the slot."""
     for node in lifetimes.nodes:
         if node.target in _BY_OFFSET:
             yield from lifetimes.memory(node.all_input_nodes[0])
 
 
-def _why_not(lifetimes: Lifetimes, value: Value) -> str:
+def _why_not(lifetimes: Lifetimes, value: Allocation) -> str:
     """Why a value cannot lie in a slot; empty when it can."""
     node = value.node
     own = _results(lifetimes, node)

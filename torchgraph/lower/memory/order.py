@@ -19,7 +19,7 @@ from torch import fx
 from ..._torch import OpOverload, graph_module, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, storages_of
-from ...ir.program import OutputKind, Phase, Program, provenance
+from ...ir.program import Phase, Program, provenance
 from ...ir.values import tensors_of
 from ..expects import expects_of, guards
 
@@ -99,11 +99,7 @@ class _Graph:
 
     def _keep_states_readable(self) -> None:
         """Let those that may write a state wait for those that only read it."""
-        names = {
-            out.target for out in self.program.signature.outputs if out.kind is OutputKind.UPDATE
-        }
-        specs = self.program.inputs()
-        states = {node for spec, node in specs if spec.fqn in names}
+        states = self.program.states()
         shown: dict[fx.Node, set[fx.Node]] = {state: {state} for state in states}
         readers: dict[fx.Node, tuple[list[fx.Node], list[fx.Node]]] = {s: ([], []) for s in states}
         for node in self.calls:

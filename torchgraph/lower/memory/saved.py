@@ -8,7 +8,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -47,7 +46,7 @@ def read_results(program: Program) -> int:
     return count
 
 
-def _limits(given: Sequence[Any]) -> tuple[Any, ...]:
+def _limits(given: Sequence[object]) -> tuple[object, ...]:
     return (*given, *(-1, 1)[len(given) :])
 
 

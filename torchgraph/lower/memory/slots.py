@@ -9,9 +9,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..lifetimes import Value, live_bytes
+from ..lifetimes import Allocation, live_bytes
 
 ALIGNMENT = 64
 """That of torch's CPU allocator: kernels may take another path, and other bits, for other ones."""
@@ -19,7 +18,7 @@ ALIGNMENT = 64
 _ROUNDS = 30
 """How often `improve` tries before it is content."""
 
-ORDERS: Mapping[str, Callable[[Value], Any]] = {
+ORDERS: Mapping[str, Callable[[Allocation], tuple[int, int]]] = {
     "mem_size_first": lambda value: (-value.nbytes, value.born),
     "lifetime_first": lambda value: (value.born - value.dies, -value.nbytes),
     "time_line": lambda value: (value.born, -value.nbytes),
@@ -29,10 +28,10 @@ ORDERS: Mapping[str, Callable[[Value], Any]] = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class OffsetAssignment:
     """Offsets in a block, and its size."""
 
-    offsets: Mapping[Value, int]
+    offsets: Mapping[Allocation, int]
     nbytes: int
     way: str = ""
 
@@ -42,20 +41,20 @@ def rounded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def least(values: Sequence[Value], length: int) -> int:
-    """What no layout of the values can be smaller than; ``length`` nodes run."""
+def least(values: Sequence[Allocation], length: int) -> int:
+    """What no assignment for the values can be smaller than; ``length`` nodes run."""
     return max(live_bytes(values, length, rounded), default=0)
 
 
 def place(
-    values: Sequence[Value],
+    values: Sequence[Allocation],
     way: str,
     *,
     compact: bool = False,
     limit: int | None = None,
-    first: Collection[Value] = (),
-) -> Layout:
-    """A layout by the name of an order.
+    first: Collection[Allocation] = (),
+) -> OffsetAssignment:
+    """The assignment by the name of an order.
 
     Args:
         compact: each takes the tightest gap that it fits into, not the lowest.
@@ -68,13 +67,13 @@ def place(
     return _in_order(ordered, name, compact=compact, limit=limit)
 
 
-def best(values: Sequence[Value]) -> Layout:
-    """The smallest layout of all ways; the first of equals."""
+def best(values: Sequence[Allocation]) -> OffsetAssignment:
+    """The smallest assignment of all ways; the first of equals."""
     found = [place(values, way, compact=compact) for way in ORDERS for compact in (False, True)]
     return min(found, key=lambda layout: layout.nbytes)
 
 
-def improve(layout: Layout, bound: int) -> Layout:
+def improve(layout: OffsetAssignment, bound: int) -> OffsetAssignment:
     """Take out the values at the top and place them first, while that makes it smaller."""
     order = list(layout.offsets)
     for _ in range(_ROUNDS):
@@ -90,9 +89,9 @@ def improve(layout: Layout, bound: int) -> Layout:
 
 
 def _in_order(
-    ordered: Sequence[Value], way: str, compact: bool = False, limit: int | None = None
-) -> Layout:
-    placed: list[tuple[int, int, Value]] = []
+    ordered: Sequence[Allocation], way: str, compact: bool = False, limit: int | None = None
+) -> OffsetAssignment:
+    placed: list[tuple[int, int, Allocation]] = []
     """(start, end, value), by start."""
     size = 0
     for value in ordered:
@@ -103,10 +102,10 @@ def _in_order(
             continue
         bisect.insort(placed, (start, start + need, value), key=lambda entry: entry[:2])
         size = max(size, start + need)
-    return Layout({value: start for start, _, value in placed}, size, way)
+    return OffsetAssignment({value: start for start, _, value in placed}, size, way)
 
 
-def _gap(taken: Sequence[tuple[int, int, Value]], need: int, compact: bool) -> int:
+def _gap(taken: Sequence[tuple[int, int, Allocation]], need: int, compact: bool) -> int:
     """Where ``need`` bytes are free between the taken ones, or behind them."""
     found: list[tuple[int, int]] = []
     """(room that is left over, start)."""

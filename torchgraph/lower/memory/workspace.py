@@ -6,7 +6,7 @@ each op is run on zeros of its arguments' layout, once in a process for each lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from .allocations import real, taken
 _LEAST_BYTES = 65536
 """An op with no argument and no result as large as this has no workspace that matters."""
 
-_known: dict[Any, int] = {}
+_known: dict[Hashable, int] = {}
 
 
 def workspaces(program: Program) -> Mapping[fx.Node, int]:
@@ -64,13 +64,14 @@ def _is_safe(node: fx.Node) -> bool:
     return not effects.of(node).ordered
 
 
-def _call(node: fx.Node) -> Callable[[], Any]:
+def _call(node: fx.Node) -> Callable[[], object]:
     args = fx.map_arg(node.args, _sample)
     kwargs = fx.map_arg(node.kwargs, _sample)
+    assert callable(node.target)
     return partial(_run, node.target, args, kwargs)
 
 
-def _run(op: Any, args: Any, kwargs: Any) -> Any:
+def _run(op: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     try:
         return op(*args, **kwargs)
     except RuntimeError:  # zeros are not for every op: no inverse, for one
@@ -82,8 +83,8 @@ def _sample(node: fx.Node) -> Any:
     return [real(v) for v in value] if isinstance(value, (list, tuple)) else real(value)
 
 
-def _key(node: fx.Node) -> Any:
-    def described(argument: Any) -> Any:
+def _key(node: fx.Node) -> Hashable:
+    def described(argument: object) -> Hashable:
         if isinstance(argument, fx.Node):
             values = leaves(argument.meta["val"])
             return tuple(TensorMeta.of(v) if isinstance(v, torch.Tensor) else 0 for v in values)

@@ -6,13 +6,13 @@ numbers of a region come as one float64 vector, and an op gets its number as an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
-from ..._torch import OpOverload
+from ..._torch import FakeTensor, OpOverload
 from ...ir.values import evaluate, neutral, with_values
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ _Emit = Callable[..., fx.Node]
 _Rule = Callable[..., fx.Node]
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """True for a node whose value is a Python number, also a symbolic one."""
     return isinstance(value, fx.Node) and isinstance(
         value.meta.get("val"), (torch.SymFloat, torch.SymInt, float, int)
@@ -42,13 +42,17 @@ def vector(values: Sequence[float], device: torch.device) -> torch.Tensor:
     return held.to(device, non_blocking=True)
 
 
-def takes_tensors(target: Any, value: Any) -> bool:
+def takes_tensors(target: object, value: object) -> bool:
     """True when `with_tensors` has a rule for the op and its result is of floating point."""
     return target in _RULES and isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
 def with_tensors(
-    graph: fx.Graph, target: Any, wanted: Any, args: tuple[Any, ...], kwargs: Any
+    graph: fx.Graph,
+    target: Target,
+    wanted: FakeTensor,
+    args: tuple[Argument, ...],
+    kwargs: Mapping[str, Argument],
 ) -> fx.Node:
     """The op on ``args`` and ``kwargs``, numbers among which are 0-dim float64 nodes now.
 
@@ -56,7 +60,7 @@ def with_tensors(
     least.
     """
 
-    def emit(op: OpOverload, *given: Any) -> fx.Node:
+    def emit(op: OpOverload, *given: Argument) -> fx.Node:
         made = graph.call_function(op, given)
         with neutral():
             made.meta["val"] = evaluate(wanted.fake_mode, op, with_values(given), {})
@@ -75,23 +79,23 @@ def _same(op: OpOverload) -> _Rule:
 
 
 def _scaled_sum(op: OpOverload) -> _Rule:
-    def rule(emit: _Emit, x: Any, y: Any, *, alpha: Any = 1) -> fx.Node:
+    def rule(emit: _Emit, x: Argument, y: Argument, *, alpha: Argument = 1) -> fx.Node:
         return emit(op, x, y if alpha == 1 else emit(aten.mul.Tensor, y, alpha))
 
     return rule
 
 
-def _addcmul(emit: _Emit, x: Any, a: Any, b: Any, *, value: Any = 1) -> fx.Node:
+def _addcmul(emit: _Emit, x: Argument, a: Argument, b: Argument, *, value: Argument = 1) -> fx.Node:
     product = emit(aten.mul.Tensor, emit(aten.mul.Tensor, a, value), b)
     return emit(aten.add.Tensor, x, product)
 
 
-def _addcdiv(emit: _Emit, x: Any, a: Any, b: Any, *, value: Any = 1) -> fx.Node:
+def _addcdiv(emit: _Emit, x: Argument, a: Argument, b: Argument, *, value: Argument = 1) -> fx.Node:
     quotient = emit(aten.div.Tensor, emit(aten.mul.Tensor, a, value), b)
     return emit(aten.add.Tensor, x, quotient)
 
 
-def _lerp(emit: _Emit, x: Any, end: Any, weight: Any) -> fx.Node:
+def _lerp(emit: _Emit, x: Argument, end: Argument, weight: Argument) -> fx.Node:
     """The two forms of ATen's: exact at both ends."""
     way = emit(aten.sub.Tensor, end, x)
     near = emit(aten.add.Tensor, x, emit(aten.mul.Tensor, way, weight))
@@ -101,7 +105,7 @@ def _lerp(emit: _Emit, x: Any, end: Any, weight: Any) -> fx.Node:
     return emit(aten.where.self, small, near, far)
 
 
-_RULES: dict[Any, _Rule] = {
+_RULES: dict[Target, _Rule] = {
     aten.mul.Tensor: _same(aten.mul.Tensor),
     aten.mul.Scalar: _same(aten.mul.Tensor),
     aten.div.Tensor: _same(aten.div.Tensor),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import fx
 
 from ... import library
+from ...ir.nodes import item, operands, sequence
 from ...ir.program import Program
 from ...ir.values import tensors_of
 from ...passes.fusions.model_update import op as update
@@ -46,15 +46,13 @@ def host_side(program: Program, device: torch.device) -> set[fx.Node]:
 
 def old_states(choice: fx.Node) -> list[fx.Node]:
     """What a skipped step leaves as it is, of a choice between old and new states."""
-    old: Any = choice.args[0]
-    return list(old)
+    return operands(choice)
 
 
 def steps(node: fx.Node) -> list[fx.Node]:
     """The step counters that an update op takes."""
     lists = update.RULES[UPDATES[node.target]].lists  # type: ignore[index]  # an op
-    found: Any = node.args[lists.index("steps")] if "steps" in lists else []
-    return list(found)
+    return operands(node, lists.index("steps")) if "steps" in lists else []
 
 
 def counted(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
@@ -62,13 +60,12 @@ def counted(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
     lists = update.RULES[UPDATES[node.target]].lists  # type: ignore[index]  # an op
     if "steps" not in lists:
         return
-    taken: Any = node.args
-    first = sum(len(taken[i]) for i in range(lists.index("steps")) if lists[i] != "grads")
+    taken = node.args
+    first = sum(len(sequence(taken[i])) for i in range(lists.index("steps")) if lists[i] != "grads")
     before = steps(node)
     for user in node.users:
-        position: Any = user.args[1]
-        if user.target is operator.getitem and first <= position < first + len(before):
-            yield user, before[position - first]
+        if user.target is operator.getitem and first <= item(user) < first + len(before):
+            yield user, before[item(user) - first]
 
 
 def is_small(node: fx.Node) -> bool:

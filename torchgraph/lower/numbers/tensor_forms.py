@@ -6,13 +6,15 @@ vector: a float64 tensor without dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ... import library
+from ..._torch import OpOverload
 from ...ir.values import leaves
 from . import list_forms, numbers
 
@@ -32,15 +34,20 @@ def has_form(node: fx.Node) -> bool:
     return all(has_rule(target, one) or numbers.takes_tensors(target, one) for one in values)
 
 
-def has_rule(target: Any, wanted: Any) -> bool:
+def has_rule(target: object, wanted: object) -> bool:
     """True when `rewritten` takes the op with that fake result."""
     if target is aten.lerp.Scalar:
-        return wanted.dtype in _COMPUTED_IN
+        return getattr(wanted, "dtype", None) in _COMPUTED_IN
     return target in _RULES
 
 
 def rescaled(
-    emit: _Emit, state: Any, found_inf: Any, growth: Any, backoff: Any, interval: Any
+    emit: _Emit,
+    state: Sequence[Argument],
+    found_inf: Argument,
+    growth: Argument,
+    backoff: Argument,
+    interval: Argument,
 ) -> list[fx.Node]:
     """What ``torchgraph::update_scale`` returns: the scale, the count of good steps."""
     scale, good = state
@@ -55,8 +62,8 @@ def rescaled(
     return [new_scale, emit(aten.where.self, begins, emit(aten.zeros_like.default, good), more)]
 
 
-def _times(emit: _Emit, scale: Any, factor: Any) -> fx.Node:
-    """As the kernel of torch: multiplied in float64, then rounded."""
+def _times(emit: _Emit, scale: Argument, factor: Argument) -> fx.Node:
+    """The product as torch's kernel computes it: in float64, then rounded."""
     product = emit(aten.mul.Tensor, emit(aten._to_copy.default, scale, dtype=torch.float64), factor)
     return emit(aten._to_copy.default, product, dtype=torch.float32)
 
@@ -82,7 +89,11 @@ def filled(emit: _Emit, args: tuple[Any, ...]) -> fx.Node:
 
 
 def rewritten(
-    emit: _Emit, target: Any, wanted: torch.Tensor, args: tuple[Any, ...], kwargs: Any
+    emit: _Emit,
+    target: Target,
+    wanted: torch.Tensor,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Argument],
 ) -> fx.Node:
     """The op on ``args`` and ``kwargs``, in the dtype of ``wanted``."""
     if target is aten.lerp.Scalar:
@@ -91,17 +102,17 @@ def rewritten(
     return _cast(emit, _RULES[target](emit, *args, **kwargs), wanted.dtype)
 
 
-def _cast(emit: _Emit, value: Any, dtype: torch.dtype) -> fx.Node:
+def _cast(emit: _Emit, value: fx.Node, dtype: torch.dtype) -> fx.Node:
     if value.meta["val"].dtype is dtype:
-        return value  # type: ignore[no-any-return]  # a node
+        return value
     return emit(aten._to_copy.default, value, dtype=dtype)
 
 
-def _scalar_tensor(emit: _Emit, number: Any, **_: Any) -> fx.Node:
-    return number  # type: ignore[no-any-return]  # a node; the cast makes it what was asked for
+def _scalar_tensor(emit: _Emit, number: fx.Node, **_: object) -> fx.Node:
+    return number  # the cast makes it what was asked for
 
 
-def _clamp(emit: _Emit, x: Any, low: Any = None, high: Any = None) -> fx.Node:
+def _clamp(emit: _Emit, x: fx.Node, low: Argument = None, high: Argument = None) -> fx.Node:
     pairs = (
         (low, aten.clamp_min.default, aten.clamp_min.Tensor),
         (high, aten.clamp_max.default, aten.clamp_max.Tensor),
@@ -109,22 +120,22 @@ def _clamp(emit: _Emit, x: Any, low: Any = None, high: Any = None) -> fx.Node:
     for bound, by_number, by_tensor in pairs:
         if bound is not None:
             x = emit(by_tensor if isinstance(bound, fx.Node) else by_number, x, bound)
-    return x  # type: ignore[no-any-return]  # a node
+    return x
 
 
-def _masked_fill(emit: _Emit, x: Any, mask: Any, value: Any) -> fx.Node:
+def _masked_fill(emit: _Emit, x: fx.Node, mask: Argument, value: fx.Node) -> fx.Node:
     return emit(aten.masked_fill.Tensor, x, mask, _cast(emit, value, x.meta["val"].dtype))
 
 
-def _reversed_sub(emit: _Emit, x: Any, number: Any, alpha: Any = 1) -> fx.Node:
+def _reversed_sub(emit: _Emit, x: fx.Node, number: Argument, alpha: Argument = 1) -> fx.Node:
     return emit(aten.sub.Tensor, number, x if alpha == 1 else emit(aten.mul.Tensor, x, alpha))
 
 
-def _form(op: Any) -> Callable[..., fx.Node]:
+def _form(op: OpOverload) -> Callable[..., fx.Node]:
     return lambda emit, *args: emit(op, *args)
 
 
-_RULES: dict[Any, Callable[..., fx.Node]] = {
+_RULES: dict[Target, Callable[..., fx.Node]] = {
     aten.scalar_tensor.default: _scalar_tensor,
     aten.clamp.default: _clamp,
     aten.masked_fill.Scalar: _masked_fill,

@@ -6,10 +6,11 @@ transformer's step.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
+from torch.fx.node import Argument
+
+from ...ir.nodes import operand
 
 aten = torch.ops.aten
 
@@ -18,12 +19,12 @@ def adds_bias(node: fx.Node) -> bool:
     """True for an ``addmm`` that `rewritten` takes: of wide floats, on a CPU, not scaled."""
     if node.target is not aten.addmm.default or node.kwargs:
         return False
-    bias, left = (node.args[i].meta["val"] for i in (0, 1))  # type: ignore[union-attr]  # nodes
+    bias, left = (operand(node, i).meta["val"] for i in (0, 1))
     wide = left.dtype in (torch.float32, torch.float64)
     return wide and bias.dim() == 1 and left.device.type == "cpu"
 
 
-def rewritten(graph: fx.Graph, args: tuple[Any, ...]) -> fx.Node:
+def rewritten(graph: fx.Graph, args: tuple[Argument, ...]) -> fx.Node:
     """The product and the sum. A product of less wide floats would be rounded first."""
     bias, left, right = args
     product = graph.call_function(aten.mm.default, (left, right))

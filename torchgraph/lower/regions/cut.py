@@ -16,21 +16,22 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import ArgumentT
 
 from ..._torch import OpOverload, graph_module, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, refresh_views, storages_of
+from ...ir.nodes import operand
 from ...ir.program import OutputKind, Program, TensorMeta, provenance
 from ...ir.values import leaves, sized_by_data
 from ..expects import expects_of, guards
 from ..numbers import numbers
 from . import fast_draws
 from .region import Crossing, Region, RegionGraph
-from .repeats import Part, repeats
+from .repeats import RepeatedPart, repeats
 
 aten = torch.ops.aten
 
@@ -131,7 +132,7 @@ class _Cut:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
         latest = 0
-        begun: dict[Part, int] = {}
+        begun: dict[RepeatedPart, int] = {}
         repeated = repeats(self._program)
         for node in self._ops:
             outside = node in self._outside
@@ -159,21 +160,21 @@ class _Cut:
 
     # --- outside ----------------------------------------------------------------------------------
 
-    def _copied(self, value: Any) -> Any:
+    def _copied(self, value: ArgumentT) -> ArgumentT:
         return fx.map_arg(value, self._copies.__getitem__)
 
-    def _copy(self, node: Any) -> fx.Node:
+    def _copy(self, node: fx.Node) -> fx.Node:
         if _name(node) in _BLANK:
             return self._blank(node)
         if _name(node) in _LIKE:
-            args = (self._blank(node.args[0]), *self._copied(node.args[1:]))
+            args = (self._blank(operand(node)), *self._copied(node.args[1:]))
+            assert callable(node.target)
             made = self._graph.call_function(node.target, args, self._copied(node.kwargs))
             made.meta.update(node.meta)
             return made
-        copy: fx.Node = self._graph.node_copy(node, self._copies.__getitem__)
-        return copy
+        return self._graph.node_copy(node, self._copies.__getitem__)
 
-    def _blank(self, node: Any) -> fx.Node:
+    def _blank(self, node: fx.Node) -> fx.Node:
         """Memory of the node's layout: depends on no other node."""
         value = node.meta["val"]
         made = self._graph.call_function(
@@ -218,12 +219,12 @@ class _Cut:
     def _call(
         self, region: Region, graph: RegionGraph, returned: Sequence[fx.Node], first: fx.Node
     ) -> None:
-        args: list[Any] = [self._copies[node] for node in graph.tensors]
+        args = [self._copies[node] for node in graph.tensors]
         if graph.vector is not None:
             values = [self._copies[node] for node in graph.numbers]
             vector = graph.vector.meta["val"]
             made = self._graph.call_function(numbers.vector, (values, vector.device))
-            made.meta["val"] = vector
+            made.meta.update(val=vector, provenance=provenance(first))
             args.append(made)
         call = self._graph.call_function(region, tuple(args))
         call.meta["val"] = tuple(node.meta["val"] for node in returned)
@@ -243,12 +244,8 @@ class _Cut:
         """(state, its new value) for states that are read by this region and before, only."""
         if level < self._proven:
             return
-        signature = self._program.signature
-        names = (spec.fqn for spec in signature.inputs)
-        states = dict(zip(names, self._program.placeholders, strict=True))
-        for out, value in zip(signature.outputs, self._program.results, strict=True):
-            state = states.get(out.target)
-            if out.kind is not OutputKind.UPDATE or value not in own or state is None:
+        for state, value in self._program.states().items():
+            if value not in own:
                 continue
             held = state.meta.get("val")
             if not isinstance(held, torch.Tensor) or _is_lazy(held):
@@ -279,20 +276,20 @@ class _Cut:
         return self._level[node] < level or (self._level[node] == level and node in self._outside)
 
 
-def _name(node: Any) -> str:
+def _name(node: fx.Node) -> str:
     return node.target._schema.name if isinstance(node.target, OpOverload) else ""
 
 
-def _read_values(node: fx.Node) -> list[Any]:
+def _read_values(node: fx.Node) -> list[object]:
     return [value for source in node.all_input_nodes for value in leaves(source.meta.get("val"))]
 
 
-def _has_unknown_size(value: Any) -> bool:
+def _has_unknown_size(value: object) -> bool:
     """True for what ``nonzero`` gives: nobody knows its shape before it runs."""
     return isinstance(value, torch.Tensor) and any(type(size) is not int for size in value.shape)
 
 
-def _is_lazy(value: Any) -> bool:
+def _is_lazy(value: object) -> bool:
     """True for memory that is to be read conjugated or negated."""
     return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
@@ -307,7 +304,7 @@ def _swapped(program: Program) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for out, value in program.returns():
         chain: list[fx.Node] = []
-        node: Any = value if out.kind is OutputKind.UPDATE else None
+        node: object = value if out.kind is OutputKind.UPDATE else None
         while isinstance(node, fx.Node) and (came := _copied_from(node)) is not None:
             chain.append(node)
             node = came
@@ -316,7 +313,7 @@ def _swapped(program: Program) -> set[fx.Node]:
     return found
 
 
-def _copied_from(node: fx.Node) -> Any:
+def _copied_from(node: fx.Node) -> object:
     """What a copy, or a view, is of; None for what computes."""
     if node.target is aten.copy.default:
         return node.args[1]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import fx
 from torch.autograd.graph import increment_version
+from torch.fx.node import Argument
 
 from ..._torch import FakeTensor, graph_module
 from ...ir.effects import Effects
+from ...ir.nodes import all_nodes
 from ...ir.program import TensorMeta, identity
 from ..inplace.layouts import Layouts
 from ..numbers import numbers
@@ -26,7 +28,7 @@ class Crossing(NamedTuple):
     """A node of the program that was cut whose value leaves its region."""
 
     identity: str
-    """As `program.identity` has it."""
+    """The name of the captured node whose value it is; see `program.identity`."""
     shape: tuple[int, ...]
     dtype: torch.dtype
 
@@ -69,7 +71,7 @@ class Region:
         self.crossings = crossings
         self.states = states
         self.part = 0
-        """Of a step with micro-batches: the first one (0), the others (1), the update (2)."""
+        """Where it belongs in a step with micro-batches: first one (0), others (1), update (2)."""
         self.observer: Callable[[Region, Sequence[torch.Tensor]], None] | None = None
         """Called with what each call returns."""
         self._written = written
@@ -77,9 +79,9 @@ class Region:
         self._strays: list[int] | None = None
         """The outputs whose strides are not the program's; None before the first call."""
 
-    def writes(self, args: Sequence[fx.Node]) -> list[fx.Node]:
+    def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
         """The arguments that a call writes."""
-        return [args[position] for position in self._written]
+        return all_nodes([args[position] for position in self._written])
 
     def compiled(self, function: Callable[..., Sequence[torch.Tensor]]) -> None:
         """Compute by ``function`` from now on."""
@@ -147,7 +149,7 @@ class RegionGraph:
         return graph_module(fx.GraphModule({}, fx.Graph()), self._graph)
 
     def metas(self) -> tuple[TensorMeta, ...]:
-        """Of the inputs."""
+        """Shape, strides, dtype and device of each input."""
         nodes = [*self.tensors, *([self.vector] if self.vector else [])]
         return tuple(TensorMeta.of(node.meta["val"]) for node in nodes)
 
@@ -176,7 +178,7 @@ class RegionGraph:
                 break
             made.meta[ORIGIN] = node
 
-    def _copy(self, node: Any) -> fx.Node:
+    def _copy(self, node: fx.Node) -> fx.Node:
         argument = self._layouts.pinned(node, self._copies.__getitem__)
         args = fx.map_arg(node.args, argument)
         kwargs = fx.map_arg(node.kwargs, argument)
@@ -189,6 +191,8 @@ class RegionGraph:
             made = bias.rewritten(self._graph, args)
         else:
             made = self._layouts.written(node, args)
-        made = made or self._graph.call_function(node.target, args, kwargs)
+        if made is None:
+            assert callable(node.target)
+            made = self._graph.call_function(node.target, args, kwargs)
         made.meta["val"] = node.meta["val"]
         return made

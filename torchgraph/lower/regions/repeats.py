@@ -15,16 +15,16 @@ from ...ir.aliasing import alias_sources, holds_memory
 from ...ir.program import RECOMPUTED, Phase, Program, provenance
 from ...passes.cse import frozen
 
-Part = tuple[str, int]
+RepeatedPart = tuple[str, int]
 """A stretch of the backward that repeats one part of the forward."""
 
 
-def repeats(program: Program) -> dict[fx.Node, Part]:
+def repeats(program: Program) -> dict[fx.Node, RepeatedPart]:
     """The ops that repeat others, and the part that they belong to.
 
     A single op is none: the gradients of some ops begin with what the op itself begins with.
     """
-    found: dict[fx.Node, Part] = {}
+    found: dict[fx.Node, RepeatedPart] = {}
     same: dict[fx.Node, fx.Node] = {}
     first: dict[Hashable, fx.Node] = {}
     stretch, inside = 0, False

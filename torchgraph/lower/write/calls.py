@@ -7,11 +7,12 @@ that looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ..._torch import (
     FakeTensor,
@@ -46,11 +47,15 @@ class _Seen(Exception):
 class _Look(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # not annotated in torch
-        self.call: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+        self.call: tuple[object, tuple[object, ...], Mapping[str, object]] | None = None
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: object,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         self.call = (func, args, kwargs or {})
         raise _Seen
 
@@ -59,9 +64,9 @@ class Calls:
     """Chooses a callable per op and kind of arguments; one per lowering remembers its trials."""
 
     def __init__(self) -> None:
-        self._chosen: dict[Any, Callable[..., Any]] = {}
+        self._chosen: dict[Hashable, Callable[..., object]] = {}
 
-    def best(self, node: fx.Node) -> Callable[..., Any]:
+    def best(self, node: fx.Node) -> Callable[..., object]:
         """A callable that takes the node's own args and kwargs."""
         op = node.target
         assert isinstance(op, OpOverload)
@@ -70,12 +75,14 @@ class Calls:
             return known
         return self._for(op, node, node.kwargs)
 
-    def into(self, node: fx.Node, form: OutForm) -> Callable[..., Any]:
-        """As `best`; the callable also takes, by name, the tensors that ``form`` writes into."""
+    def into(self, node: fx.Node, form: OutForm) -> Callable[..., object]:
+        """The best callable that also takes, by name, the tensors that ``form`` writes into."""
         told = dict(zip(form.names, results(node), strict=True))
         return self._for(form.op, node, {**node.kwargs, **told})
 
-    def _for(self, op: OpOverload, node: fx.Node, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def _for(
+        self, op: OpOverload, node: fx.Node, kwargs: dict[str, Argument]
+    ) -> Callable[..., object]:
         key = (op, _kind(node.args), _kind(kwargs))
         found = self._chosen.get(key)
         if found is None:
@@ -83,7 +90,9 @@ class Calls:
         return found
 
 
-def _choose(op: OpOverload, args: Any, kwargs: Any) -> Callable[..., Any]:
+def _choose(
+    op: OpOverload, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+) -> Callable[..., object]:
     if op.namespace == "aten":
         args = fx.map_arg(args, _sample)
         kwargs = fx.map_arg(kwargs, _sample)
@@ -100,7 +109,10 @@ def _sample(node: fx.Node) -> Any:
 
 
 def _dispatches_to(
-    candidate: Callable[..., Any], op: OpOverload, args: Any, kwargs: dict[str, Any]
+    candidate: Callable[..., object],
+    op: OpOverload,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> bool:
     look = _Look()
     try:
@@ -115,7 +127,7 @@ def _dispatches_to(
     return _filled(op, *look.call[1:]) == _filled(op, args, kwargs)
 
 
-def _filled(op: OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+def _filled(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
     """Every argument of the schema in order, defaults filled in, tensors by identity."""
     filled = []
     for position, argument in enumerate(op._schema.arguments):
@@ -127,7 +139,7 @@ def _filled(op: OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
     return filled
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: object) -> object:
     if isinstance(value, FakeTensor):
         return id(value)
     if isinstance(value, (list, tuple)):
@@ -135,7 +147,7 @@ def _comparable(value: Any) -> Any:
     return value
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> object:
     """What the choice of an overload can depend on."""
     if isinstance(value, fx.Node):
         found = value.meta.get("val")

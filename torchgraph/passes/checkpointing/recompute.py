@@ -24,7 +24,7 @@ _COINS = frozenset({"aten::bernoulli", "torchgraph::bernoulli"})
 
 
 @dataclass(frozen=True)
-class Region:
+class CheckpointedRegion:
     """A part of the forward that the backward repeats on its own, from what enters it."""
 
     name: str
@@ -44,12 +44,11 @@ def bytes_by_storage(node: fx.Node) -> dict[int, int]:
 
 def activations(program: Program) -> set[fx.Node]:
     """The forward ops that depend on more than parameters: a cast of a weight is none."""
-    names = {spec.name: spec.role for spec in program.signature.inputs}
+    roles = {node: spec.role for spec, node in program.inputs()}
     found: set[fx.Node] = set()
     for node in program.nodes:
         if is_forward(node) and any(
-            source in found or names.get(source.name) in _FROM_OUTSIDE
-            for source in node.all_input_nodes
+            source in found or roles.get(source) in _FROM_OUTSIDE for source in node.all_input_nodes
         ):
             found.add(node)
     return found
@@ -66,7 +65,7 @@ class Recompute:
         self,
         program: Program,
         edit: Rewriter,
-        regions: Mapping[fx.Node, Region],
+        regions: Mapping[fx.Node, CheckpointedRegion],
         keeps: Callable[[fx.Node], bool],
     ) -> None:
         self._program = program
@@ -76,9 +75,9 @@ class Recompute:
         self._escaping = escaping(program)
         self._dropped = self._choose(keeps)
         self._copies: dict[fx.Node, fx.Node] = {}
-        self._packed: dict[fx.Node, Region] = {}
+        self._packed: dict[fx.Node, CheckpointedRegion] = {}
         """The bools that draws are kept as."""
-        self._repeated: dict[Region, int] = {}
+        self._repeated: dict[CheckpointedRegion, int] = {}
 
     def run(self) -> None:
         """Rewrite the backward to read copies, and note what came of it."""
@@ -171,7 +170,7 @@ class Recompute:
                 waiting.extend(one.all_input_nodes)
         return sorted(found, key=self._order.__getitem__)
 
-    def _unpacked(self, draw: fx.Node, before: fx.Node, region: Region) -> fx.Node:
+    def _unpacked(self, draw: fx.Node, before: fx.Node, region: CheckpointedRegion) -> fx.Node:
         value = draw.meta["val"]
         packed = self._edit.call(
             aten._to_copy.default, (draw,), {"dtype": torch.bool}, before=draw.next, like=draw
@@ -184,9 +183,9 @@ class Recompute:
 
     # --- figures ----------------------------------------------------------------------------------
 
-    def _kept(self) -> dict[Region, int]:
+    def _kept(self) -> dict[CheckpointedRegion, int]:
         """Bytes of the values that the backward reads of the forward, by the region they are in."""
-        found: dict[Region, int] = {}
+        found: dict[CheckpointedRegion, int] = {}
         seen: set[int] = set()
         for node in self._program.nodes:
             region = self._regions.get(node) or self._packed.get(node)
@@ -198,7 +197,9 @@ class Recompute:
                     found[region] = found.get(region, 0) + size
         return found
 
-    def _note(self, before: Mapping[Region, int], after: Mapping[Region, int]) -> None:
+    def _note(
+        self, before: Mapping[CheckpointedRegion, int], after: Mapping[CheckpointedRegion, int]
+    ) -> None:
         for region, count in self._repeated.items():
             self._edit.savings.append(
                 Saving(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import fx
 
@@ -19,7 +19,7 @@ from ...ir.values import with_values
 from ...options.options import CheckpointPolicy
 from ..base import Pass
 from . import segments
-from .recompute import Recompute, Region, activations, bytes_by_storage, is_forward
+from .recompute import CheckpointedRegion, Recompute, activations, bytes_by_storage, is_forward
 
 _FLOPS_PER_BYTE = 8
 """How many multiplications a processor does in the time in which it moves a byte, about."""
@@ -58,7 +58,7 @@ class ActivationCheckpointing(Pass):
 
     def _by_policy(
         self, nodes: Sequence[fx.Node], first: int, edit: Rewriter
-    ) -> tuple[dict[fx.Node, Region], set[fx.Node]]:
+    ) -> tuple[dict[fx.Node, CheckpointedRegion], set[fx.Node]]:
         values = segments.values_of(nodes)
         found = segments.cheapest(values, len(nodes))
         regions = segments.regions_of(nodes, found.cuts, first)
@@ -90,10 +90,10 @@ def _first_forward(program: Program) -> list[fx.Node]:
 
 def _by_modules(
     nodes: set[fx.Node], program: Program, settings: Mapping[str, bool]
-) -> tuple[dict[fx.Node, Region], set[fx.Node]]:
+) -> tuple[dict[fx.Node, CheckpointedRegion], set[fx.Node]]:
     """Regions of the modules that are to be checkpointed, and all nodes that a setting is about."""
-    numbers: dict[tuple[str, int], Region] = {}
-    regions: dict[fx.Node, Region] = {}
+    numbers: dict[tuple[str, int], CheckpointedRegion] = {}
+    regions: dict[fx.Node, CheckpointedRegion] = {}
     decided: set[fx.Node] = set()
     for node in program.nodes if settings else ():
         if node not in nodes:
@@ -103,29 +103,31 @@ def _by_modules(
             continue
         decided.add(node)
         if settings[call[0]]:
-            regions[node] = numbers.setdefault(call, Region(call[0], len(numbers)))
+            regions[node] = numbers.setdefault(call, CheckpointedRegion(call[0], len(numbers)))
     return regions, decided
 
 
 @functools.cache
-def _flops() -> Mapping[Any, Any]:
+def _flops() -> Mapping[object, Callable[..., float]]:
     """torch's formulas, by op. Their module imports Triton, where there is one."""
-    found: Mapping[Any, Any] = importlib.import_module("torch.utils.flop_counter").flop_registry
+    counter = importlib.import_module("torch.utils.flop_counter")
+    found: Mapping[object, Callable[..., float]] = counter.flop_registry
     return found
 
 
-def _is_one_of(node: fx.Node, policy: Any) -> bool:
+def _is_one_of(node: fx.Node, policy: CheckpointPolicy) -> bool:
     """True when the results of a node are to be kept: those of the listed ops."""
     target = node.target
     if not isinstance(target, OpOverload):
         return False
     if policy == "matmuls":
         return target.overloadpacket in _flops()
-    return target in policy or target.overloadpacket in policy
+    kept = policy if isinstance(policy, tuple) else ()
+    return target in kept or target.overloadpacket in kept
 
 
 def _worth_keeping(
-    values: Sequence[segments.Value], cuts: Sequence[int], room: int
+    values: Sequence[segments.Activation], cuts: Sequence[int], room: int
 ) -> set[fx.Node]:
     """The values that save the most work and fit into ``room`` bytes."""
     items = [v for v in values if v.kept and v.size and not segments.crosses(v, cuts)]

@@ -12,14 +12,14 @@ from itertools import pairwise
 
 from torch import fx
 
-from .recompute import Region, bytes_by_storage, is_forward
+from .recompute import CheckpointedRegion, bytes_by_storage, is_forward
 
 _PARTS = (*range(2, 17), *range(18, 33, 2), *range(36, 65, 4))
 """Into how many equal parts the kept bytes are tried to be cut."""
 
 
 @dataclass(frozen=True)
-class Value:
+class Activation:
     """The memory of an activation: from the op that makes it to the last forward op that reads."""
 
     born: int
@@ -47,7 +47,7 @@ class Segments:
         return self.crossing + self.largest
 
 
-def values_of(nodes: Sequence[fx.Node]) -> list[Value]:
+def values_of(nodes: Sequence[fx.Node]) -> list[Activation]:
     """The memories that ``nodes``, forward ops in order, make."""
     place = {node: i for i, node in enumerate(nodes)}
     made: dict[int, tuple[fx.Node, int]] = {}
@@ -62,35 +62,37 @@ def values_of(nodes: Sequence[fx.Node]) -> list[Value]:
                 elif not is_forward(user) and user.op == "call_function":
                     kept.add(storage)
     return [
-        Value(place[maker], last.get(storage, place[maker]), size, storage in kept, maker)
+        Activation(place[maker], last.get(storage, place[maker]), size, storage in kept, maker)
         for storage, (maker, size) in made.items()
     ]
 
 
-def cheapest(values: Sequence[Value], count: int) -> Segments:
-    """Of several ways to cut ``count`` ops, the one of the smallest peak."""
+def cheapest(values: Sequence[Activation], count: int) -> Segments:
+    """The way to cut ``count`` ops that has the smallest peak of those tried."""
     total = sum(value.size for value in values if value.kept)
     tried = [_measured(values, (), count)]
     tried += [_measured(values, _cut(values, count, total / parts), count) for parts in _PARTS]
     return min(tried, key=lambda found: (found.peak, len(found.cuts)))
 
 
-def regions_of(nodes: Sequence[fx.Node], cuts: Sequence[int], first: int) -> dict[fx.Node, Region]:
+def regions_of(
+    nodes: Sequence[fx.Node], cuts: Sequence[int], first: int
+) -> dict[fx.Node, CheckpointedRegion]:
     """The segments as regions, numbered from ``first``."""
     bounds = [0, *cuts, len(nodes)]
-    found: dict[fx.Node, Region] = {}
+    found: dict[fx.Node, CheckpointedRegion] = {}
     for number, (start, end) in enumerate(pairwise(bounds)):
-        region = Region(f"segment {number + 1} of {len(bounds) - 1}", first + number)
+        region = CheckpointedRegion(f"segment {number + 1} of {len(bounds) - 1}", first + number)
         found.update((node, region) for node in nodes[start:end])
     return found
 
 
-def crosses(value: Value, cuts: Sequence[int]) -> bool:
+def crosses(value: Activation, cuts: Sequence[int]) -> bool:
     """True when a value is made before a cut and read in the forward after it."""
     return any(value.born < cut <= value.last for cut in cuts)
 
 
-def _cut(values: Sequence[Value], count: int, size: float) -> tuple[int, ...]:
+def _cut(values: Sequence[Activation], count: int, size: float) -> tuple[int, ...]:
     """Cuts after about ``size`` kept bytes each, where the fewest bytes cross."""
     born = [0] * count
     change = [0] * (count + 1)
@@ -117,7 +119,7 @@ def _cut(values: Sequence[Value], count: int, size: float) -> tuple[int, ...]:
         start = best
 
 
-def _measured(values: Sequence[Value], cuts: tuple[int, ...], count: int) -> Segments:
+def _measured(values: Sequence[Activation], cuts: tuple[int, ...], count: int) -> Segments:
     bounds = [0, *cuts, count]
     crossing = 0
     held = [0] * (len(bounds) - 1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ..._torch import OpOverload
 from ...ir import effects, values
@@ -37,7 +38,7 @@ _FACTORIES = frozenset(
         aten.new_full.default,
     }
 )
-"""Of the tensor that they are given they read shape, strides and dtype only."""
+"""Ops that read the shape, strides and dtype of their first argument only."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class _Casts:
         if was_float and not _is_float(node):
             self._lowered.add(node)
 
-    def _arguments(self, node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, node: fx.Node) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
         kwargs = dict(node.kwargs)
         if node.target is operator.getitem:
             return node.args, kwargs
@@ -184,7 +185,7 @@ class _Casts:
                 kwargs["dtype"] = torch.float32
             return node.args, kwargs
 
-        def argument(name: str, value: Any) -> Any:
+        def argument(name: str, value: Argument) -> Argument:
             if half and name == "input_dtype":
                 return self._dtype
             if name in kept and name not in _STATES:
@@ -231,7 +232,7 @@ def _overload(node: fx.Node) -> str:
 
 
 def _names(node: fx.Node) -> list[str]:
-    """Of the arguments, in order."""
+    """The names of the arguments, in order; empty ones for a call of a Python function."""
     if not isinstance(node.target, OpOverload):
         return [""] * len(node.args)
     return [argument.name for argument in node.target._schema.arguments]

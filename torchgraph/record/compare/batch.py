@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..._torch import storage_id
-from ...ir.aliasing import Place
+from ...ir.aliasing import MemoryLocation
 from ...ir.bits import fingerprint
 from ...ir.program import Role
 from ...live.inputs import Call
@@ -25,7 +25,7 @@ class Batch:
 
     digest: tuple[bytes, ...]
     """By tensor, a fingerprint of all its bits."""
-    places: tuple[Place, ...]
+    places: tuple[MemoryLocation, ...]
     marks: tuple[object, ...]
     """By tensor, what a write changes; see `_mark`."""
 
@@ -33,7 +33,7 @@ class Batch:
     def of(cls, call: Call) -> Batch:
         """Reads all of the tensors: a second for a gigabyte."""
         digest, marks = tuple(map(fingerprint, call.tensors)), tuple(map(_mark, call.tensors))
-        return cls(digest, tuple(map(Place.of, call.tensors)), marks)
+        return cls(digest, tuple(map(MemoryLocation.of, call.tensors)), marks)
 
     def equals(self, call: Call) -> bool:
         """True for a call with the same values."""
@@ -66,7 +66,7 @@ class Doubt:
     """The key of the calls that the program may serve."""
     batch: Batch | None
     """Where constants may be of it."""
-    places: Mapping[int, Place]
+    places: Mapping[int, MemoryLocation]
     """Where arguments lie whose memory others may hold too: a global, a list, an attribute."""
 
     @classmethod

@@ -20,6 +20,7 @@ from torch import fx
 
 from ...errors import BackendWarning, SourceLine, warn
 from ...ir.each import expanded
+from ...ir.nodes import operand
 from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
 from ...lower import Lowered, Plan, Region
 from ..cuda.cuda_graph import CudaGraph
@@ -43,7 +44,7 @@ class Confirmation:
     """How often a compiled program was compared with the `aten` program."""
 
     mode: str | int = "first"
-    """As `set_confirm` was told."""
+    """What `set_confirm` was told."""
     confirmed: int = 0
     last: int | None = None
     """The last call of the program that was confirmed, counted from 1."""
@@ -59,7 +60,7 @@ class Confirmation:
 
 
 class Audit:
-    """Of one compiled program."""
+    """Compares the runs of one compiled program with the `aten` program."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Audit:
         """True when no call will be confirmed any more."""
         return not self._pending and type(self.status.mode) is not int
 
-    def function(self, values: Sequence[Any], call: int) -> tuple[Any, ...]:
+    def function(self, values: Sequence[Any], call: int) -> tuple[object, ...]:
         """The compiled step, compared; ``call`` is the number of the call, counted from 1.
 
         Raises:
@@ -162,18 +163,18 @@ class Audit:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def _observe(self, observed: Observed, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _observe(self, observed: Observed, values: Sequence[object]) -> tuple[object, ...]:
         executable = _op_by_op(self._compiled)
         if isinstance(executable, Plan):
             executable = replace(executable, update=_Told(executable.update, observed))
         observed.begin()
         try:
-            results: tuple[Any, ...] = executable.function(values)
+            results: tuple[object, ...] = executable.function(values)
             return results
         finally:
             observed.end()
 
-    def _runs(self, values: Sequence[Any], random: Generators) -> bool:
+    def _runs(self, values: Sequence[object], random: Generators) -> bool:
         """True when the `aten` program comes to an end."""
         try:
             list(Reference(self._single, self._parts, Observed((), ())).run(values, _nobody))
@@ -183,9 +184,9 @@ class Audit:
             random.put_back()
         return True
 
-    def _given(self, values: Sequence[Any], start: dict[int, torch.Tensor]) -> list[Any]:
+    def _given(self, values: Sequence[Any], start: dict[int, torch.Tensor]) -> list[object]:
         """What the `aten` program takes: nothing of it has been written since the call began."""
-        found = []
+        found: list[object] = []
         for spec in self.program.signature.inputs:
             if spec.role is Role.DERIVED:
                 place = self._places[str(spec.derived_from)]
@@ -203,7 +204,7 @@ class Audit:
             fill(values[place], value)
         random.put_back()
 
-    def _unconfirmed(self, call: int, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _unconfirmed(self, call: int, results: tuple[object, ...]) -> tuple[object, ...]:
         self._pending = False
         self.status.note = f"call {call} was not compared: no memory for a copy of what it writes"
         return results
@@ -213,24 +214,27 @@ class Audit:
     def _compare(
         self,
         observed: Observed,
-        given: list[Any],
+        given: Sequence[object],
         random: Generators,
-        results: Sequence[Any],
-        values: Sequence[Any],
+        results: Sequence[object],
+        values: Sequence[object],
     ) -> NotConfirmed | None:
         ended = Generators(self._gpus)
         ends = self._ends(results, values)
-        suspects: dict[Any, Suspect] = {}
+        suspects: dict[rounding.ValueKey, Suspect] = {}
         reference = Reference(self._single, self._parts, observed)
         random.put_back()
 
-        def judge(key: Any, node: fx.Node | None, expected: Any, got: Any, mixed: bool) -> None:
+        def judge(
+            key: rounding.ValueKey, node: fx.Node | None, expected: object, got: object, mixed: bool
+        ) -> None:
             found = rounding.gap(expected, got)
             if not found.within(rounding.first_tolerance(expected, mixed)):
                 what = key.target if isinstance(key, OutputSpec) else ""
                 suspects[key] = Suspect(node, what, expected, found, mixed)
 
-        def first(key: Any, node: fx.Node | None, value: Any) -> None:
+        def first(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:
+            assert isinstance(key, tuple)
             part, run, name = key
             judge(key, node, value, observed.of(part, run)[name], mixed=True)
 
@@ -253,12 +257,12 @@ class Audit:
     def _shake(
         self,
         reference: Reference,
-        given: list[Any],
+        given: Sequence[object],
         shaker: Shaker,
         noise: Noise,
-        suspects: dict[Any, Suspect],
+        suspects: dict[rounding.ValueKey, Suspect],
     ) -> None:
-        def again(key: Any, node: fx.Node | None, value: Any) -> None:
+        def again(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:
             if key in suspects:
                 suspects[key].met(value, noise)
 
@@ -269,7 +273,9 @@ class Audit:
             if _no_memory(failure):
                 raise
 
-    def _ends(self, results: Sequence[Any], values: Sequence[Any]) -> dict[OutputSpec, Any]:
+    def _ends(
+        self, results: Sequence[object], values: Sequence[object]
+    ) -> dict[OutputSpec, object]:
         """What the compiled step returned and wrote, without what a skipped optimizer did not."""
         returned = dict(zip(self._compiled.outputs, results, strict=True))
         skipped = self._skips(results)
@@ -293,7 +299,7 @@ class _Told:
     def __init__(self, update: Lowered, observed: Observed) -> None:
         self._update, self._observed = update, observed
 
-    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def function(self, values: Sequence[object]) -> tuple[object, ...]:
         self._observed.update_given(self._update.signature, values)
         return self._update.function(values)
 
@@ -309,11 +315,11 @@ def _op_by_op(executable: Lowered) -> Any:
     return executable.halves if isinstance(executable, CudaGraph) else executable
 
 
-def _nobody(key: Any, node: fx.Node | None, value: Any) -> None:
+def _nobody(key: rounding.ValueKey, node: fx.Node | None, value: object) -> None:
     """Looks away."""
 
 
-def _node(value: Any) -> fx.Node | None:
+def _node(value: object) -> fx.Node | None:
     return value if isinstance(value, fx.Node) else None
 
 
@@ -341,7 +347,7 @@ def _named(suspect: Suspect) -> NotConfirmed:
 
 def _op(node: fx.Node) -> str:
     """The op that computes it, be it one of several results."""
-    source: Any = node.args[0] if node.target is operator.getitem else node
+    source = operand(node) if node.target is operator.getitem else node
     return str(source.target)
 
 
@@ -359,7 +365,7 @@ def _line(node: fx.Node | None) -> SourceLine | None:
     return None
 
 
-def _words(one: Gap, value: Any) -> str:
+def _words(one: Gap, value: object) -> str:
     if one.broken:
         return f"{one.broken} values that are not finite"
     if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):

@@ -7,11 +7,12 @@ about the same gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from ...live.micro_batch import chunk
@@ -21,6 +22,14 @@ from .rounding import Look, Shaker, dense
 
 Given = Mapping[str, torch.Tensor]
 """Node of a part -> the value to go on with."""
+
+
+class StepOutput(NamedTuple):
+    """An output of a step, its value, and its node; a constant has no node."""
+
+    out: OutputSpec
+    value: object
+    node: Argument
 
 
 class Observed:
@@ -58,7 +67,7 @@ class Observed:
             raise self._failure
 
     def update_given(self, signature: Signature, values: Sequence[Any]) -> None:
-        """Of a step with micro-batches: the sums that its update is about to take."""
+        """Keep the sums that the update of a step with micro-batches is about to take."""
         sums = {
             spec.fqn: value
             for spec, value in zip(signature.inputs, values, strict=True)
@@ -117,22 +126,20 @@ class Reference:
         self._observed = observed
 
     def run(
-        self, values: Sequence[Any], look: Look, shaker: Shaker | None = None
-    ) -> Iterator[tuple[OutputSpec, Any, Any]]:
+        self, values: Sequence[object], look: Look, shaker: Shaker | None = None
+    ) -> Iterable[StepOutput]:
         """Each output of the step, its value, and its node where there is one."""
         if len(self._parts) == 1:
-            results = self._follow(0, 0, values, look, shaker)
-            program = self._program
-            return zip(program.signature.outputs, results, program.results, strict=True)
-        return iter(self._micro_batches(list(values), look, shaker))
+            return _ends(self._program, self._follow(0, 0, values, look, shaker))
+        return self._micro_batches(list(values), look, shaker)
 
     def _micro_batches(
         self, values: list[Any], look: Look, shaker: Shaker | None
-    ) -> list[tuple[OutputSpec, Any, Any]]:
+    ) -> list[StepOutput]:
         specs, count = self._program.signature.inputs, self._program.signature.micro_batches
         held: list[Any] = []
         returned: dict[OutputSpec, list[Any]] = {}
-        nodes: dict[OutputSpec, Any] = {}
+        nodes: dict[OutputSpec, Argument] = {}
         for number in range(count):
             part = min(number, 1)
             batch = [
@@ -143,9 +150,7 @@ class Reference:
             program = self._parts[part]
             places = {spec.fqn: i for i, spec in enumerate(program.signature.inputs)}
             new = list(held)
-            for out, value, node in zip(
-                program.signature.outputs, results, program.results, strict=True
-            ):
+            for out, value, node in _ends(program, results):
                 if out.kind is OutputKind.GRADIENT:
                     new.append(value)
                 elif out.kind is OutputKind.UPDATE and places[out.target] >= len(values):
@@ -158,36 +163,51 @@ class Reference:
             held = new
         update = self._parts[2]
         held = held[: len(update.signature.inputs) - len(values)]
-        results = self._follow(2, 0, [*values, *held], look, shaker)
-        ends = list(zip(update.signature.outputs, results, update.results, strict=True))
+        ends = _ends(update, self._follow(2, 0, [*values, *held], look, shaker))
         early = [
-            (out, found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found)), nodes[out])
+            StepOutput(
+                out,
+                found[-1] if out.kind is OutputKind.UPDATE else packed(tuple(found)),
+                nodes[out],
+            )
             for out, found in returned.items()
         ]
         return [*early, *ends]
 
     def _follow(
-        self, part: int, run: int, values: Sequence[Any], look: Look, shaker: Shaker | None
-    ) -> Sequence[Any]:
+        self, part: int, run: int, values: Sequence[object], look: Look, shaker: Shaker | None
+    ) -> Sequence[object]:
         given = self._observed.of(part, run)
 
-        def told(node: fx.Node, value: Any) -> None:
+        def told(node: fx.Node, value: object) -> None:
             look((part, run, node.name), node, value)
 
         follower = _Follower(self._parts[part], given, told, shaker)
-        results: Sequence[Any] = follower.run(*values, enable_io_processing=False)
+        results: Sequence[object] = follower.run(*values, enable_io_processing=False)
         return results
 
 
+def _ends(program: Program, results: Sequence[object]) -> Iterator[StepOutput]:
+    """Each output of a program, its value among ``results``, and its node where there is one."""
+    for (out, node), value in zip(program.returns(), results, strict=True):
+        yield StepOutput(out, value, node)
+
+
 class _Follower(fx.Interpreter):
-    def __init__(self, program: Program, given: Given, look: Any, shaker: Shaker | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        given: Given,
+        look: Callable[[fx.Node, object], None],
+        shaker: Shaker | None,
+    ) -> None:
         super().__init__(program.gm)
         self._given = given
         self._look = look
         self._shaker = shaker
 
-    def run_node(self, n: fx.Node) -> Any:
-        """As the base class, moved by noise; or compared and replaced."""
+    def run_node(self, n: fx.Node) -> object:
+        """The node's value, moved by noise; or compared and replaced."""
         value = super().run_node(n)
         if self._shaker is not None:
             value = self._shaker.moved(n, value)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import fx
 
 from ...ir import effects
 from ...ir.aliasing import alias_sources
+from ...ir.program import OutputSpec
 
 TIGHT = 4
 """Times the dtype's epsilon, of the largest value: two forms of one formula give that."""
@@ -33,7 +33,7 @@ class Noise(enum.Enum):
     """How far the values of a step are moved, as multiples of the dtype's epsilon."""
 
     FINE = (32, 1)
-    """Of 32 bits or more, and of 16: what the order of a sum, or another form of it, changes."""
+    """What the order of a sum, or another form of it, changes: in 32 bits or more, and in 16."""
     COARSE = (1024, 2)
     """So much that what flips rarely, such as the sign before a ReLU, flips in some run."""
 
@@ -55,7 +55,7 @@ class Shaker:
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def moved(self, node: fx.Node, value: Any) -> Any:
+    def moved(self, node: fx.Node, value: object) -> object:
         """``value`` of ``node`` with noise; views, draws and integers are left alone."""
         if node.op not in ("call_function", "placeholder") or alias_sources(node):
             return value
@@ -65,7 +65,7 @@ class Shaker:
             return type(value)(map(self._moved, value)) if type(value) in (list, tuple) else value
         return self._moved(value)
 
-    def _moved(self, value: Any) -> Any:
+    def _moved(self, value: object) -> object:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         if not value.numel() or value.element_size() == 1:
@@ -110,7 +110,7 @@ class Gap:
 _APART = Gap(float("inf"))
 
 
-def gap(left: Any, right: Any) -> Gap:
+def gap(left: object, right: object) -> Gap:
     """Between two values of one kind; infinite when they are of different kinds."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         if (left.shape, left.dtype) != (right.shape, right.dtype):
@@ -133,7 +133,7 @@ def _between(left: torch.Tensor, right: torch.Tensor) -> Gap:
     return Gap(float(distance.max()), broken)
 
 
-def first_tolerance(value: Any, mixed: bool) -> Gap:
+def first_tolerance(value: object, mixed: bool) -> Gap:
     """What may differ without a closer look. ``mixed``: it may depend on compiled comparisons."""
     if isinstance(value, torch.Tensor) and value.numel():
         if value.is_floating_point() or value.is_complex():
@@ -156,19 +156,24 @@ class Suspect:
     node: fx.Node | None
     what: str
     """An output or a state; empty for a node inside."""
-    expected: Any
-    """Of the `aten` program."""
+    expected: object
+    """Its value in the `aten` program."""
     gap: Gap
     coarse: bool
     """True when noise of both kinds counts: compiled code computes it."""
     allowed: Gap = field(default_factory=Gap)
 
-    def met(self, again: Any, noise: Noise) -> None:
+    def met(self, again: object, noise: Noise) -> None:
         """``again`` is its value with noise."""
         if noise is Noise.COARSE and not self.coarse:
             return
         change = gap(self.expected, again)
-        if change.broken and isinstance(again, torch.Tensor) and again.is_floating_point():
+        if (
+            change.broken
+            and isinstance(self.expected, torch.Tensor)
+            and isinstance(again, torch.Tensor)
+            and again.is_floating_point()
+        ):
             # At the edge of a root or a logarithm: no number says how far this carries.
             edge = Noise.COARSE.amplitude(again.dtype) * _scale(self.expected)
             change = replace(change, size=max(change.size, edge))
@@ -180,5 +185,8 @@ class Suspect:
         return self.gap.within(self.allowed)
 
 
-Look = Callable[[Any, "fx.Node | None", Any], None]
+ValueKey = OutputSpec | tuple[int, int, str]
+"""An output of the step; or the part of the program, its run and the name of a node."""
+
+Look = Callable[[ValueKey, fx.Node | None, object], None]
 """Told of each value that can be compared: a key, the node, the value."""

@@ -28,7 +28,7 @@ _COPIED_OUT = (OutputKind.USER, OutputKind.NORM)
 """What a caller keeps. A gradient stays where it is: the next part of the step reads it there."""
 
 
-class Stage(enum.Enum):
+class CaptureStage(enum.Enum):
     """How far a CUDA Graph has come."""
 
     COLD = "cold"
@@ -57,7 +57,7 @@ class CudaGraph:
     def __init__(
         self, halves: Halves, device: GraphDevice, calls: Calls, *, lends: bool, required: bool
     ) -> None:
-        self.stage = Stage.COLD
+        self.stage = CaptureStage.COLD
         self.failure = ""
         """Why the capture failed."""
         self.capture_seconds = 0.0
@@ -91,58 +91,58 @@ class CudaGraph:
 
     @property
     def signature(self) -> Signature:
-        """As `Executable.signature`."""
+        """The signature of the step."""
         return self._halves.signature
 
     @property
     def program(self) -> Program:
-        """As `Executable.program`."""
+        """The program whose halves are lowered."""
         return self._halves.program
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """As `Executable.outputs`."""
+        """What the function returns: the host's outputs, then the device's."""
         return self._halves.outputs
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """As `Executable.programs`."""
+        """The lowered programs."""
         return self._halves.programs
 
     @property
     def source(self) -> str:
-        """As `Executable.source`."""
+        """Both functions, as Python."""
         return self._halves.source
 
     @property
     def writes(self) -> bool:
-        """As `Executable.writes`."""
+        """True when a run writes a state."""
         return self._halves.writes
 
     @property
     def random(self) -> bool:
-        """As `Executable.random`."""
+        """True when a run draws random numbers."""
         return self._halves.random
 
     def wrote(self, error: BaseException) -> bool:
-        """As `Executable.wrote`."""
+        """True when the run that failed had begun to write states."""
         return self._wrote or self._halves.wrote(error)
 
     @property
     def expects(self) -> bool:
-        """As `Executable.expects`."""
+        """True when a run may find that it was made for other values."""
         return self._halves.expects
 
     def moved(self, error: BaseException) -> bool:
-        """As `Executable.moved`."""
+        """True when the run failed before its last predicate had held, so before it wrote."""
         return isinstance(error, ValueMoved) or self._halves.moved(error)
 
     def node_at(self, error: BaseException) -> fx.Node | None:
-        """As `Executable.node_at`."""
+        """The node at which a run failed; None when it was not inside the functions."""
         return self._halves.node_at(error)
 
     def line_of(self, node: fx.Node | None) -> SourceLine | None:
-        """As `Executable.line_of`."""
+        """The user's line that a node comes from."""
         return self._halves.line_of(node)
 
     @property
@@ -159,25 +159,25 @@ class CudaGraph:
         """Give the memory of the CUDA Graph back to the pool. It is not run any more."""
         self._forget()
         self._buffers, self._vector = {}, None
-        self.stage = Stage.CLOSED
+        self.stage = CaptureStage.CLOSED
 
     # --- running ----------------------------------------------------------------------------------
 
-    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def function(self, values: Sequence[Any]) -> tuple[object, ...]:
         """One step."""
-        assert self.stage is not Stage.CLOSED, "a closed CUDA Graph is not run"
+        assert self.stage is not CaptureStage.CLOSED, "a closed CUDA Graph is not run"
         self._wrote = False
-        if self.stage is Stage.FAILED:
+        if self.stage is CaptureStage.FAILED:
             return self._halves.function(values)
-        if self.stage is Stage.COLD and not self._open():
+        if self.stage is CaptureStage.COLD and not self._open():
             return self._halves.function(values)
         self._device.ordered()
-        if self.stage is Stage.COLD or self._warmed_in == self._calls.number:
+        if self.stage is CaptureStage.COLD or self._warmed_in == self._calls.number:
             return self._warm_up(values)
-        if self.stage is Stage.CAPTURED and self._addresses != self._addresses_of(values):
+        if self.stage is CaptureStage.CAPTURED and self._addresses != self._addresses_of(values):
             self._forget()
-            self.stage = Stage.WARM
-        if self.stage is Stage.CAPTURED:
+            self.stage = CaptureStage.WARM
+        if self.stage is CaptureStage.CAPTURED:
             return self._replay(values)
         if not self._capture(values):
             return self._halves.function(values)
@@ -195,20 +195,20 @@ class CudaGraph:
             return False
         return True
 
-    def _warm_up(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        def device_half(numbers: list[float]) -> list[Any]:
+    def _warm_up(self, values: Sequence[Any]) -> tuple[object, ...]:
+        def device_half(numbers: list[float]) -> list[object]:
             return self._handed_out(self._run_aside([*values, self._write(numbers)]))
 
         results = self._halves.run(values, device_half)
-        if self.stage is Stage.COLD:
-            self.stage, self._warmed_in = Stage.WARM, self._calls.number
+        if self.stage is CaptureStage.COLD:
+            self.stage, self._warmed_in = CaptureStage.WARM, self._calls.number
         return results
 
-    def _run_aside(self, given: Sequence[Any]) -> tuple[Any, ...]:
+    def _run_aside(self, given: Sequence[object]) -> tuple[object, ...]:
         """The device's half as a warm-up; plainly where the device cannot even begin."""
         function, began = self._halves.device.function, False
 
-        def run(values: Sequence[Any]) -> tuple[Any, ...]:
+        def run(values: Sequence[object]) -> tuple[object, ...]:
             nonlocal began
             began = True
             return function(values)
@@ -243,7 +243,7 @@ class CudaGraph:
         counters.graph_captures += 1
         self.capture_seconds = perf_counter() - start
         self._addresses = self._addresses_of(values)
-        self.stage = Stage.CAPTURED
+        self.stage = CaptureStage.CAPTURED
         return True
 
     def _failed(self, error: Exception) -> None:
@@ -252,11 +252,11 @@ class CudaGraph:
         if self._required:
             message = f"The step cannot be captured as a CUDA Graph: {reason}"
             raise CudaGraphRefused(message, where=line) from error
-        self.stage, self.failure, self._buffers = Stage.FAILED, reason, {}
+        self.stage, self.failure, self._buffers = CaptureStage.FAILED, reason, {}
         at = "" if line is None else f" at {line}"
         warn(f"No CUDA Graph, the capture failed{at}: {reason}", BackendWarning)
 
-    def _replay(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _replay(self, values: Sequence[Any]) -> tuple[object, ...]:
         assert self._captured is not None
         results = self._captured.results
         # Only a predicate ends a replay before it writes; else the counters need no copies.
@@ -302,7 +302,7 @@ class CudaGraph:
             self._numbers = numbers
         return self._vector
 
-    def _handed_out(self, results: Sequence[Any]) -> list[Any]:
+    def _handed_out(self, results: Sequence[Any]) -> list[object]:
         """Copies of what the next replay would overwrite."""
         if self._lends:
             return list(results)

@@ -20,8 +20,8 @@ from ...lower.pauses import Parts
 _aside = threading.RLock()
 """torch allows one capture at a time in a process, and a warm-up frees every workspace."""
 
-Results = tuple[Any, ...]
-Function = Callable[[Sequence[Any]], Results]
+Results = tuple[object, ...]
+Function = Callable[[Sequence[object]], Results]
 
 
 class CapturedGraph(Protocol):
@@ -58,11 +58,11 @@ class GraphDevice(ABC):
         """A step begins on the caller's stream: after the last one, on whatever stream that was."""
 
     @abstractmethod
-    def warm_up(self, function: Function, values: Sequence[Any]) -> Results:
+    def warm_up(self, function: Function, values: Sequence[object]) -> Results:
         """Run ``function(values)`` for real, on the side stream, its memory from the pool."""
 
     @abstractmethod
-    def capture(self, parts: Parts, values: Sequence[Any]) -> Captured:
+    def capture(self, parts: Parts, values: Sequence[object]) -> Captured:
         """Capture ``parts(values)`` on the side stream, a graph for each part. Nothing runs.
 
         Raises:
@@ -108,12 +108,12 @@ class Cuda(GraphDevice):
             current.wait_stream(self._last)
         self._last = current
 
-    def warm_up(self, function: Function, values: Sequence[Any]) -> Results:
+    def warm_up(self, function: Function, values: Sequence[object]) -> Results:
         """See `GraphDevice`."""
         with self._aside(), _cuda.allocating_from(self._pool, self.device):
             return function(values)
 
-    def capture(self, parts: Parts, values: Sequence[Any]) -> Captured:
+    def capture(self, parts: Parts, values: Sequence[object]) -> Captured:
         """See `GraphDevice`.
 
         Other threads may go on allocating and copying: what they do is none of this capture.

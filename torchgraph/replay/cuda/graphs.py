@@ -15,7 +15,7 @@ from ...lower import Halves, Lowered, Plan, Target, lower
 from ...lower.halves.scan import scan
 from ...options.options import Options
 from ..code import Code
-from .cuda_graph import Calls, CudaGraph, Stage
+from .cuda_graph import Calls, CaptureStage, CudaGraph
 from .device import Cuda, GraphDevice
 
 
@@ -97,10 +97,10 @@ def status(code: Code) -> str:
         return f"the capture failed: {failed[0]}"
     if not stages:
         return code.why_no_graph
-    if all(stage is Stage.CAPTURED for stage, _ in stages):
+    if all(stage is CaptureStage.CAPTURED for stage, _ in stages):
         count = sum(one.parts for one in cuda_graphs(code.executable))
         return f"captured, {count} for a step" if count > 1 else "captured"
-    behind: str = next(stage.value for stage, _ in stages if stage is not Stage.CAPTURED)
+    behind: str = next(stage.value for stage, _ in stages if stage is not CaptureStage.CAPTURED)
     return behind
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Target
 
 from ....ir.aliasing import alias_sources
+from ....ir.nodes import operand
 from ....ir.program import Phase, Program, provenance
 from ....ir.rewriter import Rewriter
 from ...base import Pass
 
 aten = torch.ops.aten
 
-_ACCUMULATING: dict[Any, Any] = {
+_ACCUMULATING: dict[Target, Target] = {
     aten.mm.default: aten.addmm.default,
     aten.bmm.default: aten.baddbmm.default,
 }
@@ -63,21 +65,23 @@ class FuseAddToOutput(Pass):
                 edit.refuse(node, reason)
 
 
-def _is_tensor(addend: Any) -> bool:
+def _is_tensor(addend: object) -> bool:
     return isinstance(addend, fx.Node) and isinstance(addend.meta["val"], torch.Tensor)
 
 
-def _product(addend: Any) -> _Product | None:
-    call: Any = addend.args[0] if addend.target in _VIEWS else addend
+def _product(addend: object) -> _Product | None:
+    if not isinstance(addend, fx.Node):
+        return None
+    call = operand(addend) if addend.target in _VIEWS else addend
     known = call.target in _ACCUMULATING or call.target in _ACCUMULATING.values()
     return _Product(call, addend) if known else None
 
 
-def _other(node: fx.Node, addend: fx.Node) -> Any:
-    return node.args[1] if node.args[0] is addend else node.args[0]
+def _other(node: fx.Node, addend: fx.Node) -> fx.Node:
+    return operand(node, 1 if node.args[0] is addend else 0)
 
 
-def _reason_against(node: fx.Node, product: _Product, other: Any) -> str:
+def _reason_against(node: fx.Node, product: _Product, other: fx.Node) -> str:
     call, addend = product
     if node.kwargs.get("alpha", 1) != 1:
         return "the addition scales one of its addends"

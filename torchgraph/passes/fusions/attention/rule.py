@@ -9,11 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ....ir import effects
+from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ...base import Pass
+from ..search import NotFused, fuse_each
 
 aten = torch.ops.aten
 
@@ -32,10 +35,6 @@ _RESHAPES = frozenset(
     }
 )
 _SCALES = frozenset({aten.mul.Tensor, aten.div.Tensor})
-
-
-class _NotFused(Exception):
-    """Why an attention stays as it was captured."""
 
 
 class _Attention(NamedTuple):
@@ -72,34 +71,26 @@ class FuseAttention(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Each softmax over the last dimension of a product is looked at once."""
-        for node in list(program.nodes):
-            try:
-                found = _attention(node)
-            except _NotFused as reason:
-                edit.refuse(node, str(reason))
-                continue
-            if found is not None:
-                with edit.together():
-                    _fuse(found, edit)
+        fuse_each(program, _attention, _fuse, edit)
 
 
 # --- finding it ----------------------------------------------------------------------------------
 
 
 def _attention(softmax: fx.Node) -> _Attention | None:
-    """The attention around a softmax; None for any other. Raises _NotFused."""
+    """The attention around a softmax; None for any other. Raises `NotFused`."""
     if softmax.target is not aten._softmax.default:
         return None
-    source, dim, widens = softmax.args
+    _, dim, widens = softmax.args
     if dim not in (-1, softmax.meta["val"].dim() - 1) or widens:
         return None
-    above = list(_reshaped_from(source))
+    above = list(_reshaped_from(operand(softmax)))
     masked = above[-1]
     for below, mask in _unmasked(masked):
         chain = _down_to_product(below)
         if chain:
             if any(len(node.users) > 1 for node in (*above, *chain)):
-                raise _NotFused("something else reads the scores")
+                raise NotFused("something else reads the scores")
             last = _product_with_values(softmax)
             heads = _batch_and_heads(masked, softmax, chain[-1])
             found = _Attention(softmax, chain[-1], last, masked, mask, _scale(chain), heads)
@@ -108,11 +99,10 @@ def _attention(softmax: fx.Node) -> _Attention | None:
     return None
 
 
-def _unmasked(masked: fx.Node) -> Iterator[tuple[Any, fx.Node | None]]:
+def _unmasked(masked: fx.Node) -> Iterator[tuple[Argument, fx.Node | None]]:
     """The possible pairs of what is masked and the mask."""
     if masked.target is aten.masked_fill.Scalar:
-        mask: Any = masked.args[1]
-        yield masked.args[0], mask
+        yield masked.args[0], operand(masked, 1)
     elif masked.target is aten.add.Tensor:
         for one, other in (masked.args[:2], masked.args[1::-1]):
             if isinstance(other, fx.Node):
@@ -121,7 +111,7 @@ def _unmasked(masked: fx.Node) -> Iterator[tuple[Any, fx.Node | None]]:
         yield masked, None
 
 
-def _down_to_product(node: Any) -> list[fx.Node]:
+def _down_to_product(node: Argument) -> list[fx.Node]:
     """From a node through scales and reshapes to the ``bmm`` behind it; empty if there is none."""
     found = []
     while isinstance(node, fx.Node):
@@ -140,7 +130,7 @@ def _scale(chain: list[fx.Node]) -> float:
         if node.target in _SCALES:
             number = node.args[1]
             if not isinstance(number, (int, float)) or not number:
-                raise _NotFused("the scale is no number of the program")
+                raise NotFused("the scale is no number of the program")
             scale = scale * number if node.target is aten.mul.Tensor else scale / number
     return scale
 
@@ -149,17 +139,17 @@ def _product_with_values(softmax: fx.Node) -> fx.Node:
     node = softmax
     while True:
         if len(node.users) != 1:
-            raise _NotFused("something else reads the probabilities: their gradient, when training")
+            raise NotFused("something else reads the probabilities: their gradient, when training")
         (user,) = node.users
         if user.target is aten.bmm.default and user.args[0] is node is not user.args[1]:
             return user
         if not _is_reshape(user):
-            raise _NotFused("the values are not multiplied by the probabilities themselves")
+            raise NotFused("the values are not multiplied by the probabilities themselves")
         node = user
 
 
 def _batch_and_heads(masked: fx.Node, softmax: fx.Node, scores: fx.Node) -> tuple[int, int]:
-    queries: Any = scores.args[0]
+    queries = operand(scores)
     rows = queries.meta["val"].shape[1:]
     shapes = [node.meta["val"].shape for node in (masked, softmax)]
     sources = (node.meta["val"].shape for node in _reshaped_from(queries))
@@ -168,36 +158,36 @@ def _batch_and_heads(masked: fx.Node, softmax: fx.Node, scores: fx.Node) -> tupl
 
 
 def _check(found: _Attention) -> None:
-    operands: Any = (found.scores.args[0], found.last.args[1])
-    queries, values = (operand.meta["val"] for operand in operands)
+    operands = (operand(found.scores), operand(found.last, 1))
+    queries, values = (node.meta["val"] for node in operands)
     if any(type(size) is not int for size in found.softmax.meta["val"].shape):
-        raise _NotFused("a shape is symbolic")
+        raise NotFused("a shape is symbolic")
     if queries.shape[2] != values.shape[2]:
-        raise _NotFused("queries and values differ in width")
+        raise NotFused("queries and values differ in width")
     if queries.device.type == "cpu" and queries.dtype not in (torch.float32, torch.float64):
-        raise _NotFused("on the CPU the fused op is slower in half precision")
+        raise NotFused("on the CPU the fused op is slower in half precision")
     if found.mask is not None:
         _check_mask(found, found.mask.meta["val"])
 
 
-def _check_mask(found: _Attention, mask: Any) -> None:
+def _check_mask(found: _Attention, mask: torch.Tensor) -> None:
     fills = found.masked.target is aten.masked_fill.Scalar
     if fills and found.masked.args[2] != -math.inf:
-        raise _NotFused("the mask fills with another number than -inf")
+        raise NotFused("the mask fills with another number than -inf")
     if found.masked.kwargs.get("alpha", 1) != 1:
-        raise _NotFused("the mask is scaled")
+        raise NotFused("the mask is scaled")
     if not fills and mask.dtype != found.softmax.meta["val"].dtype:
-        raise _NotFused("the mask is of another dtype than the scores")
+        raise NotFused("the mask is of another dtype than the scores")
     rank = found.masked.meta["val"].dim()
     if rank not in (3, 4) or not 2 <= mask.dim() <= rank:
-        raise _NotFused("the mask is of a rank that the fused op does not take")
+        raise NotFused("the mask is of a rank that the fused op does not take")
 
 
 def _is_reshape(node: fx.Node) -> bool:
     """True when the elements stay as they are and in their order."""
     if node.target not in _RESHAPES:
         return False
-    source: Any = node.args[0]
+    source = operand(node)
     shape = source.meta["val"].shape
     if node.target is aten.permute.default:
         axes: Any = node.args[1]
@@ -206,11 +196,11 @@ def _is_reshape(node: fx.Node) -> bool:
     return bool(node.meta["val"].numel() == source.meta["val"].numel())
 
 
-def _reshaped_from(node: Any) -> Iterator[fx.Node]:
+def _reshaped_from(node: fx.Node) -> Iterator[fx.Node]:
     """The node, what it is a reshape of, and so on."""
     yield node
     while _is_reshape(node):
-        node = node.args[0]
+        node = operand(node)
         yield node
 
 
@@ -218,31 +208,33 @@ def _reshaped_from(node: Any) -> Iterator[fx.Node]:
 
 
 def _fuse(found: _Attention, edit: Rewriter) -> None:
-    queries, keys = (_split(operand, found, edit) for operand in found.scores.args)
+    queries, keys = (_split(operand(found.scores, place), found, edit) for place in (0, 1))
     operands = (
         queries,
         _new(found, edit, aten.transpose.int, keys, -2, -1),
-        _split(found.last.args[1], found, edit),
+        _split(operand(found.last, 1), found, edit),
     )
     options = {"attn_mask": _mask(found, edit), "scale": found.scale}
     new = _new(found, edit, aten.scaled_dot_product_attention.default, *operands, **options)
     _sweep(_give(found.last, new, edit), edit)
 
 
-def _new(found: _Attention, edit: Rewriter, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+def _new(
+    found: _Attention, edit: Rewriter, target: Target, *args: Argument, **kwargs: Argument
+) -> fx.Node:
     return edit.call(target, args, kwargs, before=found.last, like=found.softmax)
 
 
-def _split(operand: Any, found: _Attention, edit: Rewriter) -> fx.Node:
+def _split(whole: fx.Node, found: _Attention, edit: Rewriter) -> fx.Node:
     """The operand of a ``bmm`` with its first dimension as batch and heads.
 
     What it was made from where that has the shape already: a copy less.
     """
-    shape = [*found.heads, *operand.meta["val"].shape[1:]]
-    for source in reversed(list(_reshaped_from(operand))):
+    shape = [*found.heads, *whole.meta["val"].shape[1:]]
+    for source in reversed(list(_reshaped_from(whole))):
         if list(source.meta["val"].shape) == shape:
             return source
-    return _new(found, edit, aten.view.default, operand, shape)
+    return _new(found, edit, aten.view.default, whole, shape)
 
 
 def _mask(found: _Attention, edit: Rewriter) -> fx.Node | None:

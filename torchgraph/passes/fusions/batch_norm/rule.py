@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
 from ....ir.batch_norms import EVALUATING, TRAINING
+from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.values import same_layout
@@ -49,7 +51,7 @@ class FoldBatchNorm(Pass):
             else:
                 _fold(node, conv, edit)
 
-    def _reason_against(self, norm: fx.Node, conv: Any) -> str:
+    def _reason_against(self, norm: fx.Node, conv: fx.Node) -> str:
         if norm.target not in EVALUATING:
             return "the batch norm is in training mode: its statistics are those of the batch"
         if len(conv.users) > 1:
@@ -63,19 +65,20 @@ class FoldBatchNorm(Pass):
             return "in half or mixed precision the folded weight would be rounded to half"
         if not same_layout(conv.meta["val"], norm.meta["val"][0]):
             return "the batch norm changes the strides"
-        saved = conv.meta["val"].numel() - conv.args[1].meta["val"].numel()
+        saved = conv.meta["val"].numel() - operand(conv, 1).meta["val"].numel()
         if saved < self.least_saving:
             return f"fewer than {self.least_saving} outputs more than weights: folding costs more"
         return ""
 
 
-def _convolution_before(node: fx.Node) -> Any:
+def _convolution_before(node: fx.Node) -> fx.Node | None:
     """The convolution whose result a batch norm normalizes, or None."""
     if node.target not in EVALUATING + TRAINING:
         return None
     source = node.args[0]
-    found = isinstance(source, fx.Node) and source.target is aten.convolution.default
-    return source if found else None
+    if isinstance(source, fx.Node) and source.target is aten.convolution.default:
+        return source
+    return None
 
 
 def _read_parts(norm: fx.Node) -> list[fx.Node]:
@@ -83,12 +86,12 @@ def _read_parts(norm: fx.Node) -> list[fx.Node]:
     return [part for part in norm.users if part.users]
 
 
-def _fold(norm: fx.Node, conv: Any, edit: Rewriter) -> None:
+def _fold(norm: fx.Node, conv: fx.Node, edit: Rewriter) -> None:
     source, weight, bias, *geometry = conv.args
     gamma, beta, mean, variance, _, eps = norm.args[1:]
     (result,) = _read_parts(norm)
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:
         return edit.call(target, args, kwargs, before=norm, like=norm)
 
     with edit.together():
@@ -100,7 +103,7 @@ def _fold(norm: fx.Node, conv: Any, edit: Rewriter) -> None:
             shift = call(aten.neg.default, call(aten.mul.Tensor, offset, scale))
         else:
             shift = call(aten.addcmul.default, beta, offset, scale, value=-1)
-        rows = call(aten.view.default, scale, [-1] + [1] * (weight.meta["val"].dim() - 1))
+        rows = call(aten.view.default, scale, [-1] + [1] * (operand(conv, 1).meta["val"].dim() - 1))
         folded = call(aten.mul.Tensor, weight, rows)
         edit.replace(result, call(conv.target, source, folded, shift, *geometry))
         for dead in (*norm.users, norm, conv):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
+from ...._torch import OpOverload
+from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.values import same_layout
@@ -74,7 +77,7 @@ class FuseBCEMean(Pass):
 
 def _find(log_sigmoid: fx.Node) -> _Loss | str:
     """The loss, or why it is none; the reason is empty when the node is no part of such a loss."""
-    logits: Any = log_sigmoid.args[0]
+    logits = operand(log_sigmoid)
     parts = {user.args[1]: user for user in log_sigmoid.users if user.target is operator.getitem}
     out, buffer = parts.get(0), parts.get(1)
     if out is None or len(out.users) != 1 or (buffer is not None and buffer.users):
@@ -84,10 +87,10 @@ def _find(log_sigmoid: fx.Node) -> _Loss | str:
         return "the losses are weighted"
     if losses.target is not aten.sub.Tensor or losses.args[1] is not out or losses.kwargs:
         return ""
-    product: Any = losses.args[0]
+    product = losses.args[0]
     negatives = _other_factor(product, logits)
     target = _one_minus(negatives)
-    if target is None:
+    if target is None or not isinstance(product, fx.Node) or not isinstance(negatives, fx.Node):
         return ""
     result = _only_reader(losses, aten.mean.default)
     if result is None or result.kwargs:
@@ -104,13 +107,13 @@ def _is_scaled_by_weights(node: fx.Node) -> bool:
     return [user.target for user in node.users] == [aten.sub.Tensor]
 
 
-def _only_reader(node: Any, target: Any) -> fx.Node | None:
+def _only_reader(node: fx.Node, target: Target) -> fx.Node | None:
     """The one reader of a node if it calls ``target``."""
     users = list(node.users)
     return users[0] if len(users) == 1 and users[0].target is target else None
 
 
-def _other_factor(product: Any, factor: Any) -> Any:
+def _other_factor(product: Argument, factor: fx.Node) -> Argument:
     """What ``factor`` is multiplied by; None where it is not."""
     if not isinstance(product, fx.Node) or product.target is not aten.mul.Tensor:
         return None
@@ -118,12 +121,12 @@ def _other_factor(product: Any, factor: Any) -> Any:
     return first if second is factor else second if first is factor else None
 
 
-def _one_minus(node: Any) -> fx.Node | None:
+def _one_minus(node: Argument) -> fx.Node | None:
     """What is subtracted from ones."""
     if not isinstance(node, fx.Node) or node.kwargs:
         return None
     if node.target is aten.rsub.Scalar and node.args[1:] == (1,):
-        return node.args[0]  # type: ignore[return-value]  # fx types args as Argument
+        return operand(node)
     ones = node.args[0] if node.target is aten.sub.Tensor else None
     if not isinstance(ones, fx.Node) or not isinstance(node.args[1], fx.Node):
         return None
@@ -134,7 +137,7 @@ def _one_minus(node: Any) -> fx.Node | None:
     return node.args[1] if of_ones else None
 
 
-def _made_of_ones(negatives: Any) -> list[fx.Node]:
+def _made_of_ones(negatives: fx.Node) -> list[fx.Node]:
     """What a subtraction from ones reads besides, back to the empty tensor."""
     found: list[fx.Node] = []
     ones = negatives.args[0] if negatives.target is aten.sub.Tensor else None
@@ -201,7 +204,11 @@ def _fuse(loss: _Loss, gradient: _Gradient | None, edit: Rewriter) -> None:
 
 
 def _put(
-    op: Any, args: tuple[Any, ...], old: fx.Node, nodes: tuple[fx.Node, ...], edit: Rewriter
+    op: OpOverload,
+    args: tuple[Argument, ...],
+    old: fx.Node,
+    nodes: tuple[fx.Node, ...],
+    edit: Rewriter,
 ) -> None:
     new = edit.call(op, args, before=old, like=old)
     edit.replace(old, new)

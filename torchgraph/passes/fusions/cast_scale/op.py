@@ -57,7 +57,7 @@ float64. ``scale_by``: a tensor of no dimensions, of ``dtype`` and on x's device
 """
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor, keyword_only_inputs: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor, keyword_only_inputs: object) -> None:
     x, scale_by, ctx.scale = inputs
     ctx.save_for_backward(x, scale_by)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
+from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.values import same_layout
@@ -59,7 +61,7 @@ class FuseCastScale(Pass):
                 _fuse(node, chain, edit)
 
     def _reason_against(self, node: fx.Node, chain: _Chain) -> str:
-        source: Any = chain.cast.args[0]
+        source = operand(chain.cast)
         x, scale, result = (each.meta["val"] for each in (source, chain.scale_by, node))
         if x.dtype not in _HALF or chain.cast.meta["val"].dtype is not torch.float32:
             return "the cast is not from half precision to float32"
@@ -82,8 +84,6 @@ def _chain(node: fx.Node) -> _Chain | None:
     """The cast and the factors that ``node`` multiplies; None when it is something else."""
     if node.target is not aten.mul.Tensor:
         return None
-    first: Any
-    second: Any
     first, second = node.args
     for product, scale_by in ((first, second), (second, first)):
         cast, number, between = _without_number(product)
@@ -92,7 +92,7 @@ def _chain(node: fx.Node) -> _Chain | None:
     return None
 
 
-def _without_number(product: Any) -> tuple[Any, float, fx.Node | None]:
+def _without_number(product: Argument) -> tuple[Argument, float, fx.Node | None]:
     """What is multiplied by a literal number, the number, and the node that does it."""
     if isinstance(product, fx.Node) and product.target is aten.mul.Tensor:
         source, number = product.args
@@ -101,11 +101,11 @@ def _without_number(product: Any) -> tuple[Any, float, fx.Node | None]:
     return product, 1.0, None
 
 
-def _is_cast(node: Any) -> bool:
+def _is_cast(node: object) -> TypeGuard[fx.Node]:
     return isinstance(node, fx.Node) and node.target is aten._to_copy.default
 
 
-def _is_scalar(node: Any) -> bool:
+def _is_scalar(node: object) -> TypeGuard[fx.Node]:
     value = node.meta["val"] if isinstance(node, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.dim() == 0
 

@@ -289,7 +289,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
     ctx.save_for_backward(logits, target, lse, total_weight, weight)
 
 
-def _differentiate(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad_loss: Tensor, *_: object) -> tuple[Tensor | None, ...]:
     logits, target, lse, total_weight, weight = ctx.saved_tensors
     if torch.is_grad_enabled():  # the gradient is to be differentiated: by ATen, which can
         grad = _differentiable(logits, grad_loss, target, weight, *ctx.options)

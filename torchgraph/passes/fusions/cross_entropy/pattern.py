@@ -11,17 +11,15 @@ import torch
 from torch import fx
 
 from .... import library
+from ....ir.nodes import operand
 from ....ir.program import provenance
-from ...pattern import Call, Match, Wanted, call, match
+from ...pattern import CallPattern, Match, Wanted, call, match
+from ..search import NotFused
 from .op import MEAN, NONE
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _OF_LOSS = (aten.nll_loss_forward, aten.nll_loss_backward, aten._log_softmax_backward_data)
-
-
-class NotFused(Exception):
-    """Why a loss stays as it was captured."""
 
 
 @dataclass
@@ -38,7 +36,7 @@ class Loss:
     smoothing: float = 0.0
     gradient: fx.Node | None = None
     """``_log_softmax_backward_data``; None without a backward."""
-    grad: Any = None
+    grad: fx.Node | None = None
     """The gradient of the loss, where it has come from outside."""
     nodes: list[fx.Node] = field(default_factory=list)
     """All of it, in program order."""
@@ -46,7 +44,7 @@ class Loss:
     @property
     def logits(self) -> fx.Node:
         """What the softmax reads: (N, C)."""
-        return self.probabilities.args[0]  # type: ignore[return-value]  # fx types args as Argument
+        return operand(self.probabilities)
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -114,7 +112,7 @@ def _take_expectation(loss: Loss) -> None:
             loss.take(expected)
 
 
-def _smoothing(values: dict[str, Any], classes: int) -> float:
+def _smoothing(values: dict[str, float], classes: int) -> float:
     """The label smoothing s of which 1 - s and s / C are the factors in the program."""
     near = values["spread"] * classes
     for smoothing in (near, math.nextafter(near, 0.0), math.nextafter(near, 1.0)):
@@ -137,7 +135,7 @@ def _take_backward(loss: Loss) -> None:
 # --- the calls ------------------------------------------------------------------------------------
 
 
-def _smoothed(loss: Loss, counted: Call) -> Call:
+def _smoothed(loss: Loss, counted: CallPattern) -> CallPattern:
     """The loss with label smoothing; its mean divides by ``counted``."""
     rows = call(aten.sum, _weighted(loss, loss.probabilities), [1])
     spread = call(aten.masked_fill, call(aten.neg, rows), _ignored(loss), 0)
@@ -149,15 +147,15 @@ def _smoothed(loss: Loss, counted: Call) -> Call:
     return call(aten.add, at_target, call(aten.mul, spread, Wanted("spread")))
 
 
-def _gradients(loss: Loss) -> list[Call]:
+def _gradients(loss: Loss) -> list[CallPattern]:
     """The gradient of the log-probabilities, in the forms that it may have."""
-    grad: Any = Wanted("grad")
+    grad = Wanted("grad")
     if not loss.smoothing:
         return [_at_target(loss, grad)]
     return [form for counted in _counted(loss) for form in _smoothed_gradients(loss, grad, counted)]
 
 
-def _smoothed_gradients(loss: Loss, grad: Any, counted: Call) -> list[Call]:
+def _smoothed_gradients(loss: Loss, grad: object, counted: CallPattern) -> list[CallPattern]:
     rows, classes = loss.shape
     spread = call(aten.mul, grad, loss.smoothing / classes)
     if loss.options[2] == MEAN:
@@ -170,24 +168,24 @@ def _smoothed_gradients(loss: Loss, grad: Any, counted: Call) -> list[Call]:
     return [call(aten.add, *both), call(aten.add, *both[::-1])]
 
 
-def _at_target(loss: Loss, grad: Any) -> Call:
+def _at_target(loss: Loss, grad: object) -> CallPattern:
     arguments = (grad, loss.probabilities, *loss.options, loss.total_weight)
     return call(aten.nll_loss_backward, *arguments)
 
 
-def _ignored(loss: Loss) -> Call:
+def _ignored(loss: Loss) -> CallPattern:
     target, _, _, ignored = loss.options
     return call(aten.eq, target, ignored)
 
 
-def _weighted(loss: Loss, rows: Any) -> Any:
+def _weighted(loss: Loss, rows: object) -> object:
     weight = loss.options[1]
     if weight is None:
         return rows
     return call(aten.mul, rows, call(aten.view, weight, [1, loss.shape[1]]))
 
 
-def _counted(loss: Loss) -> list[Call]:
+def _counted(loss: Loss) -> list[CallPattern]:
     """What the mean divides by, in the forms that it may have."""
     target, weight, *_ = loss.options
     ignored = _ignored(loss)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
+from ....ir.nodes import operand
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.verify import PREDICATES
 from ....library.definition import has_kernel
 from ...base import Pass
+from ..search import NotFused, fuse_each
 from .op import backward, forward, wide
-from .pattern import Loss, NotFused, find_loss
+from .pattern import Loss, find_loss
 
 aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
@@ -44,22 +47,19 @@ class FuseCrossEntropy(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Each log-softmax is looked at once."""
-        for node in list(program.nodes):
-            if node.target is not aten._log_softmax.default:
-                continue
-            try:
-                loss = find_loss(node)
-            except NotFused as reason:
-                edit.refuse(node, str(reason))
-                continue
-            if loss is None:
-                continue
-            device = loss.logits.meta["val"].device
-            if not has_kernel(forward, device):
-                edit.refuse(node, f"no kernel of cross_entropy is compiled for {device.type}")
-            else:
-                with edit.together():
-                    _fuse(loss, edit)
+        fuse_each(program, _compiled_loss, _fuse, edit)
+
+
+def _compiled_loss(log_softmax: fx.Node) -> Loss | None:
+    """The loss of a log-softmax; None for any other node. Raises `NotFused`."""
+    if log_softmax.target is not aten._log_softmax.default:
+        return None
+    loss = find_loss(log_softmax)
+    if loss is not None:
+        device = loss.logits.meta["val"].device
+        if not has_kernel(forward, device):
+            raise NotFused(f"no kernel of cross_entropy is compiled for {device.type}")
+    return loss
 
 
 # --- a cast of the logits before the loss ---------------------------------------------------------
@@ -76,25 +76,26 @@ class _Cast(NamedTuple):
 
 
 def _cast(loss: Loss) -> _Cast | None:
-    copy: Any = loss.logits
+    copy = loss.logits
     while copy.target in _VIEWS:
-        copy = copy.args[0]
+        copy = operand(copy)
     if copy.target is not aten._to_copy.default:
         return None
-    source, value = copy.args[0].meta["val"], copy.meta["val"]
+    half = operand(copy)
+    source, value = half.meta["val"], copy.meta["val"]
     if source.dtype not in _HALF or value.dtype != torch.float32:
         return None
     if source.device != value.device or not (source.is_contiguous() and value.is_contiguous()):
         return None
     if loss.gradient is None:
-        return _Cast(copy.args[0], None, ())
+        return _Cast(half, None, ())
     between = [loss.gradient]
     while len(between[-1].users) == 1:
         (user,) = between[-1].users
         if user.target is aten._to_copy.default:
             back = user.meta["val"]
             same = (back.dtype, back.device) == (source.dtype, source.device)
-            return _Cast(copy.args[0], user, tuple(between)) if same else None
+            return _Cast(half, user, tuple(between)) if same else None
         if user.target not in _VIEWS:
             return None
         between.append(user)
@@ -114,12 +115,12 @@ def _fuse(loss: Loss, edit: Rewriter) -> None:
     weight = None if weight is None else _converted(weight, dtype, first, edit)
     options = (weight, reduction, ignored, loss.smoothing)
 
-    def place(target: Any, *args: Any, at: fx.Node) -> fx.Node:
+    def place(target: Target, *args: Argument, at: fx.Node) -> fx.Node:
         return edit.call(target, args, before=at, like=at)
 
     both = place(forward, logits, target, *options, at=first)
     result = place(operator.getitem, both, 0, at=first)
-    if last is not None:
+    if last is not None and loss.grad is not None:
         lse, total = (place(operator.getitem, both, index, at=last) for index in (1, 2))
         grad = _converted(loss.grad, dtype, last, edit)
         new = place(backward, logits, grad, target, lse, total, *options, at=last)
@@ -135,9 +136,9 @@ def _fuse(loss: Loss, edit: Rewriter) -> None:
 
 def _chain_above(logits: fx.Node) -> list[fx.Node]:
     """The cast and the views between it and the logits."""
-    above: list[Any] = [logits]
+    above = [logits]
     while above[0].target in _VIEWS:
-        above.insert(0, above[0].args[0])
+        above.insert(0, operand(above[0]))
     return above
 
 

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import fx
+from torch.fx.node import Argument, Target
 
-from ....ir.program import OutputKind, Program
+from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ...base import Pass
 
@@ -72,14 +73,8 @@ class SparseEmbedding(Pass):
 
 def _updates(program: Program) -> dict[fx.Node, fx.Node]:
     """New value of a state -> its placeholder."""
-    specs = program.inputs()
-    states = {spec.fqn: node for spec, node in specs}
-    outputs = program.returns()
-    return {
-        value: states[out.target]
-        for out, value in outputs
-        if out.kind is OutputKind.UPDATE and isinstance(value, fx.Node)
-    }
+    updates = program.states().items()
+    return {value: state for state, value in updates if isinstance(value, fx.Node)}
 
 
 def _is_plain_step(update: fx.Node, table: fx.Node, gradient: fx.Node) -> bool:
@@ -92,7 +87,7 @@ def _rewrite(gradient: Any, edit: Rewriter) -> None:
     table = update.args[0]
     count = indices.meta["val"].numel()
 
-    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    def call(target: Target, *args: Argument, **kwargs: Argument) -> fx.Node:
         return edit.call(target, args, kwargs, before=update, like=update)
 
     with edit.together():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -11,13 +10,15 @@ from .overlap import overlap
 
 SCALARS = ("grad_scale", "clip_coef", "found_inf")
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+UpdateOption = torch.Tensor | float | bool | None
+UpdateOptions = Mapping[str, UpdateOption]
 Lists = Mapping[str, Sequence[torch.Tensor]]
 
 
 def check(
     name: str,
     lists: Lists,
-    options: Mapping[str, Any],
+    options: UpdateOptions,
     *,
     optional: Collection[str],
     needs: Iterable[tuple[str, str]],
@@ -43,7 +44,7 @@ def check(
             _check_scalar(name, option, value, params)
 
 
-def check_memory(name: str, lists: Lists, options: Mapping[str, Any]) -> None:
+def check_memory(name: str, lists: Lists, options: UpdateOptions) -> None:
     """Raise RuntimeError when a tensor to be written shares memory with another, or with itself.
 
     And for one whose elements are not where elements of its dtype may be.

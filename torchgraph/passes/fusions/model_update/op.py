@@ -11,18 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ...._torch import OpOverload
 from ....library.definition import define
-from .checks import SCALARS, check, check_memory
+from .checks import SCALARS, UpdateOption, UpdateOptions, check, check_memory
 from .reference import compute
+
+Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Rule:
+class UpdateArguments:
     """What an optimizer rule keeps per parameter, and the numbers that it takes."""
 
     states: tuple[str, ...]
@@ -44,7 +45,7 @@ class Rule:
         return ("params", "grads", *self.states, *(("steps",) if self.steps else ()), "copies")
 
     def schema(self, name: str) -> str:
-        """Of the writing op; ``name`` may end with an overload."""
+        """The schema of the writing op; ``name`` may end with an overload."""
         device = name.endswith(".device")
         letters = iter("abcdefgh")
         lists = [
@@ -60,37 +61,39 @@ class Rule:
 
 
 RULES = {
-    "sgd": Rule(
+    "sgd": UpdateArguments(
         ("momentum_buffers",),
         ("lr", "weight_decay", "momentum", "dampening"),
         (("nesterov", False), ("is_first_step", False)),
         needs=(("momentum", "momentum_buffers"),),
         steps=False,
     ),
-    "adam": Rule(
+    "adam": UpdateArguments(
         ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"),
         ("lr", "beta1", "beta2", "eps", "weight_decay"),
         (("decoupled", False), ("amsgrad", False)),
         needs=(("amsgrad", "max_exp_avg_sqs"),),
     ),
-    "rmsprop": Rule(
+    "rmsprop": UpdateArguments(
         ("square_avgs", "grad_avgs", "momentum_buffers"),
         ("lr", "alpha", "eps", "weight_decay", "momentum"),
         (("centered", False),),
         needs=(("centered", "grad_avgs"), ("momentum", "momentum_buffers")),
     ),
-    "adagrad": Rule(("state_sums",), ("lr", "lr_decay", "eps", "weight_decay")),
-    "adadelta": Rule(("square_avgs", "acc_deltas"), ("lr", "rho", "eps", "weight_decay")),
-    "lamb": Rule(
+    "adagrad": UpdateArguments(("state_sums",), ("lr", "lr_decay", "eps", "weight_decay")),
+    "adadelta": UpdateArguments(
+        ("square_avgs", "acc_deltas"), ("lr", "rho", "eps", "weight_decay")
+    ),
+    "lamb": UpdateArguments(
         ("exp_avgs", "exp_avg_sqs"),
         ("lr", "beta1", "beta2", "eps", "weight_decay"),
         (("decoupled", True), ("bias_correction", True), ("decay_in_trust_ratio", True)),
     ),
-    "lion": Rule(("exp_avgs",), ("lr", "beta1", "beta2", "weight_decay"), steps=False),
+    "lion": UpdateArguments(("exp_avgs",), ("lr", "beta1", "beta2", "weight_decay"), steps=False),
 }
 
 
-def _written(rule: Rule, lists: Sequence[Sequence[Any]]) -> list[Any]:
+def _written(rule: UpdateArguments, lists: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
     """The tensors that a call writes, list after list."""
     return [
         tensor
@@ -110,21 +113,23 @@ class _Update:
 def _define(rule_name: str, overload: str) -> _Update:
     rule = RULES[rule_name]
     name = f"{rule_name}_update_{overload}"
-    defaults: dict[str, Any] = dict.fromkeys(SCALARS)
+    defaults: dict[str, UpdateOption] = dict.fromkeys(SCALARS)
     defaults.update(rule.flags, maximize=False, l1=None if overload else 0.0)
 
-    def named(lists: Any, options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def named(
+        lists: Sequence[Tensors], options: UpdateOptions
+    ) -> tuple[dict[str, Tensors], UpdateOptions]:
         given = dict(zip(rule.lists, lists, strict=True))
         options = {**defaults, **options}
         check(name, given, options, optional=rule.optional, needs=rule.needs)
         return given, options
 
-    def writing(*lists: Any, **options: Any) -> None:
-        given, options = named(lists, options)
-        check_memory(name, given, options)
-        compute(rule_name, given, options)
+    def writing(*lists: Tensors, **options: UpdateOption) -> None:
+        given, every_option = named(lists, options)
+        check_memory(name, given, every_option)
+        compute(rule_name, given, every_option)
 
-    def returning(*lists: Any, **options: Any) -> list[torch.Tensor]:
+    def returning(*lists: Tensors, **options: UpdateOption) -> list[torch.Tensor]:
         named(lists, options)
         fresh = [
             tensors if each == "grads" else [tensor.clone() for tensor in tensors]
@@ -133,10 +138,10 @@ def _define(rule_name: str, overload: str) -> _Update:
         op(*fresh, **options)
         return _written(rule, fresh)
 
-    def fake(*lists: Any, **options: Any) -> None:
+    def fake(*lists: Tensors, **options: UpdateOption) -> None:
         named(lists, options)
 
-    def fake_results(*lists: Any, **options: Any) -> list[torch.Tensor]:
+    def fake_results(*lists: Tensors, **options: UpdateOption) -> list[torch.Tensor]:
         named(lists, options)
         return [torch.empty_like(tensor) for tensor in _written(rule, lists)]
 

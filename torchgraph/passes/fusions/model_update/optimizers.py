@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -25,16 +25,16 @@ class UpdateRule:
     """Argument of the op -> name in the param group, such as ``betas.0``."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """The same for settings that are no numbers."""
-    constants: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, bool] = field(default_factory=dict)
     """Arguments that are the same for every optimizer of the class."""
     exact: Literal["always", "fused", "never"] = "never"
     """When the op gives the optimizer's own bits: where it is ``fused=True``, or in any case."""
 
-    def is_exact(self, held: Mapping[str, Any]) -> bool:
+    def is_exact(self, held: Mapping[str, object]) -> bool:
         """True when the update of a param group with these settings stays bitwise equal."""
         return self.exact == "always" or (self.exact == "fused" and held.get("fused") is True)
 
-    def settings(self, held: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, held: Mapping[str, object]) -> dict[str, bool]:
         """The op's flags and constants for a param group that holds these settings."""
         return {
             **{flag: bool(held.get(name, False)) for flag, name in self.flags.items()},

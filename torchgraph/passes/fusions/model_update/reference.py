@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from ...._torch import FUSED_KERNELS
+from .checks import UpdateOptions
 from .overlap import dense
 
 Tensor = torch.Tensor
 State = dict[str, Tensor]
 Numbers = dict[str, Tensor]
-"""Of no dimensions and float64; also the grad_scale and kin that are given."""
+"""Tensors of no dimensions, in float64; also the grad_scale and kin that are given."""
 Flags = set[str]
-"""Those that are on."""
-Rule = Callable[[Tensor, Tensor, State, Numbers, Flags], Tensor]
+"""The flags that are on."""
+UpdateFunction = Callable[[Tensor, Tensor, State, Numbers, Flags], Tensor]
 """Returns the new parameter and puts the new state into the dict."""
 
 
@@ -114,7 +114,7 @@ def lion(p: Tensor, g: Tensor, state: State, n: Numbers, on: Flags) -> Tensor:
     return p * (1 - n["lr"] * n["weight_decay"]) - n["lr"] * change
 
 
-REFERENCES: dict[str, Rule] = {
+REFERENCES: dict[str, UpdateFunction] = {
     "sgd": sgd,
     "adam": adam,
     "rmsprop": rmsprop,
@@ -125,7 +125,7 @@ REFERENCES: dict[str, Rule] = {
 }
 
 
-def compute(name: str, lists: dict[str, list[Tensor]], options: dict[str, Any]) -> None:
+def compute(name: str, lists: dict[str, list[Tensor]], options: UpdateOptions) -> None:
     """Write the update by a rule of this file."""
     fused = _fused(name, lists, options)
     for i in range(len(lists["params"])):
@@ -135,7 +135,7 @@ def compute(name: str, lists: dict[str, list[Tensor]], options: dict[str, Any]) 
         _write(REFERENCES[name], own, options)
 
 
-def _write(rule: Rule, own: dict[str, Tensor], options: dict[str, Any]) -> None:
+def _write(rule: UpdateFunction, own: dict[str, Tensor], options: UpdateOptions) -> None:
     param = own["params"]
     wide = torch.float64 if param.dtype == torch.float64 else torch.float32
     on = {name for name, value in options.items() if value is True}
@@ -177,7 +177,7 @@ def _plus(value: Tensor, factor: Tensor, term: Tensor) -> Tensor:
     return torch.where(factor != 0, value + factor * term, value)
 
 
-def _fused(rule: str, lists: dict[str, list[Tensor]], options: dict[str, Any]) -> set[int]:
+def _fused(rule: str, lists: dict[str, list[Tensor]], options: UpdateOptions) -> set[int]:
     """Run torch's fused kernel where it computes just this; the places that it has updated."""
     tensors = any(isinstance(value, Tensor) for value in options.values())
     if rule not in _FUSED or tensors or options["l1"]:
@@ -227,14 +227,14 @@ def _walkable(param: Tensor, own: list[Tensor]) -> bool:
     )
 
 
-def _fused_sgd(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:
+def _fused_sgd(own: dict[str, list[Tensor]], n: UpdateOptions) -> None:
     names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize", "is_first_step")
     buffers = own["momentum_buffers"] if n["momentum"] else []
     kernel = FUSED_KERNELS["_fused_sgd_"]
     kernel(own["params"], own["grads"], buffers, **{name: n[name] for name in names})
 
 
-def _fused_adam(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:
+def _fused_adam(own: dict[str, list[Tensor]], n: UpdateOptions) -> None:
     names = ("lr", "beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize")
     lists = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "steps")
     own = own if n["amsgrad"] else {**own, "max_exp_avg_sqs": []}
@@ -242,7 +242,7 @@ def _fused_adam(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:
     kernel(*(own[name] for name in lists), **{name: n[name] for name in names})
 
 
-def _fused_adagrad(own: dict[str, list[Tensor]], n: dict[str, Any]) -> None:
+def _fused_adagrad(own: dict[str, list[Tensor]], n: UpdateOptions) -> None:
     names = ("lr", "lr_decay", "weight_decay", "eps", "maximize")
     lists = ("params", "grads", "state_sums", "steps")
     kernel = FUSED_KERNELS["_fused_adagrad_"]

@@ -11,27 +11,26 @@ import operator
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, ClassVar, TypeGuard
+from typing import ClassVar, TypeGuard
 
 import torch
 from torch import fx
+from torch.fx.node import Argument
 
 from .... import library
 from ....ir import effects
+from ....ir.nodes import operands
 from ....ir.program import OutputKind, ParameterGroup, Phase, Program, Role, provenance
 from ....ir.rewriter import Rewriter
 from ....library.definition import has_kernel
 from ...base import Pass
+from ..search import NotFused
 from .optimizers import RULES, UpdateRule
 
 aten = torch.ops.aten
 _FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 _EXACT = frozenset({torch.float64, torch.float32})
 """A product rounded to one of these is what the op itself computes."""
-
-
-class NotFused(Exception):
-    """Why an update stays as it was captured."""
 
 
 @dataclass(frozen=True)
@@ -84,29 +83,29 @@ class FuseModelUpdate(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Group by group; then remove the marks and what computed the old values."""
-        region = _Region(program)
+        phase = _UpdatePhase(program)
         for group in program.signature.groups:
-            marks = [region.marks[fqn] for fqn in group.parameters if fqn in region.marks]
+            marks = [phase.marks[fqn] for fqn in group.parameters if fqn in phase.marks]
             if not marks:
                 continue
             try:
-                updates = [region.update(group, mark) for mark in marks]
+                updates = [phase.update(group, mark) for mark in marks]
                 with edit.together():
-                    self._fuse(region, group, updates, edit)
+                    self._fuse(phase, group, updates, edit)
             except NotFused as reason:
                 for mark in marks:
                     edit.refuse(_gradient(mark), str(reason))
-        for mark in region.marks.values():
+        for mark in phase.marks.values():
             edit.replace(mark, _gradient(mark))
         if edit.edits:
             _sweep(program, edit)
             _look_only(program, edit)
 
     def _fuse(
-        self, region: _Region, group: ParameterGroup, updates: list[Update], edit: Rewriter
+        self, phase: _UpdatePhase, group: ParameterGroup, updates: list[Update], edit: Rewriter
     ) -> None:
         rule = RULES[group.kind]
-        options = {**region.numbers(group, edit), **rule.settings(dict(group.settings))}
+        options = {**phase.numbers(group, edit), **rule.settings(dict(group.settings))}
         calls: dict[Hashable, list[Update]] = {}
         for update in updates:
             # The reference rounds what is folded otherwise than the compiled kernels do.
@@ -117,25 +116,25 @@ class FuseModelUpdate(Pass):
             key = folded.key() if self.multi_tensor else folded.fqn
             calls.setdefault(key, []).append(folded)
         for together in calls.values():
-            region.call(rule, group, together, options, edit)
+            phase.call(rule, group, together, options, edit)
 
 
-class _Region:
+class _UpdatePhase:
     """The update phase of one program: marks, states, and where their new values leave."""
 
     def __init__(self, program: Program) -> None:
         self._output = program.output
         self._results = program.results
-        specs = program.inputs()
-        self._inputs = {spec.fqn: (spec, node) for spec, node in specs}
-        outputs = list(enumerate(program.signature.outputs))
+        self._inputs = {spec.fqn: (spec, node) for spec, node in program.inputs()}
+        outputs = enumerate(program.signature.outputs)
         self._places = {o.target: i for i, o in outputs if o.kind is OutputKind.UPDATE}
-        self._skip = {o.target: self._results[i] for i, o in outputs if o.kind is OutputKind.SKIP}
+        returns = program.returns()
+        self._skip = {o.target: value for o, value in returns if o.kind is OutputKind.SKIP}
         calls = (node for node in program.nodes if node.target is library.gradient)
         self.marks: dict[str, fx.Node] = {str(node.args[1]): node for node in calls}
 
     def update(self, group: ParameterGroup, mark: fx.Node) -> Update:
-        """What the rule's op needs for one parameter. Raises NotFused."""
+        """What the rule's op needs for one parameter. Raises `NotFused`."""
         if group.kind not in RULES:
             raise NotFused(f"no multi-tensor op knows {group.kind.__name__}")
         if group.hooked:
@@ -158,7 +157,7 @@ class _Region:
             raise NotFused("the step gives the parameter, or its state, a new value of its own")
         return Update(fqn, parameter, _gradient(mark), None, tuple(slots), places)
 
-    def _starts_elsewhere(self, new: list[Any]) -> bool:
+    def _starts_elsewhere(self, new: list[Argument]) -> bool:
         """True when new states come from tensors other than states, marked gradients and flags."""
         waiting = [value for value in new if isinstance(value, fx.Node)]
         seen = {*self.marks.values(), *self._skip.values()}
@@ -179,7 +178,7 @@ class _Region:
             raise NotFused(f"{name} is a Python number")
         return node if fqn in self._places else None
 
-    def numbers(self, group: ParameterGroup, edit: Rewriter) -> dict[str, Any]:
+    def numbers(self, group: ParameterGroup, edit: Rewriter) -> dict[str, Argument]:
         """The op's numbers: inputs of the program, or ints of the param group."""
         found = {arg: self._number(group, name) for arg, name in RULES[group.kind].numbers.items()}
         scale = self._number(group, "lr_scale", 1)
@@ -189,7 +188,7 @@ class _Region:
             found["lr"] = edit.call(operator.mul, lr, before=self._output, like=like)
         return found
 
-    def _number(self, group: ParameterGroup, name: str, default: float | None = None) -> Any:
+    def _number(self, group: ParameterGroup, name: str, default: float | None = None) -> Argument:
         spec, node = self._inputs.get(group.fqn(name), (None, None))
         if spec is not None and spec.role is Role.SCALAR:
             return node
@@ -203,7 +202,7 @@ class _Region:
         rule: UpdateRule,
         group: ParameterGroup,
         updates: list[Update],
-        options: dict[str, Any],
+        options: dict[str, Argument],
         edit: Rewriter,
     ) -> None:
         """One call for all of them, whose results leave the program in the place of the old."""
@@ -277,8 +276,8 @@ def _folded(update: Update, group: ParameterGroup) -> Update:
     return _scaled(update, group)
 
 
-def _factors(node: fx.Node) -> tuple[Any, Any]:
-    """Of a product of two tensors, or of one among many that are multiplied by the same."""
+def _factors(node: fx.Node) -> tuple[Argument, Argument]:
+    """The two factors of a product, or of one among many that are multiplied by the same."""
     if node.target is aten.mul.Tensor:
         return node.args[0], node.args[1]
     if node.target is operator.getitem:
@@ -330,7 +329,7 @@ def _sole(node: fx.Node) -> bool:
     return len(node.users) == 1
 
 
-def _is_coefficient(factor: Any, product: fx.Node) -> TypeGuard[fx.Node]:
+def _is_coefficient(factor: object, product: fx.Node) -> TypeGuard[fx.Node]:
     value = factor.meta["val"] if isinstance(factor, fx.Node) else None
     dtype = product.meta["val"].dtype
     return isinstance(value, torch.Tensor) and value.ndim == 0 and value.dtype == dtype in _EXACT
@@ -339,7 +338,7 @@ def _is_coefficient(factor: Any, product: fx.Node) -> TypeGuard[fx.Node]:
 def _look_only(program: Program, edit: Rewriter) -> None:
     """Gradients that nobody reads unscaled are only looked at."""
     for call in [node for node in program.nodes if node.target is library.unscale]:
-        gradients: Any = call.args[0]
+        gradients = operands(call)
         parts = list(call.users)
         if len(parts) == 1 and parts[0].args[1] == len(gradients):
             found = edit.call(library.find_inf, (gradients,), before=call, like=call)

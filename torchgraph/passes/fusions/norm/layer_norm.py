@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
 
+from ....ir.nodes import item, operand, sequence
 from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....library.definition import has_kernel
@@ -42,21 +43,21 @@ class FuseLayerNorm(Pass):
         """Each layer norm, and each gradient of one, is looked at once."""
         for node in list(program.nodes):
             if node.target is aten.native_layer_norm.default:
-                reason = self._reason_against(node, node.args[0]) or _forward(node, edit)
+                reason = self._reason_against(node, operand(node)) or _forward(node, edit)
             elif node.target is aten.native_layer_norm_backward.default:
-                reason = self._reason_against(node, node.args[1]) or _backward(node, edit)
+                reason = self._reason_against(node, operand(node, 1)) or _backward(node, edit)
             else:
                 continue
             if reason:
                 edit.refuse(node, reason)
 
-    def _reason_against(self, node: fx.Node, normalized: Any) -> str:
+    def _reason_against(self, node: fx.Node, normalized: fx.Node) -> str:
         value = normalized.meta["val"]
         weight = node.args[2] if node.target is aten.native_layer_norm.default else node.args[5]
-        shape: Any = node.args[1] if node.target is aten.native_layer_norm.default else node.args[2]
+        shape = node.args[1] if node.target is aten.native_layer_norm.default else node.args[2]
         if value.device.type != "cpu" or value.dtype not in _DTYPES:
             return "only float32 and float64 on the CPU were measured to gain"
-        if len(shape) != 1 or not isinstance(weight, fx.Node):
+        if len(sequence(shape)) != 1 or not isinstance(weight, fx.Node):
             return "more than the last dimension is normalized, or there is no weight"
         if weight.meta["val"].dtype != value.dtype or not value.is_contiguous():
             return "the weight is of another dtype, or the values are not contiguous"
@@ -70,7 +71,7 @@ class FuseLayerNorm(Pass):
 def _forward(node: fx.Node, edit: Rewriter) -> str:
     """Take in the addition of a residual if there is one. Returns what is against it."""
     _, _, weight, bias, eps = node.args
-    total: Any = node.args[0]
+    total = operand(node)
     addends = plain_sum(total)
     if addends is None:
         return ""  # no residual
@@ -114,8 +115,7 @@ def _replace_parts(
 ) -> None:
     """Each result of ``node`` by the one of ``new`` at that place, and ``node`` erased."""
     for user in list(node.users):
-        index: Any = user.args[1]
-        edit.replace(user, _part(new, places[index], before, edit))
+        edit.replace(user, _part(new, places[item(user)], before, edit))
     edit.erase(node)
 
 

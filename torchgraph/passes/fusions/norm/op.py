@@ -242,7 +242,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate_layer(
-    ctx: Any, grad_sum: Tensor | None, grad_out: Tensor | None, *_: Any
+    ctx: Any, grad_sum: Tensor | None, grad_out: Tensor | None, *_: object
 ) -> tuple[Tensor | None, ...]:
     x, residual, weight, kept, mean, rstd = ctx.saved_tensors
     bias, eps = ctx.others
@@ -265,7 +265,7 @@ def _differentiate_layer(
 
 
 def _differentiate_rms(
-    ctx: Any, grad_sum: Tensor | None, grad_out: Tensor | None, *_: Any
+    ctx: Any, grad_sum: Tensor | None, grad_out: Tensor | None, *_: object
 ) -> tuple[Tensor | None, ...]:
     x, residual, weight, kept, rstd = ctx.saved_tensors
     (eps,) = ctx.others

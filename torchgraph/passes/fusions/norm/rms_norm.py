@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import fx
@@ -14,15 +14,12 @@ from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....library.definition import has_kernel
 from ...base import Pass
-from ...pattern import Call, Match, Wanted, call, match, plain_sum
+from ...pattern import CallPattern, Match, Wanted, call, match, plain_sum
+from ..search import NotFused, fuse_each
 from .op import add_rms_norm, add_rms_norm_backward
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64)
-
-
-class _NotFused(Exception):
-    """Why a norm stays as it was captured."""
 
 
 @dataclass
@@ -37,7 +34,7 @@ class _Norm:
     out: fx.Node
     weight: fx.Node
     eps: float
-    grad_out: Any = None
+    grad_out: fx.Node | None = None
     grad_sum: fx.Node | None = None
     """The gradient that the norm's is added to."""
     gradient: fx.Node | None = None
@@ -67,26 +64,17 @@ class FuseRmsNorm(Pass):
 
     def apply(self, program: Program, edit: Rewriter) -> None:
         """Each reciprocal root is looked at once."""
-        for node in list(program.nodes):
-            if node.target is not aten.rsqrt.default:
-                continue
-            try:
-                norm = _norm(node)
-            except _NotFused as reason:
-                edit.refuse(node, str(reason))
-                continue
-            if norm is not None:
-                with edit.together():
-                    _fuse(norm, edit)
+        fuse_each(program, _norm, _fuse, edit)
 
 
 # --- finding it -----------------------------------------------------------------------------------
 
 
 def _norm(rstd: fx.Node) -> _Norm | None:
-    """The norm around a reciprocal root; None where there is none. Raises _NotFused."""
-    values: Any = Wanted("values")
-    square = call(aten.pow, values, 2)
+    """The norm around a reciprocal root; None for any other node. Raises `NotFused`."""
+    if rstd.target is not aten.rsqrt.default:
+        return None
+    square = call(aten.pow, Wanted("values"), 2)
     variance = call(aten.mean, square, [Wanted("dim")], True)
     found = Match()
     if not match(call(aten.rsqrt, call(aten.add, variance, Wanted("eps"))), rstd, found):
@@ -102,7 +90,7 @@ def _norm(rstd: fx.Node) -> _Norm | None:
             _take_backward(norm)
         for node in {*norm.nodes} - {out, norm.gradient, norm.of_weight}:
             if not {*norm.nodes}.issuperset(node.users):
-                raise _NotFused("something else reads a part of the norm")
+                raise NotFused("something else reads a part of the norm")
         return norm
     return None
 
@@ -113,7 +101,7 @@ def _products(values: fx.Node, rstd: fx.Node) -> Iterator[tuple[fx.Node, fx.Node
     for normal in rstd.users:
         if normal.target is aten.mul.Tensor and normal.args == (values, rstd):
             for out in normal.users:
-                factors: Any = out.args
+                factors = out.args
                 if out.target is aten.mul.Tensor and normal in factors:
                     weight = factors[1] if factors[0] is normal else factors[0]
                     if isinstance(weight, fx.Node) and weight.meta["val"].shape == shape[-1:]:
@@ -123,11 +111,11 @@ def _products(values: fx.Node, rstd: fx.Node) -> Iterator[tuple[fx.Node, fx.Node
 def _check(norm: _Norm) -> None:
     value, weight = norm.values.meta["val"], norm.weight.meta["val"]
     if value.device.type != "cpu" or value.dtype not in _DTYPES or weight.dtype != value.dtype:
-        raise _NotFused("only float32 and float64 on the CPU were measured to gain")
+        raise NotFused("only float32 and float64 on the CPU were measured to gain")
     if not value.is_contiguous():
-        raise _NotFused("what is normalized is not contiguous")
+        raise NotFused("what is normalized is not contiguous")
     if not has_kernel(add_rms_norm, value.device):
-        raise _NotFused("no kernel of add_rms_norm is compiled for cpu")
+        raise NotFused("no kernel of add_rms_norm is compiled for cpu")
 
 
 def _take_backward(norm: _Norm) -> None:
@@ -137,10 +125,10 @@ def _take_backward(norm: _Norm) -> None:
     total = _only_sum(along)
     rest = None if total is None else _other(total, along)
     if total is None or rest is None:
-        raise _NotFused("the parts of its gradient are not added up")
+        raise NotFused("the parts of its gradient are not added up")
     if rest is not slope:  # another gradient came first: (other + slope) + along
         if rest is not _only_sum(slope):
-            raise _NotFused("the parts of its gradient are not added up")
+            raise NotFused("the parts of its gradient are not added up")
         norm.grad_sum = _other(rest, slope)
         norm.take([rest])
     norm.gradient, norm.grad_out = total, found.values["grad"]
@@ -151,7 +139,7 @@ def _take_backward(norm: _Norm) -> None:
             norm.of_weight = shaped
             norm.take(by_weight.nodes)
             if any(user < total for user in shaped.users):
-                raise _NotFused("the gradient by the weight is read before that by the values")
+                raise NotFused("the gradient by the weight is read before that by the values")
 
 
 def _gradient_parts(norm: _Norm, found: Match) -> tuple[fx.Node, fx.Node]:
@@ -163,7 +151,7 @@ def _gradient_parts(norm: _Norm, found: Match) -> tuple[fx.Node, fx.Node]:
                 product = call(aten.mul, weighted, norm.rstd)
                 if match(product, slope, found) and match(_weighted(norm), weighted, found):
                     return slope, along
-    raise _NotFused("its gradient is computed in another way")
+    raise NotFused("its gradient is computed in another way")
 
 
 def _readers(node: fx.Node, steps: int) -> Iterator[fx.Node]:
@@ -175,11 +163,11 @@ def _readers(node: fx.Node, steps: int) -> Iterator[fx.Node]:
             yield from _readers(user, steps - 1)
 
 
-def _weighted(norm: _Norm) -> Call:
+def _weighted(norm: _Norm) -> CallPattern:
     return call(aten.mul, Wanted("grad"), norm.weight)
 
 
-def _along(norm: _Norm) -> Call:
+def _along(norm: _Norm) -> CallPattern:
     """The gradient through the mean square."""
     shape = norm.values.meta["val"].shape
     dot = call(aten.sum, call(aten.mul, Wanted("weighted"), norm.values), [len(shape) - 1], True)
@@ -188,7 +176,7 @@ def _along(norm: _Norm) -> Call:
     return call(aten.mul, share, call(aten.mul, call(aten.pow, norm.values, 1.0), 2.0))
 
 
-def _by_weight(norm: _Norm) -> Call:
+def _by_weight(norm: _Norm) -> CallPattern:
     shape = norm.values.meta["val"].shape
     product = call(aten.mul, norm.grad_out, norm.normal)
     return call(aten.view, call(aten.sum, product, list(range(len(shape) - 1)), True), [shape[-1]])
@@ -202,8 +190,9 @@ def _only_sum(part: fx.Node) -> fx.Node | None:
 
 def _other(total: fx.Node, addend: fx.Node) -> fx.Node | None:
     """What is added to ``addend``; None when that is not among the two."""
-    addends: Any = total.args
-    return addends[1] if addends[0] is addend else addends[0] if addends[1] is addend else None
+    first, second = total.args[:2]
+    found = second if first is addend else first if second is addend else None
+    return found if isinstance(found, fx.Node) else None
 
 
 # --- putting the ops ------------------------------------------------------------------------------
