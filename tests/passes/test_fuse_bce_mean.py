@@ -13,8 +13,8 @@ from torch.optim import SGD
 
 from tests import support
 from torchgraph.ir.program import Program
-from torchgraph.library import definition as library
 from torchgraph.passes import FuseBCEMean
+from torchgraph.passes.fusions.bce_mean import rule
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ FUSE = FuseBCEMean()
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the ops were compiled here; what runs is whatever there is."""
-    monkeypatch.setattr(library, "has_kernel", lambda op, device: True)
+    monkeypatch.setattr(rule, "has_kernel", lambda op, device: True)
 
 
 def losses(x: Any, y: Any) -> Any:
@@ -201,7 +201,7 @@ def test_refused(step: Callable[..., Sequence[Any]]) -> None:
 
 
 def test_refused_where_the_op_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "has_kernel", lambda op, device: False)
+    monkeypatch.setattr(rule, "has_kernel", lambda op, device: False)
     program = support.build(mean, X, Y, G)
     support.assert_unchanged(FUSE, program)
     assert refusals(program) == ["no kernel of bce_with_logits_mean is compiled for cpu"]

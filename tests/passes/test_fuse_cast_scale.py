@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from tests import support
-from torchgraph import ops
 from torchgraph.ir.program import Program, Refusal
 from torchgraph.passes import FuseCastScale
+from torchgraph.passes.fusions.cast_scale import rule
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
@@ -24,7 +24,7 @@ CAST = {"dtype": torch.float32}
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the op were compiled here; what runs is whatever there is."""
-    monkeypatch.setattr(ops.library, "has_kernel", lambda op, device: True)
+    monkeypatch.setattr(rule, "has_kernel", lambda op, device: True)
 
 
 def unscale(x: Any, scale: Any) -> Sequence[Any]:
@@ -147,7 +147,7 @@ def test_refused(step: Callable[..., Sequence[Any]]) -> None:
 
 
 def test_refused_where_the_op_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops.library, "has_kernel", lambda op, device: False)
+    monkeypatch.setattr(rule, "has_kernel", lambda op, device: False)
     program = support.build(unscale, HALF, SCALE)
     support.assert_unchanged(FUSE, program)
     (refusal,) = refusals(program)

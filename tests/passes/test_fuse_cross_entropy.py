@@ -12,9 +12,9 @@ import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
 from torchgraph.ir.program import Program
-from torchgraph.library import definition as library
 from torchgraph.lower.inplace.reinplace import reinplace
 from torchgraph.passes import FuseCrossEntropy
+from torchgraph.passes.fusions.cross_entropy import rule
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ FUSED = ["cross_entropy", "cross_entropy_backward"]
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the ops were compiled here; what runs is whatever there is."""
-    monkeypatch.setattr(library, "has_kernel", lambda op, device: True)
+    monkeypatch.setattr(rule, "has_kernel", lambda op, device: True)
 
 
 def loss_and_gradient(x: Any, t: Any) -> Sequence[Any]:
@@ -333,7 +333,7 @@ def test_a_second_derivative_is_left_to_aten() -> None:
 
 
 def test_refused_where_the_op_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "has_kernel", lambda op, device: False)
+    monkeypatch.setattr(rule, "has_kernel", lambda op, device: False)
     program = support.build(loss_and_gradient, X, T)
     support.assert_unchanged(FuseCrossEntropy(), program)
     done, _ = support.apply(FuseCrossEntropy(), program)

@@ -15,8 +15,8 @@ import torchgraph as tg
 from examples.models.gpt import GPT
 from tests import support
 from torchgraph.ir.program import Program
-from torchgraph.library import definition as library
 from torchgraph.passes import FuseLayerNorm, FuseRmsNorm, Pass
+from torchgraph.passes.fusions.norm import layer_norm as layer_rule, rms_norm as rms_rule
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
@@ -32,7 +32,8 @@ X, R, W, B, G = (
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the ops were compiled here; what runs is whatever there is."""
-    monkeypatch.setattr(library, "has_kernel", lambda op, device: True)
+    for rule in (layer_rule, rms_rule):
+        monkeypatch.setattr(rule, "has_kernel", lambda op, device: True)
 
 
 LAYER_NORM = FuseLayerNorm(least_size=0)
@@ -273,7 +274,8 @@ def test_half_precision(one, step, fused) -> None:
 
 @both
 def test_where_the_op_is_not_compiled(one, step, fused, monkeypatch) -> None:
-    monkeypatch.setattr(library, "has_kernel", lambda op, device: False)
+    for rule in (layer_rule, rms_rule):
+        monkeypatch.setattr(rule, "has_kernel", lambda op, device: False)
     reasons = set(refusals(one, step, X, R, W, B, G))
     assert reasons == {f"no kernel of {fused[0]} is compiled for cpu"}
 
