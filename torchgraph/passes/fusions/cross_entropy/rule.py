@@ -14,8 +14,9 @@ from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.verify import PREDICATES
 from ....library.definition import has_kernel
+from ....library.dtypes import wide
 from ...base import Pass
-from .op import backward, forward, wide
+from .op import backward, forward
 from .pattern import Loss, NotFused, find_loss
 
 aten = torch.ops.aten

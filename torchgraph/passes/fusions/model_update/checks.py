@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ....library.dtypes import FLOATING
 from .overlap import overlap
 
 SCALARS = ("grad_scale", "clip_coef", "found_inf")
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 Lists = Mapping[str, Sequence[torch.Tensor]]
 
 
@@ -68,7 +68,7 @@ def _check_tensor(
     if tensor.shape != param.shape:
         _refuse(name, f"{what} has shape {tuple(tensor.shape)}, not {tuple(param.shape)}.")
     free = what.startswith(("params", "grads", "copies"))
-    if tensor.dtype not in _FLOATING or not (free or tensor.dtype == param.dtype):
+    if tensor.dtype not in FLOATING or not (free or tensor.dtype == param.dtype):
         _refuse(name, f"{what} has dtype {tensor.dtype}.")
 
 
@@ -84,7 +84,7 @@ def _check_step(
 def _check_scalar(
     name: str, option: str, value: torch.Tensor, params: Sequence[torch.Tensor]
 ) -> None:
-    allowed = _FLOATING if option in SCALARS else (torch.float64,)
+    allowed = FLOATING if option in SCALARS else (torch.float64,)
     if value.numel() != 1 or value.dtype not in allowed:
         _refuse(name, f"{option} must be one number of {', '.join(map(str, allowed))}.")
     if params and value.device != params[0].device:
