@@ -25,7 +25,8 @@ from torch.nn import functional as F
 
 import torchgraph as tg
 from examples.models.gpt import GPT
-from torchgraph.passes.fusions.cross_entropy.op import backward, backward_in_place, forward, wide
+from torchgraph.library.dtypes import wide
+from torchgraph.passes.fusions.cross_entropy.op import backward, backward_in_place, forward
 
 from . import memory, record
 from .timing import Clock, alternate

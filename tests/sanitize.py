@@ -24,7 +24,7 @@ CHECKS = [
     "-fno-sanitize-recover=undefined",
     "-fno-omit-frame-pointer",
 ]
-LIBRARIES = {"_C": ("*.cpp", "cpu/*.cpp"), "_guards": ("guards/*.cpp",)}
+LIBRARIES = ("_C", "_guards")
 TESTS = ["tests/ops", "tests/test_ops.py", "tests/guards"]
 CANARIES = {
     "reads behind its memory": "int memory[4]; int wrong(int n) { return memory[n]; }",
@@ -83,8 +83,8 @@ def build(name: str, target: Path) -> None:
     """A library, checked, at ``target``."""
     compile_, link = build_extensions.commands(name)
     compile_ = [*compile_, *CHECKS, "-O1", "-g", "-DTG_ONE_CLONE"]
-    sources = [one for each in LIBRARIES[name] for one in build_extensions.SOURCES.glob(each)]
-    objects = [target.with_name(f"{source.stem}.o") for source in sources]
+    sources = build_extensions.sources(name)
+    objects = [build_extensions.object_of(source, target.parent) for source in sources]
     for source, out in zip(sources, objects, strict=True):
         subprocess.run([*compile_, "-c", str(source), "-o", str(out)], check=True, cwd=ROOT)
     shared = [compile_[0], "-shared", *CHECKS, *map(str, objects), *link, "-o", str(target)]

@@ -1,5 +1,6 @@
 """The compiled libraries: how they are built, that they are used, and that they may be missing."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from torchgraph import _extension, cli
 
 ROOT = Path(__file__).parents[1]
+CSRC = ROOT / "torchgraph" / "csrc"
 COMPILER = shutil.which("c++") or shutil.which("g++")
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 
@@ -60,12 +62,42 @@ def test_without_a_compiler_the_package_is_pure_python(tmp_path):
 
 def test_the_build_asks_for_no_torch_where_there_is_one(monkeypatch):
     pytest.importorskip("setuptools")
-    monkeypatch.syspath_prepend(str(ROOT / "torchgraph" / "csrc"))
+    monkeypatch.syspath_prepend(str(CSRC))
     import build_backend
 
     assert not [need for need in build_backend.get_requires_for_build_wheel() if "torch" in need]
     monkeypatch.setattr(sysconfig, "get_path", lambda *_: "/nowhere")
     assert "torch>=2.11" in build_backend.get_requires_for_build_wheel()
+
+
+INCLUDE = re.compile(r'^#include "(.*)"', re.MULTILINE)
+OPS = sorted(
+    path
+    for path in CSRC.glob("*/*")
+    if path.suffix in (".h", ".cpp", ".cu") and path.parent.name != "guards"
+)
+
+
+@pytest.mark.parametrize("path", OPS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_fusion_has_a_folder_and_includes_no_other(path):
+    fusions = {folder.name for folder in (ROOT / "torchgraph/passes/fusions").iterdir()}
+    own = path.parent.name
+    assert own == "common" or own in fusions
+    assert {name.partition("/")[0] for name in INCLUDE.findall(path.read_text())} <= {own, "common"}
+
+
+def test_each_source_belongs_to_one_library_and_has_its_own_object(monkeypatch):
+    pytest.importorskip("setuptools")
+    monkeypatch.syspath_prepend(str(CSRC))
+    monkeypatch.chdir(ROOT)
+    import build_extensions
+
+    found = {name: build_extensions.sources(name) for name in ("_C", "_C_cuda", "_guards")}
+    everything = sorted([*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")])
+    assert sorted(path.absolute() for paths in found.values() for path in paths) == everything
+    for paths in found.values():
+        objects = {build_extensions.object_of(path, Path("objects")) for path in paths}
+        assert len(objects) == len(paths) > 0
 
 
 @needs_compiler

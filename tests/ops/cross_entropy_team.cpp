@@ -1,7 +1,7 @@
 // The functors as a CUDA kernel uses them: threads that absorb vectors of four, merged in pairs.
 #include <vector>
 
-#include "cross_entropy.h"
+#include "cross_entropy/loss.h"
 
 using namespace torchgraph;
 

@@ -1,9 +1,9 @@
 // The loops of the CPU kernels against the functors that the CUDA kernels run too, one element at a
-// time; and the conversions of element.h, for the test to look at every value.
+// time; and the conversions of common/element.h, for the test to look at every value.
 #include <cstring>
 
-#include "bce.h"
-#include "cpu/update_loops.h"
+#include "bce_mean/loss.h"
+#include "model_update/loops.h"
 
 using namespace torchgraph;
 

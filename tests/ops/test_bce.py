@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch.nn import functional as F
 
 from tests.ops.cases import DTYPES, laid_out
+from torchgraph.library.dtypes import wide
 from torchgraph.passes.fusions.bce_mean import op as bce
-from torchgraph.passes.fusions.cross_entropy.op import wide
 
 LAYOUTS = ("contiguous", "transposed", "gaps", "offset", "expanded")
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, 1e-8, 17.0, -90.0, 800.0, -800.0)

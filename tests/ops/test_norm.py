@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch.nn import functional as F
 
 from tests import support
-from torchgraph.passes.fusions.cross_entropy.op import wide
+from torchgraph.library.dtypes import wide
 from torchgraph.passes.fusions.norm import op as norm
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

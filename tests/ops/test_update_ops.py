@@ -72,7 +72,7 @@ def test_what_is_written_gets_a_new_version(rule, device):
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_versions_where_compiled_kernels_cannot_raise_them(compiled, monkeypatch):
-    """As with a torch that csrc/versions.h does not know, and without a compiled library."""
+    """As with a torch that csrc/common/versions.h does not know, and without a compiled library."""
     monkeypatch.setattr(_extension, "load", lambda device: compiled)
     monkeypatch.setattr(_extension, "_loaded", ["cpu"] if compiled else [])
     monkeypatch.setattr(library, "kernels_raise_versions", lambda: False)

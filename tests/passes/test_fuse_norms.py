@@ -16,7 +16,7 @@ from examples.models.gpt import GPT
 from tests import support
 from torchgraph.ir.program import Program
 from torchgraph.passes import FuseLayerNorm, FuseRmsNorm, Pass
-from torchgraph.passes.fusions.norm import layer_norm as layer_norm_rule, rms_norm as rms_norm_rule
+from torchgraph.passes.fusions.norm import layer_norm as layer_rule, rms_norm as rms_rule
 from torchgraph.testing import Setup, assert_parity
 
 aten = torch.ops.aten
@@ -32,8 +32,8 @@ X, R, W, B, G = (
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the ops were compiled here; what runs is whatever there is."""
-    for module in (layer_norm_rule, rms_norm_rule):
-        monkeypatch.setattr(module, "has_kernel", lambda op, device: True)
+    for rule in (layer_rule, rms_rule):
+        monkeypatch.setattr(rule, "has_kernel", lambda op, device: True)
 
 
 LAYER_NORM = FuseLayerNorm(least_size=0)
@@ -274,8 +274,8 @@ def test_half_precision(one, step, fused) -> None:
 
 @both
 def test_where_the_op_is_not_compiled(one, step, fused, monkeypatch) -> None:
-    for module in (layer_norm_rule, rms_norm_rule):
-        monkeypatch.setattr(module, "has_kernel", lambda op, device: False)
+    for rule in (layer_rule, rms_rule):
+        monkeypatch.setattr(rule, "has_kernel", lambda op, device: False)
     reasons = set(refusals(one, step, X, R, W, B, G))
     assert reasons == {f"no kernel of {fused[0]} is compiled for cpu"}
 

@@ -1,7 +1,7 @@
 """How the compiled libraries are built: for any Python from 3.10 and any torch from 2.11 on.
 
-``_C``       CPU ops: C++ against torch's stable ABI.
-``_C_cuda``  CUDA ops: nvcc, when there is one.
+``_C``       CPU ops: the C++ of each folder, against torch's stable ABI.
+``_C_cuda``  CUDA ops: the ``.cu`` of each folder, with nvcc, when there is one.
 ``_guards``  an ordinary extension module against Python's limited API.
 
 Without a C++ compiler nothing is compiled and the package still works, slower. A compiler that
@@ -38,10 +38,23 @@ def extensions() -> list[Extension]:
     """What can be built here."""
     found = []
     if shutil.which(_cxx()):
-        found += [_extension("_guards", "guards/*.cpp"), _extension("_C", "*.cpp", "cpu/*.cpp")]
+        found += [_extension("_guards"), _extension("_C")]
     if shutil.which(_cxx()) and nvcc():
-        found.append(_extension("_C_cuda", "cuda/*.cu"))
+        found.append(_extension("_C_cuda"))
     return [one for one in found if one.sources]
+
+
+def sources(name: str) -> list[Path]:
+    """Those of a library, by their folders: a new fusion adds its own, and no line here."""
+    if name == "_guards":
+        return sorted(SOURCES.glob("guards/*.cpp"))
+    ending = "cu" if name == "_C_cuda" else "cpp"
+    return sorted(set(SOURCES.glob(f"*/*.{ending}")) - set(SOURCES.glob("guards/*")))
+
+
+def object_of(source: Path, folder: Path) -> Path:
+    """Where a source is compiled to: each folder has a ``cpu.cpp``."""
+    return folder / f"{source.parent.name}_{source.stem}.o"
 
 
 def nvcc() -> str | None:
@@ -56,10 +69,11 @@ def nvcc() -> str | None:
     return shutil.which(f"{home}/bin/nvcc") or shutil.which("nvcc") or shutil.which(usual)
 
 
-def _extension(name: str, *patterns: str) -> Extension:
-    sources = sorted(str(path) for pattern in patterns for path in SOURCES.glob(pattern))
-    headers = sorted(str(path) for path in SOURCES.rglob("*.h"))
-    return Extension(f"torchgraph.{name}", sources, depends=headers, py_limited_api=True)
+def _extension(name: str) -> Extension:
+    headers = sorted(map(str, SOURCES.rglob("*.h")))
+    return Extension(
+        f"torchgraph.{name}", list(map(str, sources(name))), depends=headers, py_limited_api=True
+    )
 
 
 def _cxx() -> str:
@@ -67,7 +81,7 @@ def _cxx() -> str:
 
 
 class BuildExtensions(build_ext):
-    """Compiles and links by the compilers' own command lines; objects are reused when unchanged."""
+    """Compiles and links by the compilers' own command lines what is newer than its library."""
 
     def build_extension(self, ext: Extension) -> None:
         """Build one library at the place where setuptools expects it."""
@@ -79,7 +93,7 @@ class BuildExtensions(build_ext):
         objects = Path(self.build_temp) / ext.name
         objects.mkdir(parents=True, exist_ok=True)
         compile_, link = commands(ext.name.rpartition(".")[2])
-        outputs = [str(objects / f"{Path(source).stem}.o") for source in ext.sources]
+        outputs = [str(object_of(Path(source), objects)) for source in ext.sources]
         jobs = [
             [*compile_, "-c", src, "-o", out] for src, out in zip(ext.sources, outputs, strict=True)
         ]

@@ -28,7 +28,7 @@ def define(
     compiled library, whose kernels then take its place; ``compiled=False``: there is none. ``fake``
     gives the results' metadata; without it the reference runs on fake tensors. An op that writes
     arguments raises their version counters, as ATen's do: its compiled kernels call what is in
-    csrc/versions.h.
+    csrc/common/versions.h.
     """
     name = schema.partition("(")[0]
     _LIBRARY.define(schema, tags=tags)

@@ -8,22 +8,21 @@ import torch
 from torch.nn import functional as F
 
 from ....library.definition import define, differentiate
-from ..cross_entropy.op import wide
+from ....library.dtypes import FLOATING, wide
 
 Tensor = torch.Tensor
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def _check(logits: Tensor, target: Tensor) -> None:
     for name, tensor in (("logits", logits), ("target", target)):
-        _require(tensor.dtype in _FLOATING, f"{name} must be a floating-point tensor.")
+        _require(tensor.dtype in FLOATING, f"{name} must be a floating-point tensor.")
     same = (logits.shape, logits.device) == (target.shape, target.device)
     _require(same, "logits and target must have one shape and device.")
 
 
 def _check_backward(grad_loss: Tensor, logits: Tensor, target: Tensor) -> None:
     _check(logits, target)
-    one = grad_loss.dtype in _FLOATING and grad_loss.dim() == 0
+    one = grad_loss.dtype in FLOATING and grad_loss.dim() == 0
     _require(
         one and grad_loss.device == logits.device,
         "grad_loss must be a floating-point number of no dimensions, on the device of the logits.",

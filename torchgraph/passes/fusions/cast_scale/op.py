@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from ....library.definition import define, differentiate
+from ....library.dtypes import FLOATING
 
 Tensor = torch.Tensor
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def _check(x: Tensor, scale_by: Tensor, dtype: torch.dtype) -> None:
-    _require(x.dtype in _FLOATING, "x must be a floating-point tensor.")
+    _require(x.dtype in FLOATING, "x must be a floating-point tensor.")
     _require(dtype in (torch.float32, torch.float64), "dtype is float32 or float64.")
     same = scale_by.dtype == dtype and scale_by.device == x.device
     _require(

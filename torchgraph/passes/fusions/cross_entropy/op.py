@@ -12,16 +12,11 @@ from typing import Any
 import torch
 
 from ....library.definition import define, differentiate
+from ....library.dtypes import FLOATING, wide
 
 Tensor = torch.Tensor
 NONE, MEAN, SUM = range(3)
 _REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """What losses of logits of ``dtype`` are in: float64 for float64, else float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def cross_entropy(
@@ -82,7 +77,7 @@ def _check(
     logits: Tensor, target: Tensor, weight: Tensor | None, reduction: int, label_smoothing: float
 ) -> None:
     _require(logits.dim() == 2, f"logits are (N, C), not of dimension {logits.dim()}.")
-    _require(logits.dtype in _FLOATING, f"logits of dtype {logits.dtype}.")
+    _require(logits.dtype in FLOATING, f"logits of dtype {logits.dtype}.")
     _require(
         target.dim() == 1 and target.shape[0] == logits.shape[0],
         "targets are (N,), one class for each row of the logits.",

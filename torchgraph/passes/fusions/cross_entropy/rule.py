@@ -16,9 +16,10 @@ from ....ir.program import Program
 from ....ir.rewriter import Rewriter
 from ....ir.verify import PREDICATES
 from ....library.definition import has_kernel
+from ....library.dtypes import wide
 from ...base import Pass
 from ..search import NotFused, fuse_each
-from .op import backward, forward, wide
+from .op import backward, forward
 from .pattern import Loss, find_loss
 
 aten = torch.ops.aten

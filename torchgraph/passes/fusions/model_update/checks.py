@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 
+from ....library.dtypes import FLOATING
 from .overlap import overlap
 
 SCALARS = ("grad_scale", "clip_coef", "found_inf")
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 UpdateOption = torch.Tensor | float | bool | None
 UpdateOptions = Mapping[str, UpdateOption]
 Lists = Mapping[str, Sequence[torch.Tensor]]
@@ -69,7 +69,7 @@ def _check_tensor(
     if tensor.shape != param.shape:
         _refuse(name, f"{what} has shape {tuple(tensor.shape)}, not {tuple(param.shape)}.")
     free = what.startswith(("params", "grads", "copies"))
-    if tensor.dtype not in _FLOATING or not (free or tensor.dtype == param.dtype):
+    if tensor.dtype not in FLOATING or not (free or tensor.dtype == param.dtype):
         _refuse(name, f"{what} has dtype {tensor.dtype}.")
 
 
@@ -85,7 +85,7 @@ def _check_step(
 def _check_scalar(
     name: str, option: str, value: torch.Tensor, params: Sequence[torch.Tensor]
 ) -> None:
-    allowed = _FLOATING if option in SCALARS else (torch.float64,)
+    allowed = FLOATING if option in SCALARS else (torch.float64,)
     if value.numel() != 1 or value.dtype not in allowed:
         _refuse(name, f"{option} must be one number of {', '.join(map(str, allowed))}.")
     if params and value.device != params[0].device:

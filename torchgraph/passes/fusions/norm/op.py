@@ -14,10 +14,9 @@ import torch
 from torch.nn import functional as F
 
 from ....library.definition import define, differentiate
-from ..cross_entropy.op import wide
+from ....library.dtypes import FLOATING, wide
 
 Tensor = torch.Tensor
-_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def _require(fits: bool, message: str) -> None:
@@ -27,7 +26,7 @@ def _require(fits: bool, message: str) -> None:
 
 def _check_x(x: Tensor) -> None:
     _require(x.dim() > 0 and x.shape[-1] > 0, "there is no last dimension to normalize.")
-    _require(x.dtype in _FLOATING, f"a tensor of dtype {x.dtype}.")
+    _require(x.dtype in FLOATING, f"a tensor of dtype {x.dtype}.")
 
 
 def _check_like(x: Tensor, name: str, other: Tensor | None) -> None:

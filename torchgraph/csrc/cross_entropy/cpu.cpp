@@ -1,0 +1,284 @@
+// torchgraph::cross_entropy and its backward on the CPU: a row's logits go through the cache once.
+#include <torch/csrc/stable/library.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/clones.h"
+#include "cross_entropy/arguments.h"
+
+namespace torchgraph {
+namespace {
+
+constexpr int64_t kBlock = 1024;       // logits that are looked at twice, in the first-level cache
+constexpr int64_t kAtOnce = 16 * 1024;  // logits for which another thread is worth its start
+
+struct Losses {
+  LossProblem problem;
+  int64_t chunk;        // rows that are summed up together
+  double* lse;          // per row
+  void* each;           // losses per row, or null
+  double *sum, *total;  // losses and weights, per chunk
+};
+
+struct Gradients {
+  LossProblem problem;
+  const double* lse;
+  int64_t lse_stride;
+  const void* grad;  // of the loss, in the wide type
+  int64_t grad_stride;
+  double scale, weights;
+  void* out;
+  int64_t row_stride, class_stride;
+};
+
+// n logits in the wide type: where they are, or in the buffer.
+template <class S>
+TG_INLINE const wide_t<S>* read(const S* from, int64_t stride, int64_t n, wide_t<S>* buffer) {
+  if constexpr (std::is_same_v<S, wide_t<S>>) {
+    if (stride == 1) return from;
+  }
+  if (stride == 1) {
+    for (int64_t i = 0; i < n; ++i) buffer[i] = widen(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) buffer[i] = widen(from[i * stride]);
+  }
+  return buffer;
+}
+
+template <class S, bool kSmooth>
+TG_INLINE void forward_rows(const Losses& job, int64_t begin, int64_t end, double& sum,
+                            double& total) {
+  using A = wide_t<S>;
+  const LossProblem& problem = job.problem;
+  A buffer[kBlock];
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t target = problem.target(row);
+    double loss = 0;
+    job.lse[row] = 0;
+    if (target != problem.ignored) {
+      const S* logits = static_cast<const S*>(problem.logits) + row * problem.row_stride;
+      const A* weight = static_cast<const A*>(problem.weight);
+      Sweep<A> sweep;
+      for (int64_t at = 0; at < problem.classes; at += kBlock) {
+        const int64_t n = std::min(kBlock, problem.classes - at);
+        const S* from = logits + at * problem.class_stride;
+        const A* block = read(from, problem.class_stride, n, buffer);
+        sweep.template absorb<kSmooth>(block, weight ? weight + at : nullptr, n);
+      }
+      const A at_target = widen(logits[target * problem.class_stride]);
+      const A w = problem.weight_of<A>(target);
+      loss = sweep.template loss<kSmooth>(at_target, w, problem.smoothing);
+      job.lse[row] = sweep.lse();
+      total += double(w);
+    }
+    if (job.each != nullptr) static_cast<A*>(job.each)[row] = A(loss);
+    sum += loss;
+  }
+}
+
+template <class S>
+TG_INLINE void forward(const Losses& job, int64_t begin, int64_t end) {
+  for (int64_t chunk = begin; chunk < end; ++chunk) {
+    const int64_t first = chunk * job.chunk;
+    const int64_t last = std::min(first + job.chunk, job.problem.rows);
+    double sum = 0, total = 0;
+    if (job.problem.smooth) {
+      forward_rows<S, true>(job, first, last, sum, total);
+    } else {
+      forward_rows<S, false>(job, first, last, sum, total);
+    }
+    job.sum[chunk] = sum;
+    job.total[chunk] = total;
+  }
+}
+
+template <class S, bool kSmooth>
+TG_INLINE void gradient_row(const LogitsGradient<wide_t<S>>& gradient, const S* logits, int64_t stride,
+                            const wide_t<S>* weight, S* out, int64_t out_stride, int64_t n) {
+  using A = wide_t<S>;
+  A buffer[kBlock], result[kBlock];
+  for (int64_t at = 0; at < n; at += kBlock) {
+    const int64_t size = std::min(kBlock, n - at);
+    const A* block = read(logits + at * stride, stride, size, buffer);
+    const A* w = weight ? weight + at : nullptr;
+    if (kSmooth && w != nullptr) {
+      for (int64_t i = 0; i < size; ++i)
+        result[i] = gradient.template operator()<kSmooth>(block[i], w[i]);
+    } else {
+      for (int64_t i = 0; i < size; ++i)
+        result[i] = gradient.template operator()<kSmooth>(block[i], A(1));
+    }
+    S* to = out + at * out_stride;
+    if (out_stride == 1) {
+      for (int64_t i = 0; i < size; ++i) narrow(result[i], to[i]);
+    } else {
+      for (int64_t i = 0; i < size; ++i) narrow(result[i], to[i * out_stride]);
+    }
+  }
+}
+
+template <class S>
+TG_INLINE void backward(const Gradients& job, int64_t begin, int64_t end) {
+  using A = wide_t<S>;
+  const LossProblem& problem = job.problem;
+  for (int64_t row = begin; row < end; ++row) {
+    const S* logits = static_cast<const S*>(problem.logits) + row * problem.row_stride;
+    S* out = static_cast<S*>(job.out) + row * job.row_stride;
+    const int64_t target = problem.target(row);
+    if (target == problem.ignored) {
+      for (int64_t i = 0; i < problem.classes; ++i) out[i * job.class_stride] = S{};
+      continue;
+    }
+    const double grad = double(static_cast<const A*>(job.grad)[row * job.grad_stride]);
+    const LogitsGradient<A> gradient(job.lse[row * job.lse_stride], grad * job.scale,
+                               double(problem.weight_of<A>(target)), job.weights,
+                               problem.smoothing);
+    const A* weight = static_cast<const A*>(problem.weight);
+    const A x = widen(logits[target * problem.class_stride]);  // before it is overwritten
+    const A w = problem.weight_of<A>(target);
+    S& at_target = out[target * job.class_stride];
+    if (problem.smooth) {
+      gradient_row<S, true>(gradient, logits, problem.class_stride, weight, out, job.class_stride,
+                            problem.classes);
+      narrow(gradient.template operator()<true>(x, w) - gradient.target, at_target);
+    } else {
+      gradient_row<S, false>(gradient, logits, problem.class_stride, weight, out,
+                             job.class_stride, problem.classes);
+      narrow(gradient.template operator()<false>(x, w) - gradient.target, at_target);
+    }
+  }
+}
+
+// Functions with clones cannot be templates.
+TG_CLONES void forward_float(const Losses& j, int64_t b, int64_t e) { forward<float>(j, b, e); }
+TG_CLONES void forward_double(const Losses& j, int64_t b, int64_t e) { forward<double>(j, b, e); }
+TG_CLONES void forward_bf16(const Losses& j, int64_t b, int64_t e) { forward<BFloat16>(j, b, e); }
+TG_CLONES void forward_half(const Losses& j, int64_t b, int64_t e) { forward<Half>(j, b, e); }
+TG_CLONES void backward_float(const Gradients& j, int64_t b, int64_t e) { backward<float>(j, b, e); }
+TG_CLONES void backward_double(const Gradients& j, int64_t b, int64_t e) {
+  backward<double>(j, b, e);
+}
+TG_CLONES void backward_bf16(const Gradients& j, int64_t b, int64_t e) {
+  backward<BFloat16>(j, b, e);
+}
+TG_CLONES void backward_half(const Gradients& j, int64_t b, int64_t e) { backward<Half>(j, b, e); }
+
+template <class Job>
+using Kernel = void (*)(const Job&, int64_t, int64_t);
+
+template <class Job>
+Kernel<Job> choose(ScalarType dtype, Kernel<Job> for_float, Kernel<Job> for_double,
+                   Kernel<Job> for_bf16, Kernel<Job> for_half) {
+  switch (dtype) {
+    case ScalarType::Double: return for_double;
+    case ScalarType::BFloat16: return for_bf16;
+    case ScalarType::Half: return for_half;
+    default: return for_float;
+  }
+}
+
+// Before anything is computed: a wrong target leaves nothing half done.
+void check_targets(const LossProblem& problem) {
+  for (int64_t row = 0; row < problem.rows; ++row) {
+    const int64_t target = problem.target(row);
+    if (target != problem.ignored && (target < 0 || target >= problem.classes))
+      throw std::out_of_range("Target " + std::to_string(target) + " is out of bounds.");
+  }
+}
+
+double sum_of_weights(const LossProblem& problem, ScalarType dtype) {
+  if (problem.weight == nullptr) return static_cast<double>(problem.classes);
+  double sum = 0;
+  for (int64_t i = 0; i < problem.classes; ++i)
+    sum += dtype == ScalarType::Double ? problem.weight_of<double>(i) : problem.weight_of<float>(i);
+  return sum;
+}
+
+void store(const Tensor& number, double value) {
+  if (number.scalar_type() == ScalarType::Double) {
+    *static_cast<double*>(number.mutable_data_ptr()) = value;
+  } else {
+    *static_cast<float*>(number.mutable_data_ptr()) = static_cast<float>(value);
+  }
+}
+
+double load(const Tensor& number) {
+  return number.scalar_type() == ScalarType::Double
+             ? *static_cast<const double*>(number.const_data_ptr())
+             : static_cast<double>(*static_cast<const float*>(number.const_data_ptr()));
+}
+
+// Rows that one thread takes at least, so that its start is worth it.
+int64_t share(const LossProblem& problem) {
+  return std::max<int64_t>(1, kAtOnce / std::max<int64_t>(1, problem.classes));
+}
+
+std::tuple<Tensor, Tensor, Tensor> cross_entropy(const Tensor& logits, const Tensor& target,
+                                                 const std::optional<Tensor>& weight,
+                                                 int64_t reduction, int64_t ignore_index,
+                                                 double label_smoothing) {
+  check_arguments(logits, target, weight, reduction, label_smoothing);
+  const std::optional<Tensor> weights = adjacent(weight);
+  const LossProblem problem =
+      loss_problem(logits, target, weights, ignore_index, label_smoothing);
+  check_targets(problem);
+  const auto [loss, lse, total_weight] = empty_results(logits, reduction);
+
+  // The sums' order depends on the sizes alone, not on the number of threads.
+  const int64_t chunk = share(problem), chunks = (problem.rows + chunk - 1) / chunk;
+  std::vector<double> sums(chunks), totals(chunks);
+  const Losses job{problem,
+                   chunk,
+                   static_cast<double*>(lse.mutable_data_ptr()),
+                   reduction == kNone ? loss.mutable_data_ptr() : nullptr,
+                   sums.data(),
+                   totals.data()};
+  const auto kernel = choose<Losses>(logits.scalar_type(), forward_float, forward_double,
+                                     forward_bf16, forward_half);
+  torch::stable::parallel_for(0, chunks, 1, [&](int64_t b, int64_t e) { kernel(job, b, e); });
+
+  double sum = 0, total = 0;
+  for (int64_t i = 0; i < chunks; ++i) {
+    sum += sums[i];
+    total += totals[i];
+  }
+  store(total_weight, total);
+  if (reduction != kNone) store(loss, reduction == kMean ? sum / total : sum);
+  return {loss, lse, total_weight};
+}
+
+void write_gradient(const Tensor& logits, const Tensor& grad_loss, const Tensor& target,
+                    const Tensor& lse, const Tensor& total_weight,
+                    const std::optional<Tensor>& weight, int64_t reduction, int64_t ignore_index,
+                    double label_smoothing, const Tensor& out) {
+  const std::optional<Tensor> weights = adjacent(weight);
+  const LossProblem problem =
+      loss_problem(logits, target, weights, ignore_index, label_smoothing);
+  check_targets(problem);
+  const Gradients job{problem,
+                      static_cast<const double*>(lse.const_data_ptr()),
+                      lse.stride(0),
+                      grad_loss.const_data_ptr(),
+                      reduction == kNone ? grad_loss.stride(0) : 0,
+                      reduction == kMean ? 1.0 / load(total_weight) : 1.0,
+                      problem.smooth ? sum_of_weights(problem, wide(logits.scalar_type())) : 0.0,
+                      out.mutable_data_ptr(),
+                      out.stride(0),
+                      out.stride(1)};
+  const auto kernel = choose<Gradients>(logits.scalar_type(), backward_float, backward_double,
+                                        backward_bf16, backward_half);
+  torch::stable::parallel_for(0, problem.rows, share(problem),
+                              [&](int64_t b, int64_t e) { kernel(job, b, e); });
+}
+
+}  // namespace
+}  // namespace torchgraph
+
+STABLE_TORCH_LIBRARY_IMPL(torchgraph, CPU, library) {
+  library.impl("cross_entropy", TORCH_BOX(&torchgraph::cross_entropy));
+  library.impl("cross_entropy_backward", TORCH_BOX(&torchgraph::cross_entropy_backward<torchgraph::write_gradient>));
+  library.impl("cross_entropy_backward_", TORCH_BOX(&torchgraph::cross_entropy_backward_<torchgraph::write_gradient>));
+}
