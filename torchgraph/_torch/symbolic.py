@@ -47,6 +47,16 @@ def symbolic_branches(record: Callable[[Any, Any], None]) -> Iterator[None]:
         yield
 
 
+def symbolic_function(name: str) -> Callable[[Any], Any] | None:
+    """What takes the ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
+    return getattr(torch, f"_sym_{name}", None)
+
+
+def is_symbolic_sqrt(target: Any) -> bool:
+    """True for what a graph has where Python takes the root of a symbolic number."""
+    return bool(getattr(target, "__name__", "") == "_sym_sqrt")
+
+
 def _is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 

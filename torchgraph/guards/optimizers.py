@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._torch import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
+from .._torch.optimizers import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
 from ..ir.program import TensorMeta
 from .checks import Members
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 
 # Capture and lowering choose among these by whether running statistics are written, and how.
 _BATCH_NORM = {
@@ -20,6 +20,6 @@ def base_name(target: Any) -> str:
     """``add`` for aten.add.Tensor, aten.add_.Tensor and aten.add.out."""
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", str(target))
-    space, _, name = target._schema.name.partition("::")
+    space, _, name = schema_of(target).name.partition("::")
     name = _BATCH_NORM.get(name, name.rstrip("_"))
     return name if space == "aten" else f"{space}.{name}"

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .._torch import HigherOrderOperator, OpOverload, known_values, storage_id
+from .._torch import HigherOrderOperator, OpOverload, known_values, schema_of, storage_id
 from .._torch.functorch import is_wrapped
 from .program import Program
 from .values import evaluate, leaves, mode_of, neutral, with_values
@@ -138,7 +138,7 @@ def holds_memory(value: Any) -> bool:
 def _alias_arguments(op: OpOverload | HigherOrderOperator) -> tuple[tuple[int, str], ...] | None:
     if isinstance(op, HigherOrderOperator) or torch.Tag.maybe_aliasing_or_mutating in op.tags:
         return None
-    schema = op._schema
+    schema = schema_of(op)
     if schema.name in _SILENT_VIEWS:
         return ((0, "self"),)
     return tuple(

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from .._torch import FakeTensor, has_numbers, known_values
+from .._torch.graphs import rename
 from . import nodes
 from .effects import Effects
 from .program import OutputKind, Program, provenance
@@ -167,7 +168,7 @@ def _copy(
     graph: fx.Graph, inner: fx.Node, made: dict[fx.Node, Any], prefix: str, owner: str, mode: Any
 ) -> fx.Node:
     new = nodes.copy(graph, inner, made.__getitem__)
-    new._rename(f"{prefix}_{inner.name}")
+    rename(new, f"{prefix}_{inner.name}")
     origin = provenance(inner)
     new.meta["provenance"] = replace(origin, module=owner.rpartition(".")[0])
     if isinstance(inner.meta["val"], (torch.Tensor, list, tuple)):

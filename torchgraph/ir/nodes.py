@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 
 
 def call(graph: fx.Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
@@ -55,7 +55,7 @@ def is_over_lists(node: Any) -> bool:
 
 @functools.cache
 def _is_over_lists(op: OpOverload) -> bool:
-    schema = op._schema
+    schema = schema_of(op)
     returned = [str(result.type) for result in schema.returns]
     taken = [str(argument.type) for argument in schema.arguments[:1]]
     return returned == taken == ["List[Tensor]"]

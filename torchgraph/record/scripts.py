@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._torch.scripts import hearing_scripts
+from .._torch.scripts import hearing_scripts, identity_of
 from ..guards import Scripts
 from ..live.step import Step, torchscript
 
@@ -18,7 +18,7 @@ def scripts_followed(step: Step, give_up: Callable[[str], None], line: Any) -> I
     When the block raises, attributes are as before.
     """
     before = Scripts(step.modules.values())
-    known = {hash(module._c) for module in step.modules.values() if hasattr(module, "_c")}
+    known = set(map(identity_of, step.modules.values()))
 
     def heard(owner: Any, name: str) -> None:
         if hash(owner) not in known:

@@ -27,10 +27,12 @@ from ..._torch import (
     known_values,
     node_of,
     pytree,
+    schema_of,
     storage_id,
     trace_ops,
     track,
 )
+from ..._torch.graphs import rename
 from ...errors import UnsupportedOptimizer
 from ...ir import effects
 from ...ir.aliasing import alias_sources
@@ -199,12 +201,12 @@ class _Replayer:
 
 def _writing_op_of_ours(target: Any) -> OpOverload | None:
     own = isinstance(target, OpOverload) and target.namespace == "torchgraph"
-    return target if own and target._schema.is_mutable else None
+    return target if own and schema_of(target).is_mutable else None
 
 
 def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
     op = node.target
-    if isinstance(op, OpOverload) and (op._schema.is_mutable or IN_PLACE in node.meta):
+    if isinstance(op, OpOverload) and (schema_of(op).is_mutable or IN_PLACE in node.meta):
         for new in stamp.unstamped():
             if _same_op(new.target, op):
                 new.meta[IN_PLACE] = True
@@ -212,8 +214,8 @@ def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
 
 def _same_op(new: Any, recorded: OpOverload) -> bool:
     """True for the functional form of a recorded op, or the op itself."""
-    name = recorded._schema.name
-    return isinstance(new, OpOverload) and new._schema.name in (name, name.removesuffix("_"))
+    name = schema_of(recorded).name
+    return isinstance(new, OpOverload) and schema_of(new).name in (name, name.removesuffix("_"))
 
 
 def functionalize(
@@ -365,7 +367,7 @@ def _numbers_as_inputs(
 def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> None:
     for node, leaf in zip(placeholders, leaves, strict=True):
         readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
-        node._rename(readable)
+        rename(node, readable)
         node.target = node.name
 
 

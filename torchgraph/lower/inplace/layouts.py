@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir.aliasing import alias_sources
 
 aten = torch.ops.aten
@@ -187,7 +187,7 @@ def takes_any_layout(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload) or alias_sources(node):
         return True
-    space, _, name = target._schema.name.partition("::")
+    space, _, name = schema_of(target).name.partition("::")
     if space != "aten" or name in _KERNELS:
         return False
     tags = target.tags

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload, graph_module, storage_id
+from ..._torch import OpOverload, graph_module, schema_of, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, refresh_views
 from ...ir.program import OutputKind, Program, TensorMeta, provenance
@@ -277,7 +277,7 @@ class _Cut:
 
 
 def _name(node: Any) -> str:
-    return node.target._schema.name if isinstance(node.target, OpOverload) else ""
+    return schema_of(node.target).name if isinstance(node.target, OpOverload) else ""
 
 
 def _read_values(node: fx.Node) -> list[Any]:

@@ -20,6 +20,7 @@ from ..._torch import (
     below_autograd,
     fast_op,
     op_functions,
+    schema_of,
 )
 from ...library.expect import KERNELS
 from ...optim import fused
@@ -87,7 +88,7 @@ def _choose(op: OpOverload, args: Any, kwargs: Any) -> Callable[..., Any]:
     if op.namespace == "aten":
         args = fx.map_arg(args, _sample)
         kwargs = fx.map_arg(kwargs, _sample)
-        for candidate in op_functions(op._schema.name.removeprefix("aten::")):
+        for candidate in op_functions(schema_of(op).name.removeprefix("aten::")):
             if _dispatches_to(candidate, op, args, kwargs):
                 return candidate
     return fast_op(op)
@@ -118,7 +119,7 @@ def _dispatches_to(
 def _filled(op: OpOverload, args: Any, kwargs: dict[str, Any]) -> list[Any]:
     """Every argument of the schema in order, defaults filled in, tensors by identity."""
     filled = []
-    for position, argument in enumerate(op._schema.arguments):
+    for position, argument in enumerate(schema_of(op).arguments):
         if position < len(args):
             value = args[position]
         else:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
+from ..._torch.symbolic import is_symbolic_sqrt
 from ...counters import counters
 from ...errors import SourceLine
 from ...ir import effects
@@ -288,19 +289,19 @@ class _Writer:
         form = form_of(node) if slots else None
         if form is not None:
             keywords += [f"{name}={slot}" for name, slot in zip(form.names, slots, strict=True)]
-            function = self._bind(self._calls.into(node, form), form.op._schema.name[6:])
+            function = self._bind(self._calls.into(node, form), schema_of(form.op).name[6:])
         else:
             function = self._function(node)
         return f"{function}({', '.join(args + keywords)})"
 
     def _function(self, node: fx.Node) -> str:
         target: Any = node.target
-        if getattr(target, "__name__", "") == "_sym_sqrt":
+        if is_symbolic_sqrt(target):
             target = math.sqrt
         if isinstance(target, EachInPlace):
             return self._bind(self._each(target), target.__name__)
         if isinstance(target, OpOverload):
-            return self._bind(self._calls.best(node), target._schema.name.split("::")[-1])
+            return self._bind(self._calls.best(node), schema_of(target).name.split("::")[-1])
         return self._bind(target, getattr(target, "__name__", "call"))
 
     def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:
@@ -379,7 +380,7 @@ def _written(node: fx.Node) -> list[fx.Node]:
     """The tensors that a mutating call writes; all that it is given, where nothing says which."""
     if not isinstance(node.target, OpOverload):
         return node.all_input_nodes
-    outs = [node.kwargs[one.name] for one in node.target._schema.arguments if one.is_out]
+    outs = [node.kwargs[one.name] for one in schema_of(node.target).arguments if one.is_out]
     found: list[fx.Node] = []
     fx.map_arg(outs or effects.written_values(node.target, node.args), found.append)
     return found or node.all_input_nodes

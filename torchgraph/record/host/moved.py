@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from ..._torch.modules import is_of_module
 from ...live.discovery import Entries
 
 MANY = 64
@@ -38,7 +39,7 @@ def keys_moved(before: Any, now: Any) -> list[Any]:
 def plain_in(container: Any, keys: Iterable[Any] | None = None) -> dict[Any, Any]:
     """The numbers, texts and flags, of all or of these keys; those of modules not."""
     held = items_of(container)
-    if isinstance(container, dict) and "_parameters" in held:
+    if isinstance(container, dict) and is_of_module(held):
         return {}
     if keys is not None:
         held = {key: held[key] for key in keys if key in held}
