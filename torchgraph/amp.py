@@ -9,13 +9,10 @@ from typing import Any
 import torch
 
 from . import library
-from ._torch import init_scaler
+from ._torch.optimizers import SCALER_METHODS, forget_scale, has_scale, init_scaler
 from .errors import InvalidOption, NotSupported
 
 __all__ = ["StaticGradScaler", "black", "white"]
-
-_METHODS = ("scale", "unscale_", "step", "update", "_unscale_grads_", "_maybe_opt_step")
-"""Those that say what a step under a GradScaler is."""
 
 
 def white(x: torch.Tensor) -> torch.Tensor:
@@ -104,7 +101,7 @@ def kind(scaler: Any) -> str:
             f"set_grad_scaler takes a torch.amp.GradScaler, a torchgraph.amp.StaticGradScaler or "
             f"None, not {scaler!r}."
         )
-    for name in _METHODS:
+    for name in SCALER_METHODS:
         plain = getattr(torch.amp.GradScaler, name, None)
         if getattr(type(scaler), name, None) is not plain:
             raise NotSupported(
@@ -131,12 +128,12 @@ def started(scaler: Scaler | None, optimizers: Sequence[torch.optim.Optimizer]) 
             "A grad scaler is set, but the Graph has no optimizer whose gradients it could scale.",
             fix="call add_optimizer(optimizer), or leave set_grad_scaler out.",
         )
-    fresh = isinstance(scaler, torch.amp.GradScaler) and vars(scaler)["_scale"] is None
+    fresh = isinstance(scaler, torch.amp.GradScaler) and not has_scale(scaler)
     if isinstance(scaler, torch.amp.GradScaler) and fresh:
         init_scaler(scaler, optimizers[0].param_groups[0]["params"][0].device)
     try:
         yield
     except BaseException:
-        if fresh:
-            vars(scaler).update(_scale=None, _growth_tracker=None)
+        if isinstance(scaler, torch.amp.GradScaler) and fresh:
+            forget_scale(scaler)
         raise

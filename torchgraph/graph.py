@@ -137,7 +137,7 @@ class Graph(Running):
             CaptureError and its kin at the first calls of a signature (`NoProgram`: see
                 ``config.set_fallback``); SchedulerSteppedTwice; StepFailed; GraphBroken.
         """
-        if "_modules" not in vars(self):
+        if not self._is_initialized():
             raise GraphNotInitialized(
                 f"{type(self).__name__} was called before super().__init__()."
             )

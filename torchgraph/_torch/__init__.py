@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import operator
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,11 +31,18 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv as ShapeEnv
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils import _pytree
 from torch.utils._python_dispatch import (
     TorchDispatchMode as TorchDispatchMode,
     _disable_current_modes,
+)
+
+from .ops import (
+    composite as composite,
+    fast_op as fast_op,
+    op_functions as op_functions,
+    overload_name as overload_name,
+    schema_of as schema_of,
 )
 
 disable_modes = _disable_current_modes
@@ -244,14 +252,13 @@ def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterato
         yield
 
 
-def init_scaler(scaler: torch.amp.GradScaler, device: torch.device) -> None:
-    """Let a GradScaler make its scale and its growth tracker, as its first ``scale()`` does."""
-    scaler._lazy_init_scale_growth_tracker(device)
-
-
 def sequence_number() -> int:
     """The number of the autograd node made last in this thread."""
     return torch._C._autograd._get_sequence_nr() - 1
+
+
+sequence_number_of: Callable[[Any], int] = operator.methodcaller("_sequence_nr")
+"""The number of an autograd node."""
 
 
 def current_autograd_node() -> Any:
@@ -267,60 +274,6 @@ def set_conj(tensor: torch.Tensor) -> None:
 def set_neg(tensor: torch.Tensor) -> None:
     """Let ``tensor`` stand for the negative of what its memory holds."""
     torch._C._set_neg(tensor, True)
-
-
-def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
-    """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers
-
-
-OPTIMIZER_ATTRIBUTES = frozenset(
-    {
-        "_optimizer_step_pre_hooks",
-        "_optimizer_step_post_hooks",
-        "_optimizer_state_dict_pre_hooks",
-        "_optimizer_state_dict_post_hooks",
-        "_optimizer_load_state_dict_pre_hooks",
-        "_optimizer_load_state_dict_post_hooks",
-        "_zero_grad_profile_name",
-        "_warned_capturable_if_run_uncaptured",
-        "_opt_called",
-        "_step_count",
-        "grad_scale",
-        "found_inf",
-    }
-)
-"""What torch itself keeps in an optimizer, and no step goes by."""
-
-
-def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, object], ...]:
-    """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
-    return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-
-
-def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[object, ...], ...]:
-    """The users' hooks among them."""
-    places = step_hook_dicts(optimizer)
-    return tuple(tuple(filter(_is_users, place.values())) for place in places)
-
-
-def _is_users(hook: object) -> bool:
-    return not getattr(hook, "__module__", "").startswith("torchgraph.")
-
-
-def fast_op(op: OpOverload) -> Callable[..., object]:
-    """The op's C++ entry, one Python frame below ``op.__call__``."""
-    return getattr(op, "_op", op)
-
-
-def op_functions(name: str) -> list[Callable[..., object]]:
-    """Bindings that may reach the ATen op ``name``: functions, or the method of an in-place op."""
-    holders = (
-        [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
-    )
-    return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
 
 
 def below_autograd() -> contextlib.AbstractContextManager[None]:
@@ -367,11 +320,6 @@ is_view = torch.Tensor._is_view
 def is_view_of_leaf(tensor: torch.Tensor) -> bool:
     """True for a part of a parameter, say."""
     return tensor._base is not None and tensor._base.is_leaf
-
-
-def composite(op: OpOverload, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
-    """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
-    return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
 
 
 @functools.cache

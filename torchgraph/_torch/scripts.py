@@ -15,6 +15,22 @@ set_optimize: Callable[[bool], None] = torch._C._set_graph_executor_optimize
 """False in ``torch.jit.optimized_execution(False)``: other formulas then."""
 
 
+def reader_of(module: Any) -> Callable[[str], Any]:
+    """Reads attributes of a TorchScript module past Python's."""
+    read: Callable[[str], Any] = module._c.getattr
+    return read
+
+
+def set_attribute(module: Any, name: str, value: Any) -> None:
+    """Write an attribute of a TorchScript module past Python's."""
+    module._c.setattr(name, value)
+
+
+def identity_of(module: Any) -> int | None:
+    """Equal to the hash of the owner of its methods; None for what is no TorchScript module."""
+    return hash(module._c) if hasattr(module, "_c") else None
+
+
 def names_of(module: Any) -> tuple[str, ...] | None:
     """Its attributes, parameters and buffers among them; None where it does not tell."""
     concrete: object = getattr(module, "_concrete_type", None)

@@ -47,6 +47,16 @@ def symbolic_branches(record: Callable[[object, object], None]) -> Iterator[None
         yield
 
 
+def symbolic_function(name: str) -> Callable[[object], object] | None:
+    """What takes the ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
+    return getattr(torch, f"_sym_{name}", None)
+
+
+def is_symbolic_sqrt(target: object) -> bool:
+    """True for what a graph has where Python takes the root of a symbolic number."""
+    return bool(getattr(target, "__name__", "") == "_sym_sqrt")
+
+
 def _is_symbolic(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat))
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from .._torch.modules import children_of
 from ..errors import InvalidOption, NotAvailableYet, NotSupported
 
 
@@ -257,7 +258,7 @@ class BlockTree:
         root, *names = path.split(".")
         module = self.modules.get(root)
         for name in names:  # get_submodule would follow properties and plain attributes, too
-            module = module._modules.get(name) if module is not None else None
+            module = children_of(module).get(name) if module is not None else None
         if module is None:
             raise AttributeError(f"the Graph has no module {path!r}")
         return module

@@ -38,6 +38,9 @@ class ModuleHolder(Itself):
         self._blocks = BlockTree(self._modules, module_text, block_text)
         self._bare = False
 
+    def _is_initialized(self) -> bool:
+        return "_modules" in vars(self)
+
     @contextmanager
     def _inside_build(self) -> Iterator[None]:
         # Written past __setattr__, which capture may be watching for writes of the user.
@@ -99,7 +102,7 @@ class ModuleHolder(Itself):
             object.__setattr__(self, name, value)
 
     def _set_module(self, name: str, module: nn.Module) -> None:
-        if "_modules" not in vars(self):
+        if not self._is_initialized():
             raise GraphNotInitialized(
                 f"{type(self).__name__} is given the module {name!r} before super().__init__()."
             )
@@ -112,14 +115,14 @@ class ModuleHolder(Itself):
         self._modules[name] = module
 
     def __getattr__(self, name: str) -> Any:
-        own = vars(self)
-        module = own.get("_modules", {}).get(name)
+        module = vars(self).get("_modules", {}).get(name)
         if module is None:
-            if "_modules" not in own:
+            if not self._is_initialized():
                 raise GraphNotInitialized(
                     f"{type(self).__name__}.{name} is read before super().__init__()."
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        own = vars(self)
         return module if own["_bare"] else proxy_of(own["_blocks"].block(name))
 
     def __delattr__(self, name: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .._torch.ops import schema_if_any, schema_of
 from . import dims
 from .dims import Dims, Factors, Pair
 
@@ -148,7 +149,7 @@ class Op:
 
     def _named(self) -> list[tuple[str, object, object]]:
         """(name, in the real call, in the padded call) of each argument."""
-        schema = getattr(self.padded.target, "_schema", None)
+        schema = schema_if_any(self.padded.target)
         if schema is not None:
             names = [argument.name for argument in schema.arguments]
             return [(name, self.real_arg(name), self.arg(name)) for name in names]
@@ -220,7 +221,7 @@ def _shape(real: object, padded: object) -> tuple[Pair, ...] | None:
 def _argument(node: fx.Node, name: str, default: object) -> object:
     if name in node.kwargs:
         return node.kwargs[name]
-    arguments = node.target._schema.arguments  # type: ignore[union-attr]  # an OpOverload
+    arguments = schema_of(node.target).arguments  # type: ignore[arg-type]  # an OpOverload
     for position, argument in enumerate(arguments):
         if argument.name == name:
             if position < len(node.args):

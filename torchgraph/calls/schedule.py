@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from .._torch import mark_step_called
+from .._torch.optimizers import mark_step_called, schedulers_in
 from ..errors import NotAnOptimizer, SchedulerNeedsLoss, SchedulerSteppedTwice
 
 
@@ -106,13 +106,14 @@ class Schedulers:
 def _position(scheduler: Any) -> int:
     """How often a scheduler was stepped; a chain counts through its first member."""
     while not hasattr(scheduler, "last_epoch"):
-        scheduler = scheduler._schedulers[0]
+        scheduler = schedulers_in(scheduler)[0]
     return int(scheduler.last_epoch)
 
 
 def _rates(scheduler: Any) -> Any:
     """The list of rates that no step replaces, and ``load_state_dict`` does; None without one."""
     held = vars(scheduler)
-    while "base_lrs" not in held and "_schedulers" in held:
-        held = vars(held["_schedulers"][0])
+    while "base_lrs" not in held and (inner := schedulers_in(scheduler)):
+        scheduler = inner[0]
+        held = vars(scheduler)
     return held.get("base_lrs", held.get("min_lrs"))

@@ -12,7 +12,8 @@ from torch import fx
 from torch.fx.node import Argument
 
 from .. import library
-from .._torch import FakeTensorMode, OpOverload, fake_mode, graph_module
+from .._torch import FakeTensorMode, OpOverload, fake_mode, graph_module, schema_of
+from .._torch.ops import schema_if_any
 from ..errors import NoProgram
 from ..ir import effects, nodes
 from ..ir.aliasing import alias_sources
@@ -281,16 +282,16 @@ def written_by(entry: Entry) -> set[int]:
     """The values that a call writes."""
     if isinstance(entry.target, Each):
         return {ref.index for ref in entry.target.updates(entry.args[0])}
-    if not isinstance(entry.target, OpOverload) or not entry.target._schema.is_mutable:
+    if not isinstance(entry.target, OpOverload) or not schema_of(entry.target).is_mutable:
         return set()
-    outs = [entry.kwargs.get(a.name) for a in entry.target._schema.arguments if a.is_out]
+    outs = [entry.kwargs.get(a.name) for a in schema_of(entry.target).arguments if a.is_out]
     return {r.index for r in refs([*effects.written_values(entry.target, entry.args), *outs])}
 
 
 def is_unset(target: object) -> bool:
     """True for an op that makes a tensor and leaves what was in its memory."""
-    name = getattr(getattr(target, "_schema", None), "name", "")
-    return name.startswith(("aten::empty", "aten::new_empty"))
+    schema = schema_if_any(target)
+    return schema is not None and schema.name.startswith(("aten::empty", "aten::new_empty"))
 
 
 def flat(outs: Any) -> Iterable[int]:
@@ -302,5 +303,5 @@ def flat(outs: Any) -> Iterable[int]:
 
 def type_of_results(entry: Entry) -> type:
     """``tuple`` for an op with several results, ``list`` for one that returns a list."""
-    schema = getattr(entry.target, "_schema", None)
+    schema = schema_if_any(entry.target)
     return list if schema is not None and len(schema.returns) == 1 else tuple

@@ -14,13 +14,10 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from .._torch.modules import HOOKS, STATE, is_initialized, state_in
 from .classes import shadows
 from .compiled import CompiledChecks
 from .tensors import TensorHooks
-
-_STATE = ("_parameters", "_buffers", "_modules")
-_state_of = operator.itemgetter(*_STATE)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 Read = tuple[str, object, str, object]
 """(path, object, attribute, value); the object is a class where the class holds the attribute."""
@@ -64,7 +61,7 @@ class Hooks:
     """
 
     def __init__(self, modules: Sequence[object], tensors: Sequence[torch.Tensor]) -> None:
-        places = [(vars(module), name) for module in modules for name in _HOOKS]
+        places = [(vars(module), name) for module in modules for name in HOOKS]
         self._full = [(own, name, own[name]) for own, name in places if own[name]]
         self._absent = [(own, name) for own, name in places if not own[name]]
         self._present = Members([held for *_, held in self._full])
@@ -191,8 +188,8 @@ class Instances:
         self._own = [vars(module) for module in modules]
         self._keys = list(chain.from_iterable(self._own))
         # TorchScript's have views of what is in C++ instead, or nothing: see `Scripts`.
-        self._plain = [own for own in self._own if _is_plain(own)]
-        self._state = list(chain.from_iterable(map(_state_of, self._plain)))
+        self._plain = [own for own in self._own if is_initialized(own)]
+        self._state = list(chain.from_iterable(map(state_in, self._plain)))
         self._patched = shadows(modules)
 
     def hold(self) -> bool:
@@ -201,7 +198,7 @@ class Instances:
             return False
         if list(chain.from_iterable(self._own)) != self._keys:
             return False
-        state = chain.from_iterable(map(_state_of, self._plain))
+        state = chain.from_iterable(map(state_in, self._plain))
         if not all(map(operator.is_, state, self._state)):
             return False
         return all(own.get(name) is value for own, name, value in self._patched)
@@ -209,13 +206,8 @@ class Instances:
     def compile(self, checks: CompiledChecks) -> None:
         """Add this, and what those dicts hold, to the compiled checks."""
         for module, own in zip(self._modules, self._own, strict=True):
-            plain = _is_plain(own)
-            checks.instance(module, own, _STATE if plain else ())
-            checks.members(*(_state_of(own) if plain else ()))
+            plain = is_initialized(own)
+            checks.instance(module, own, STATE if plain else ())
+            checks.members(*(state_in(own) if plain else ()))
         for own, name, value in self._patched:
             checks.item(own, name, value)
-
-
-def _is_plain(own: dict[str, object]) -> bool:
-    """True for what nn.Module.__init__ has made."""
-    return isinstance(own.get("_modules"), dict)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .. import _extension
+from .._torch.modules import buffers_of, children_of, parameters_of
 from ..errors import GradPresent
 from ..ir.program import Role, TensorMeta
 from .aliases import Alias, Aliases
@@ -53,8 +54,8 @@ class Modules:
         self._roots = {} if roots is None else roots
         self._scripts = Scripts(modules)
         plain = [module for module in modules if not is_script(module)]
-        self._children = Members([self._roots, *(m._modules for m in plain)])
-        self._tensors = Members([held for m in plain for held in (m._parameters, m._buffers)])
+        self._children = Members([self._roots, *map(children_of, plain)])
+        self._tensors = Members([held for m in plain for held in (parameters_of(m), buffers_of(m))])
         self._instances = Instances(modules)
         self._classes = Classes([*map(type, modules), *classes])
         scripted = self._scripts.tensors

@@ -9,7 +9,7 @@ from itertools import compress
 
 import torch
 
-from .._torch import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
+from .._torch.optimizers import OPTIMIZER_ATTRIBUTES, step_hook_dicts, step_hooks
 from ..ir.program import TensorMeta
 from .checks import Members
 from .compiled import CompiledChecks

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .._torch.scripts import can_fuse, names_of, ops_of, optimizes
+from .._torch.scripts import can_fuse, names_of, ops_of, optimizes, reader_of, set_attribute
 from .checks import same_value
 
 _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor)
@@ -32,7 +32,7 @@ class Scripts:
 
     def __init__(self, modules: Iterable[Any]) -> None:
         self._modules = [module for module in modules if is_script(module)]
-        self._held = [(m, m._c.getattr, name) for m in self._modules for name in _about(m)[0]]
+        self._held = [(m, reader_of(m), name) for m in self._modules for name in _about(m)[0]]
         self._expected = [get(name) for _, get, name in self._held]
         self._optimizes = bool(self._modules) and optimizes()
 
@@ -76,7 +76,7 @@ class Scripts:
     def put_back(self) -> None:
         """Everything is as it was."""
         for module, name, expected in self._moved():
-            module._c.setattr(name, expected)
+            set_attribute(module, name, expected)
 
     def _moved(self) -> Iterator[tuple[Any, str, object]]:
         """(module, attribute, what it was) where it is another now."""

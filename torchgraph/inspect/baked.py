@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.optim import Optimizer
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 from ..errors import SourceLine
 from ..ir.each import calls
 from ..ir.program import Phase, Program, TensorMeta, provenance
@@ -90,7 +90,7 @@ def _numeric_arguments(node: fx.Node) -> Iterator[tuple[str, object]]:
     """(name, value) of the numbers that an op computes with, but for those it has by default."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return
-    arguments = node.target._schema.arguments
+    arguments = schema_of(node.target).arguments
     given = dict(zip((a.name for a in arguments), node.args, strict=False)) | node.kwargs
     for argument in arguments:
         value = given.get(argument.name)

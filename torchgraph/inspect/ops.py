@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 from ..ir.batch_norms import NATIVE, VENDOR, names
 
 _NATIVE = (NATIVE.writing, NATIVE.functional, NATIVE.evaluating)
@@ -17,6 +17,6 @@ def base_name(target: object) -> str:
     """``add`` for aten.add.Tensor, aten.add_.Tensor and aten.add.out."""
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", str(target))
-    space, _, name = target._schema.name.partition("::")
+    space, _, name = schema_of(target).name.partition("::")
     name = _BATCH_NORM.get(name, name.rstrip("_"))
     return name if space == "aten" else f"{space}.{name}"

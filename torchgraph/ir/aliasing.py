@@ -12,7 +12,7 @@ from torch import fx
 from torch.fx.node import Argument
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .._torch import HigherOrderOperator, OpOverload, known_values, storage_id
+from .._torch import HigherOrderOperator, OpOverload, known_values, schema_of, storage_id
 from .._torch.functorch import is_wrapped
 from .nodes import operand
 from .program import Program
@@ -136,7 +136,7 @@ def holds_memory(value: object) -> bool:
 def _alias_arguments(op: OpOverload | HigherOrderOperator) -> tuple[tuple[int, str], ...] | None:
     if isinstance(op, HigherOrderOperator) or torch.Tag.maybe_aliasing_or_mutating in op.tags:
         return None
-    schema = op._schema
+    schema = schema_of(op)
     if schema.name in _SILENT_VIEWS:
         return ((0, "self"),)
     return tuple(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -52,9 +52,9 @@ BACKWARD = (aten.native_batch_norm_backward.default, aten.batch_norm_backward.de
 
 def names(ops: Iterable[OpOverload]) -> tuple[str, ...]:
     """``_batch_norm_no_update`` for aten._batch_norm_no_update.default."""
-    return tuple(op._schema.name.removeprefix("aten::") for op in ops)
+    return tuple(schema_of(op).name.removeprefix("aten::") for op in ops)
 
 
 def is_batch_norm(target: object) -> bool:
     """True for each of them, backward ones and eager's too."""
-    return isinstance(target, OpOverload) and "batch_norm" in target._schema.name
+    return isinstance(target, OpOverload) and "batch_norm" in schema_of(target).name

@@ -17,6 +17,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from .._torch import FakeTensor, FakeTensorMode, has_numbers, known_values
+from .._torch.graphs import rename
 from . import nodes
 from .effects import Effects
 from .program import OutputKind, Program, provenance
@@ -188,7 +189,7 @@ def _copy(
     mode: FakeTensorMode,
 ) -> fx.Node:
     new = nodes.copy(graph, inner, made.__getitem__)
-    new._rename(f"{prefix}_{inner.name}")
+    rename(new, f"{prefix}_{inner.name}")
     origin = provenance(inner)
     new.meta["provenance"] = replace(origin, module=owner.rpartition(".")[0])
     if isinstance(inner.meta["val"], (torch.Tensor, list, tuple)):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import HigherOrderOperator, OpOverload
+from .._torch import HigherOrderOperator, OpOverload, overload_name, schema_of
 
 _PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _PURE_BUILTINS = frozenset({abs, bool, float, int, max, min, pow, round})
@@ -99,7 +99,7 @@ def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) 
     """True when this call draws random numbers; an attention whose dropout is 0 does not."""
     if not of_target(target).random or not isinstance(target, OpOverload):
         return of_target(target).random
-    for position, argument in enumerate(target._schema.arguments):
+    for position, argument in enumerate(schema_of(target).arguments):
         if argument.name == "dropout_p":
             given = kwargs.get("dropout_p", argument.default_value)
             value = args[position] if position < len(args) else given
@@ -118,7 +118,7 @@ _TORCHS = frozenset({"aten", "prim", "prims", "profiler", "quantized", "torchgra
 @functools.cache
 def written(op: OpOverload) -> tuple[int, ...]:
     """Positions of the arguments that an op writes, as its schema has it."""
-    aliases = [argument.alias_info for argument in op._schema.arguments]
+    aliases = [argument.alias_info for argument in schema_of(op).arguments]
     return tuple(i for i, alias in enumerate(aliases) if alias is not None and alias.is_write)
 
 
@@ -136,14 +136,14 @@ def other_form(op: OpOverload) -> OpOverload | None:
 
     An in-place op of our own may write several lists; its functional form returns them as one list.
     """
-    space, _, name = op._schema.name.partition("::")
-    mutates = op._schema.is_mutable
+    space, _, name = schema_of(op).name.partition("::")
+    mutates = schema_of(op).is_mutable
     if space not in ("aten", "torchgraph") or mutates != name.endswith("_"):
         return None
     other = name.removesuffix("_") if mutates else f"{name}_"
     packet = getattr(getattr(torch.ops, space), other, None)
-    found = getattr(packet, op._overloadname, None) if packet is not None else None
-    if not isinstance(found, OpOverload) or found._schema.is_mutable == mutates:
+    found = getattr(packet, overload_name(op), None) if packet is not None else None
+    if not isinstance(found, OpOverload) or schema_of(found).is_mutable == mutates:
         return None
     if _argument_types(op) != _argument_types(found):
         return None
@@ -154,7 +154,7 @@ def other_form(op: OpOverload) -> OpOverload | None:
 @functools.cache
 def view_form(op: OpOverload) -> OpOverload | None:
     """``aten.transpose.int`` for ``aten.transpose_.default``: what the in-place one shows."""
-    space, _, name = op._schema.name.partition("::")
+    space, _, name = schema_of(op).name.partition("::")
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if space == "aten" else None
     overloads = [] if packet is None else [getattr(packet, one) for one in packet.overloads()]
     alike = (found for found in overloads if _argument_types(found) == _argument_types(op))
@@ -162,7 +162,7 @@ def view_form(op: OpOverload) -> OpOverload | None:
 
 
 def _argument_types(op: OpOverload) -> list[tuple[str, str]]:
-    return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
+    return [(argument.name, str(argument.type)) for argument in schema_of(op).arguments]
 
 
 def _is_symbolic(target: object) -> bool:
@@ -171,12 +171,12 @@ def _is_symbolic(target: object) -> bool:
 
 @functools.cache
 def _of_overload(op: OpOverload) -> Effects:
-    name = op._schema.name
+    name = schema_of(op).name
     # An op that returns nothing is called for what it does: an assertion, a print.
     expects = name in _PREDICATES
-    silent = not op._schema.returns and not op._schema.is_mutable and not expects
+    silent = not schema_of(op).returns and not schema_of(op).is_mutable and not expects
     return Effects(
-        mutates=op._schema.is_mutable or name in LYING_SCHEMAS,
+        mutates=schema_of(op).is_mutable or name in LYING_SCHEMAS,
         random=torch.Tag.nondeterministic_seeded in op.tags,
         communicates=op.namespace in _COMMUNICATION,
         opaque=silent or op.namespace == "profiler" or "_assert" in name,

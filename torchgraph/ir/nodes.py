@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import fx
 from torch.fx.node import Argument
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 
 
 def call(
@@ -96,7 +96,7 @@ def is_over_lists(node: object) -> bool:
 
 @functools.cache
 def _is_over_lists(op: OpOverload) -> bool:
-    schema = op._schema
+    schema = schema_of(op)
     returned = [str(result.type) for result in schema.returns]
     taken = [str(argument.type) for argument in schema.arguments[:1]]
     return returned == taken == ["List[Tensor]"]

@@ -20,6 +20,7 @@ from .._torch import (
     fake_mode,
     has_numbers,
     known_values,
+    schema_of,
 )
 from .program import Program
 
@@ -109,7 +110,7 @@ def sized_by_data(node: fx.Node) -> bool:
     op = node.target
     if not isinstance(op, OpOverload):
         return False
-    if op._schema.name in _BY_INDEX:
+    if schema_of(op).name in _BY_INDEX:
         indices = leaves(node.args[1]) if len(node.args) > 1 else ()
         found = [index.meta.get("val") for index in indices if isinstance(index, fx.Node)]
         return any(getattr(index, "dtype", None) in _MASKS for index in found)
@@ -222,7 +223,7 @@ def is_predictable(target: object) -> bool:
     if not isinstance(target, OpOverload):
         # int(), bool() and kin would specialize a symbol instead of computing with it.
         return getattr(target, "__module__", "") != builtins.__name__
-    if target._schema.name.startswith(_SIZE_UNKNOWN):
+    if schema_of(target).name.startswith(_SIZE_UNKNOWN):
         return False
     unknown = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return target.namespace != "profiler" and not any(tag in target.tags for tag in unknown)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from .._torch import FakeTensor, HigherOrderOperator, OpOverload
+from .._torch import FakeTensor, HigherOrderOperator, OpOverload, schema_of
 from ..errors import VerifyError
 from . import aliasing, effects, text, values
 from .program import RECORDED, OutputKind, Program, Provenance, TensorMeta, provenance
@@ -218,7 +218,7 @@ def _may_be_untyped(program: Program, node: fx.Node) -> bool:
         return source.meta["val"][node.args[1]] is None
     if not isinstance(node.target, OpOverload):
         return False
-    return node.target.namespace == "profiler" or not node.target._schema.returns
+    return node.target.namespace == "profiler" or not schema_of(node.target).returns
 
 
 def _functional(program: Program) -> Iterator[Broken]:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 from . import effects
 from .aliasing import storages_of
 from .program import SKIPPED_BY, OutputKind, Program, Role
@@ -36,7 +36,7 @@ def written_by(node: fx.Node) -> list[fx.Node]:
         return target.writes(node.args)
     if not isinstance(target, OpOverload):
         return node.all_input_nodes
-    outs = [node.kwargs[one.name] for one in target._schema.arguments if one.is_out]
+    outs = [node.kwargs[one.name] for one in schema_of(target).arguments if one.is_out]
     found: list[fx.Node] = []
     fx.map_arg(outs or effects.written_values(target, node.args), found.append)
     return found or node.all_input_nodes
@@ -148,9 +148,9 @@ class Memory:
 
 
 def _returns_what_it_writes(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload) or not node.target._schema.returns:
+    if not isinstance(node.target, OpOverload) or not schema_of(node.target).returns:
         return False
-    alias = node.target._schema.returns[0].alias_info
+    alias = schema_of(node.target).returns[0].alias_info
     return alias is not None and alias.is_write
 
 

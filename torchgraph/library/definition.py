@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _extension
-from .._torch import OpOverload, below_version_counters, has_kernel_for
+from .._torch import OpOverload, below_version_counters, has_kernel_for, overload_name, schema_of
 
 _LIBRARY = torch.library.Library("torchgraph", "FRAGMENT")
 
@@ -34,7 +34,7 @@ def define(
     _LIBRARY.define(schema, tags=tags)
     packet, _, overload = name.partition(".")
     op: OpOverload = getattr(getattr(torch.ops.torchgraph, packet), overload or "default")
-    if op._schema.is_mutable:
+    if schema_of(op).is_mutable:
         reference = _raising_versions(op, reference)
         fake = fake and _raising_versions(op, fake)
         if compiled:
@@ -50,7 +50,7 @@ def differentiate(
     op: OpOverload, backward: Callable[..., object], setup_context: Callable[..., None]
 ) -> None:
     """Give an op a derivative, as `torch.library.register_autograd` does."""
-    name = op._schema.name
+    name = schema_of(op).name
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_LIBRARY)
 
 
@@ -59,7 +59,7 @@ def has_kernel(op: OpOverload, device: torch.device) -> bool:
     if device.type not in ("cpu", "cuda"):
         return False
     _extension.load(device.type)
-    return has_kernel_for(op._schema.name, device.type.upper())
+    return has_kernel_for(schema_of(op).name, device.type.upper())
 
 
 def _loading_first(op: OpOverload, reference: Callable[..., object]) -> Callable[..., object]:
@@ -100,7 +100,7 @@ def _raising_versions(op: OpOverload, compute: Callable[..., object]) -> Callabl
 
 def _written(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
-    for position, argument in enumerate(op._schema.arguments):
+    for position, argument in enumerate(schema_of(op).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[position] if position < len(args) else kwargs[argument.name]
             found.extend(value if isinstance(value, (list, tuple)) else [value])
@@ -121,5 +121,5 @@ def _raise_versions_first(op: OpOverload) -> None:
         torch.autograd.graph.increment_version(_written(op, args, kwargs))
         return op.redispatch(keyset & below_version_counters, *args, **kwargs)
 
-    name = op._schema.name + (f".{op._overloadname}" if op._overloadname != "default" else "")
+    name = schema_of(op).name + (f".{overload_name(op)}" if overload_name(op) != "default" else "")
     _LIBRARY.impl(name, kernel, "ADInplaceOrView", with_keyset=True)

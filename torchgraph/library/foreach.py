@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .._torch import OpOverload
+from .._torch import OpOverload, overload_name, schema_of
 
 aten = torch.ops.aten
 
@@ -50,14 +50,14 @@ _WRITTEN = {"Tensor_Tensor": "Tensor", "Tensor_Scalar": "Scalar"}
 
 def single(op: object) -> OpOverload | None:
     """``aten.mul.Tensor`` for ``aten._foreach_mul.Scalar``; None where no one op is known."""
-    if not isinstance(op, OpOverload) or not op._schema.name.startswith(_PREFIX):
+    if not isinstance(op, OpOverload) or not schema_of(op).name.startswith(_PREFIX):
         return None
-    name = op._schema.name.removeprefix(_PREFIX)
+    name = schema_of(op).name.removeprefix(_PREFIX)
     plain = name.removesuffix("_")
     plain = _RENAMED.get(plain, plain)
     overload: str | None = "default"
-    if op._overloadname in _OVERLOADS:
-        overload = _OVERLOADS[op._overloadname].get(plain)
+    if overload_name(op) in _OVERLOADS:
+        overload = _OVERLOADS[overload_name(op)].get(plain)
     elif plain in _OF_TENSORS:
         overload = _OF_TENSORS[plain]
     in_place = name.endswith("_")
@@ -74,6 +74,6 @@ def items(op: OpOverload, args: Sequence[object], kwargs: Any) -> Iterator[tuple
     for i in range(count):
         own = [arg[i] if isinstance(arg, (list, tuple)) else arg for arg in args]
         named = dict(kwargs)
-        if "addc" in op._schema.name and len(own) > 3:
+        if "addc" in schema_of(op).name and len(own) > 3:
             named["value"] = own.pop()
         yield tuple(own), named

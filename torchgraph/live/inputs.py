@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._torch import pytree, tensor_hooks
+from .._torch.tensors import COMPILER_MARK
 from ..errors import UnsupportedInput
 from ..guards import Starts, starts_of_like
 from ..ir.aliasing import has_strides
@@ -160,7 +161,7 @@ _attributes: Callable[[torch.Tensor], dict[str, object]] = vars(torch.Tensor)["_
 def _own_of(tensor: torch.Tensor) -> list[tuple[str, object]]:
     """Its attributes, but for what torch.compile marks it with."""
     own = _attributes(tensor)
-    return [item for item in own.items() if not item[0].startswith("_dynamo_")] if own else []
+    return [item for item in own.items() if not item[0].startswith(COMPILER_MARK)] if own else []
 
 
 def _is_plain(value: object) -> bool:

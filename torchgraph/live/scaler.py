@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from .. import library
+from .._torch.optimizers import unscales_itself
+from .._torch.tensors import indices_of, values_of
 from ..errors import NotSupported
 from .step import SCALER, SCALER_NUMBERS, SCALER_TENSORS, Leaf
 
@@ -104,12 +106,12 @@ class Scaling:
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
     """What of a gradient is unscaled: of a sparse one, in eager, its values."""
-    return gradient._values() if gradient.is_sparse else gradient
+    return values_of(gradient) if gradient.is_sparse else gradient
 
 
 def _with_values(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.sparse_coo_tensor(
-        gradient._indices(),
+        indices_of(gradient),
         values,
         gradient.shape,
         is_coalesced=gradient.is_coalesced(),
@@ -131,7 +133,7 @@ def _check(number: int, optimizer: torch.optim.Optimizer, found: Sequence[torch.
             f"The grad scaler finds no gradient for {name}.",
             fix="let backward() reach its parameters, or leave the optimizer out.",
         )
-    if hasattr(optimizer, "_step_supports_amp_scaling") and not _is_torchs(optimizer):
+    if unscales_itself(optimizer) and not _is_torchs(optimizer):
         raise NotSupported(
             f"Under a grad scaler {name} unscales and skips by itself, in a way of its own.",
             fix="take _step_supports_amp_scaling from the optimizer: the Graph unscales and skips.",

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._torch import step_hooks, storage_id, tensor_hooks
+from .._torch import storage_id, tensor_hooks
+from .._torch.modules import buffers_of, hooks_of, parameters_of
+from .._torch.optimizers import scaler_attribute, step_hooks
 from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, shadows
@@ -30,7 +32,7 @@ SCALER = "_train.scaler."
 """What the names of a scaler's leaves begin with; ``_train`` is no name of a module."""
 SCALER_TENSORS = ("scale", "growth_tracker")
 SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
-"""What a GradScaler keeps, as its leaves are called; its attributes have an underscore more."""
+"""What a GradScaler keeps, as its leaves are called."""
 
 _STATIC = (bool, str, type(None), torch.dtype, torch.device)
 
@@ -147,8 +149,8 @@ class Step:
         step.tensors_by_name, step.containers = dict(tensors or {}), containers
         step.rebound = rebound
         for path, module in modules.items():
-            step._scan_tensors(module._parameters, path, Role.PARAMETER)
-            step._scan_tensors(module._buffers, path, Role.BUFFER)
+            step._scan_tensors(parameters_of(module), path, Role.PARAMETER)
+            step._scan_tensors(buffers_of(module), path, Role.BUFFER)
         step._scan_tensors(dict(step.tensors_by_name), "", Role.PARAMETER)
         owners: dict[int, int] = {}
         for number, optimizer in enumerate(optimizers):
@@ -219,9 +221,8 @@ class Step:
 
     def structure(self) -> tuple[object, ...]:
         """All about the step but its tensors and numbers; equal when a program still fits."""
-        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         modules = tuple(
-            (path, id(m), type(m), *(tuple(map(id, getattr(m, h).values())) for h in hooks))
+            (path, id(m), type(m), *(tuple(map(id, held.values())) for held in hooks_of(m)))
             for path, m in self.modules.items()
         )
         ties = tuple((place.key, self.leaves[place.leaf].fqn) for place in self.places)
@@ -362,8 +363,8 @@ class Step:
         if isinstance(scaler, StaticGradScaler):
             places = {"scale": ("_scale_factor", Role.SCALAR)}
         elif scaler.is_enabled():
-            places = {name: (f"_{name}", Role.SCALER) for name in SCALER_TENSORS}
-            places |= {name: (f"_{name}", Role.SCALAR) for name in SCALER_NUMBERS}
+            places = {name: (scaler_attribute(name), Role.SCALER) for name in SCALER_TENSORS}
+            places |= {name: (scaler_attribute(name), Role.SCALAR) for name in SCALER_NUMBERS}
         else:
             return
         for name, (key, role) in places.items():

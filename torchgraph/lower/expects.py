@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from .. import library
-from .._torch import OpOverload
+from .._torch import OpOverload, schema_of
 from ..ir import effects
 from ..ir.program import Phase, Program, provenance
 from ..ir.values import tensors_of
@@ -63,7 +63,7 @@ def _may_abort(node: fx.Node) -> bool:
     tensors = list(tensors_of(node.all_input_nodes))
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return False
-    if node.target._schema.name in _ASSERTING:
+    if schema_of(node.target).name in _ASSERTING:
         return True
     whole = [t.dtype for t in tensors if not (t.is_floating_point() or t.is_complex())]
     return torch.Tag.pointwise not in node.target.tags and any(d is not torch.bool for d in whole)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import OpOverload, storage_id
+from .._torch import OpOverload, schema_of, storage_id
 from ..ir.aliasing import storages_of
 from ..ir.program import Program
 from ..ir.values import leaves
@@ -151,21 +151,21 @@ def results(node: fx.Node) -> Sequence[Any]:
     """
     found = list(leaves(node.meta.get("val")))
     op = node.target
-    returned = len(op._schema.returns) if isinstance(op, OpOverload) else 0
+    returned = len(schema_of(op).returns) if isinstance(op, OpOverload) else 0
     return found[:returned] if returned > 1 else found
 
 
 def _written_for(node: fx.Node, result: int) -> fx.Node | None:
     """The argument that a result of an op is, when the op writes it in place."""
     op = node.target
-    if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+    if not isinstance(op, OpOverload) or not schema_of(op).is_mutable:
         return None
-    returns = op._schema.returns
+    returns = schema_of(op).returns
     alias = returns[result].alias_info if result < len(returns) else None
     if alias is None:
         return None
     names = alias.before_set
-    for position, argument in enumerate(op._schema.arguments):
+    for position, argument in enumerate(schema_of(op).arguments):
         if argument.alias_info is not None and argument.alias_info.before_set == names:
             given = node.args[position] if position < len(node.args) else None
             found = node.kwargs.get(argument.name, given)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as
+from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as, schema_of
 from ..ir import effects
 from ..ir.values import tensors_of
 
@@ -66,7 +66,7 @@ def kernel(op: OpOverload, node: fx.Node) -> Callable[..., None] | None:
     fake value, which lies as eager's does: gradients of more than two dimensions are looked at in
     each call.
     """
-    found = FUSED_KERNELS.get(op._schema.name.removeprefix("torchgraph::"))
+    found = FUSED_KERNELS.get(schema_of(op).name.removeprefix("torchgraph::"))
     if found is None:
         return None
     values = list(tensors_of(node.args[1]))

@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .._torch.optimizers import SLOT_MAKERS
 from ..errors import UnsupportedOptimizer
 from ..lines import SourceLine
 
@@ -30,7 +31,7 @@ _REFUSED: dict[type[Optimizer], str] = {
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 # The methods that decide what a slot starts from, in torch's classes and in `PerParameter`.
-_SLOT_MAKERS = ("step", "_init_group", "_first_slots", "_update")
+_SLOT_MAKERS = (*SLOT_MAKERS, "_first_slots", "_update")
 
 
 def refusal(

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from .. import library
-from .._torch import FakeTensor, OpOverload
+from .._torch import FakeTensor, OpOverload, schema_of
 from ..ir import effects, values
 from ..ir.aliasing import escaping
 from ..ir.program import Program
@@ -82,7 +82,7 @@ def _is_deterministic(node: fx.Node) -> bool:
         return False
     if not isinstance(node.target, OpOverload):
         return node.target is operator.getitem
-    unset = node.target._schema.name.startswith(("aten::empty", "aten::new_empty"))
+    unset = schema_of(node.target).name.startswith(("aten::empty", "aten::new_empty"))
     return not unset and torch.Tag.nondeterministic_bitwise not in node.target.tags
 
 

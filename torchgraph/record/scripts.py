@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .._torch.scripts import hearing_scripts
+from .._torch.scripts import hearing_scripts, identity_of
 from ..errors import SourceLine
 from ..guards import Scripts
 from ..live.step import Step, torchscript
@@ -20,7 +20,7 @@ def scripts_followed(
     When the block raises, attributes are as before.
     """
     before = Scripts(step.modules.values())
-    known = {hash(module._c) for module in step.modules.values() if hasattr(module, "_c")}
+    known = set(map(identity_of, step.modules.values()))
 
     def heard(owner: object, name: str) -> None:
         if hash(owner) not in known:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from .._torch.tensors import version_of
 from ..ir.program import Program, Role
 
 
@@ -30,13 +31,13 @@ class Derived:
 
     def refresh(self) -> None:
         """Before a run: cast the parameters that were written since the last one."""
-        if self._versions == [source._version for source in self._sources]:
+        if self._versions == list(map(version_of, self._sources)):
             return
         with torch.no_grad():
             for i, source in enumerate(self._sources):
-                if source._version != self._versions[i]:
+                if version_of(source) != self._versions[i]:
                     self.tensors[i].copy_(source)
 
     def written(self) -> None:
         """After a run: what it wrote, it wrote into the casts too."""
-        self._versions = [source._version for source in self._sources]
+        self._versions = list(map(version_of, self._sources))

@@ -130,7 +130,7 @@ class Returned:
         nodes = (node for _, node in self._nodes())
         self.meets_arguments = any(isinstance(node, Given) for node in nodes) or bool(self._edits)
         """True when it gives back an object of the caller's, or writes one."""
-        self._make = None if self.meets_arguments else maker(self._root)
+        self._prepare()
         self.tensors: list[torch.Tensor] = apart.tree.tensors
         self.ended: tuple[int, ...] = ()
         """Which of them come with a history in eager, and have none here."""
@@ -193,7 +193,10 @@ class Returned:
         for (_, one), (_, two) in zip(self._nodes(), other._nodes(), strict=True):
             hold(one, two)
         for came in (self, other):
-            came._make = None if came.meets_arguments else maker(came._root)
+            came._prepare()
+
+    def _prepare(self) -> None:
+        self._make = None if self.meets_arguments else maker(self._root)
 
     def _nodes(self) -> Iterator[tuple[str, object]]:
         yield from leaves_of(self._root)

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument, Target
 
-from ..._torch import FakeTensorMode, OpOverload
+from ..._torch import FakeTensorMode, OpOverload, schema_of
 from ...ir import effects
 from ...ir.values import evaluate, with_values
 
@@ -24,7 +24,7 @@ _PRODUCTS = frozenset({"addmm", "addmv", "addbmm", "baddbmm"})
 
 def functional_op(op: Any) -> OpOverload | None:
     """``aten.add.Tensor`` for ``aten.add_.Tensor``, and so for our own ops."""
-    return _OTHER_NAMES.get(op) or (effects.other_form(op) if op._schema.is_mutable else None)
+    return _OTHER_NAMES.get(op) or (effects.other_form(op) if schema_of(op).is_mutable else None)
 
 
 def adds_up_by_layout(node: fx.Node) -> bool:
@@ -48,7 +48,7 @@ def value_of(
 
 def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
     """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
-    mine, other = node.target._schema.arguments, op._schema.arguments  # type: ignore[union-attr]  # an overload
+    mine, other = schema_of(node.target).arguments, schema_of(op).arguments  # type: ignore[arg-type]  # an overload
     pairs = list(zip(mine, other, strict=False))[len(node.args) :]
     return [
         old.default_value
@@ -59,7 +59,7 @@ def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
 
 def is_mutable(target: object) -> TypeGuard[OpOverload]:
     """True for an op that writes an argument."""
-    return isinstance(target, OpOverload) and bool(target._schema.is_mutable)
+    return isinstance(target, OpOverload) and bool(schema_of(target).is_mutable)
 
 
 def name_of(node: object) -> str:

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import FakeTensorMode, HigherOrderOperator, OpOverload, fake_like, storage_id
+from ..._torch import (
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    fake_like,
+    schema_of,
+    storage_id,
+)
 from ...ir import effects, nodes
 from ...ir.aliasing import storages_of
 from ...ir.batch_norms import NATIVE
@@ -246,7 +253,7 @@ class _Copy:
             or isinstance(other, (torch.SymFloat, torch.SymInt))
             for other in others
         )
-        returns = node.target._schema.returns  # type: ignore[union-attr]  # an overload
+        returns = schema_of(node.target).returns  # type: ignore[arg-type]  # an overload
         if not alike or len(returns) != 1 or not is_dense(value):
             return None
         return fake_like(self._mode, value)

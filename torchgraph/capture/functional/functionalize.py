@@ -28,10 +28,12 @@ from ..._torch import (
     known_values,
     node_of,
     pytree,
+    schema_of,
     storage_id,
     trace_ops,
     track,
 )
+from ..._torch.graphs import rename
 from ...errors import UnsupportedOptimizer
 from ...ir import effects
 from ...ir.aliasing import alias_sources
@@ -205,7 +207,7 @@ def _writing_op_of_ours(target: object) -> OpOverload | None:
 
 def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
     op = node.target
-    if isinstance(op, OpOverload) and (op._schema.is_mutable or IN_PLACE in node.meta):
+    if isinstance(op, OpOverload) and (schema_of(op).is_mutable or IN_PLACE in node.meta):
         for new in stamp.unstamped():
             if _same_op(new.target, op):
                 new.meta[IN_PLACE] = True
@@ -213,8 +215,8 @@ def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
 
 def _same_op(new: object, recorded: OpOverload) -> bool:
     """True for the functional form of a recorded op, or the op itself."""
-    name = recorded._schema.name
-    return isinstance(new, OpOverload) and new._schema.name in (name, name.removesuffix("_"))
+    name = schema_of(recorded).name
+    return isinstance(new, OpOverload) and schema_of(new).name in (name, name.removesuffix("_"))
 
 
 def functionalize(
@@ -367,7 +369,7 @@ def _numbers_as_inputs(
 def _name_placeholders(placeholders: Sequence[fx.Node], leaves: Sequence[Leaf]) -> None:
     for node, leaf in zip(placeholders, leaves, strict=True):
         readable = "".join(c if c.isalnum() else "_" for c in leaf.fqn).strip("_")
-        node._rename(readable)
+        rename(node, readable)
         node.target = node.name
 
 

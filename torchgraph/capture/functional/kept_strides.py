@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import FakeTensorMode, OpOverload
+from ..._torch import FakeTensorMode, OpOverload, schema_of
 from ...ir import effects, nodes
 from ...ir.aliasing import alias_sources
 from ...ir.program import IN_PLACE, RECORDED, provenance
@@ -33,7 +33,7 @@ def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
     with neutral():
         for node in list(graph.nodes):
             op = node.target
-            if not isinstance(op, OpOverload) or not op._schema.is_mutable:
+            if not isinstance(op, OpOverload) or not schema_of(op).is_mutable:
                 continue
             if adds_up_by_layout(node):
                 raise LostWrite(f"{op} adds up in an order that depends on where it writes")
@@ -44,7 +44,7 @@ def keep_strides(graph: fx.Graph, mode: FakeTensorMode) -> None:
 
 def _keep(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode) -> None:
     op: Any = node.target
-    outs = [node.kwargs.get(argument.name) for argument in op._schema.arguments if argument.is_out]
+    outs = [node.kwargs.get(a.name) for a in schema_of(op).arguments if a.is_out]
     wholes = [one for one in effects.written_values(op, node.args) if _is_whole_and_not_dense(one)]
     if functional_op(op) is not None:
         if wholes:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload, storage_id
+from ..._torch import OpOverload, schema_of, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, span
 
@@ -35,7 +35,7 @@ def refuse(graph: fx.Graph) -> None:
         op = node.target
         if node.op != "call_function" or not isinstance(op, OpOverload):
             continue
-        if not op._schema.is_mutable or op.namespace != "aten":
+        if not schema_of(op).is_mutable or op.namespace != "aten":
             continue
         written = [one for one in effects.written_values(op, node.args) if _is_tensor(one)]
         sources = (source for one in written for source in _sources(one))
@@ -81,7 +81,7 @@ def _place(node: object) -> tuple[int, int, int]:
 
 
 def _computes_as_out(node: fx.Node, op: OpOverload) -> bool:
-    arguments = op._schema.arguments
+    arguments = schema_of(op).arguments
     outs = [node.kwargs.get(argument.name) for argument in arguments if argument.is_out]
     chooses = any(argument.name == "dtype" for argument in arguments)
     if not outs or not chooses or not _is_tensor(node.args[0]):

@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import torch
 
+from ..._torch import schema_of
 from ...library.foreach import items, single
 from ...record.tape.tape import Entry, OptimizerStep, Tape, refs
 
@@ -42,7 +43,7 @@ def _apart(tape: Tape, entry: Entry) -> Iterator[Entry]:
         yield entry
         return
     for number, (args, kwargs) in enumerate(items(op, entry.args, entry.kwargs)):
-        outs = args[0].index if op._schema.is_mutable else entry.outs[number]
+        outs = args[0].index if schema_of(op).is_mutable else entry.outs[number]
         yield Entry(op, args, kwargs, outs, entry.provenance)
 
 

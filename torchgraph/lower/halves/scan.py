@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from ... import library
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir import effects
 from ...ir.program import Program, Refusal, provenance
 from ...ir.values import tensors_of
@@ -93,7 +93,7 @@ def _elsewhere(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
 
 
 def _waits(node: fx.Node) -> bool:
-    name = node.target._schema.name  # type: ignore[union-attr]  # an overload
+    name = schema_of(node.target).name  # type: ignore[arg-type]  # an overload
     if name in _BY_MASK:
         return not tensor_forms.fills_by_mask(node) and any(
             value.dtype in (torch.bool, torch.uint8)

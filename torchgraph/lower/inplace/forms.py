@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir import effects
 
 # Not tagged pointwise, yet each element of the result depends on the same element of self alone.
@@ -25,9 +25,9 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 
 def in_place_form(op: object) -> OpOverload | None:
     """``aten.add_.Tensor`` for ``aten.add.Tensor``; None where in place could differ in a bit."""
-    if not isinstance(op, OpOverload) or op._schema.is_mutable:
+    if not isinstance(op, OpOverload) or schema_of(op).is_mutable:
         return None
-    name = op._schema.name
+    name = schema_of(op).name
     elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE | ACCUMULATING
     if not (elementwise or name.startswith(("aten::_foreach_", "torchgraph::"))):
         return None
@@ -52,14 +52,14 @@ def out_form(op: object) -> OutForm | None:
     """
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return None
-    wanted = [(argument.name, str(argument.type)) for argument in op._schema.arguments]
-    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::"))
+    wanted = [(argument.name, str(argument.type)) for argument in schema_of(op).arguments]
+    packet = getattr(torch.ops.aten, schema_of(op).name.removeprefix("aten::"))
     for name in packet.overloads():
         found = getattr(packet, name)
-        given = found._schema.arguments
+        given = schema_of(found).arguments
         names = tuple(argument.name for argument in given if argument.is_out)
         taken = [(argument.name, str(argument.type)) for argument in given if not argument.is_out]
-        fits = taken == wanted and len(names) == len(op._schema.returns)
+        fits = taken == wanted and len(names) == len(schema_of(op).returns)
         if names and fits and torch.Tag.generated not in found.tags:
             return OutForm(found, names)
     return None
@@ -69,7 +69,7 @@ def elementwise_out_form(op: object) -> OutForm | None:
     """The `out_form` of an op that may write over one of the arguments that it reads."""
     if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
         return None
-    if torch.Tag.pointwise not in op.tags and op._schema.name not in _ELEMENTWISE_BACKWARD:
+    if torch.Tag.pointwise not in op.tags and schema_of(op).name not in _ELEMENTWISE_BACKWARD:
         return None
     found = out_form(op)
     return found if found is not None and len(found.names) == 1 else None

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir.aliasing import alias_sources
 from ...ir.nodes import operand
 
@@ -190,7 +190,7 @@ def takes_any_layout(node: fx.Node) -> bool:
     target = node.target
     if not isinstance(target, OpOverload) or alias_sources(node):
         return True
-    space, _, name = target._schema.name.partition("::")
+    space, _, name = schema_of(target).name.partition("::")
     if space != "aten" or name in _KERNELS:
         return False
     tags = target.tags

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument, Target
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir import effects
 from ...ir.aliasing import aliases_input, refresh_views, storages_of
 from ...ir.batch_norms import NATIVE, VENDOR, BatchNorm
@@ -194,7 +194,7 @@ class _Reinplace:
             if self._allowed(node, first, op):
                 node.target = op
                 self._merge(node, first)
-                if not op._schema.returns:
+                if not schema_of(op).returns:
                     node.replace_all_uses_with(first)
                     self._replace_state(node, first)
         elif isinstance(first, fx.Node) and node.meta.get(IN_PLACE):
@@ -288,7 +288,7 @@ class _Reinplace:
         if not fits_in(first.meta["val"], node.meta["val"]) or not self._free_after(first, node):
             return False
         home = self._home(first)
-        mixes = op._schema.name.removesuffix("_") in ACCUMULATING
+        mixes = schema_of(op).name.removesuffix("_") in ACCUMULATING
         return self._may_stay(node, home) and not any(
             self._home(other) == home and (mixes or self._tensor(other) is not self._tensor(first))
             for other in _others(node, op)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir import effects
 from ...ir.program import Program
 from ...ir.verify import Broken, Rule, Stage, check, verify
@@ -57,5 +57,5 @@ def _ordered(program: Program) -> Iterator[fx.Node]:
 def _kind(node: fx.Node) -> str:
     """The op, in place or not."""
     if isinstance(node.target, OpOverload):
-        return node.target._schema.name.removesuffix("_")
+        return schema_of(node.target).name.removesuffix("_")
     return str(node.target)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...ir import effects
 from ...ir.batch_norms import is_batch_norm
 from ...ir.program import Program
@@ -75,7 +75,7 @@ def form_of(node: fx.Node) -> OutForm | None:
     """The form of a call that writes into slots; None where there is none with the same bits."""
     if not isinstance(node.target, OpOverload) or effects.of(node).random:
         return None
-    name = node.target._schema.name.removeprefix("aten::")
+    name = schema_of(node.target).name.removeprefix("aten::")
     if torch.Tag.pointwise not in node.target.tags and name not in _SAME_KERNEL:
         return None
     if is_batch_norm(node.target) and not is_contiguous(node.args[0].meta["val"]):  # type: ignore[union-attr]  # a node

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from ..._torch import OpOverload, graph_module, storage_id
+from ..._torch import OpOverload, graph_module, schema_of, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, storages_of
 from ...ir.program import Phase, Program, provenance
@@ -272,7 +272,7 @@ def _ordered(program: Program, name: str, rule: _Rule) -> Order:
 def _is_short(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload) or not effects.of(node).pure:
         return False
-    return bool(alias_sources(node)) or node.target._schema.name in _SHORT
+    return bool(alias_sources(node)) or schema_of(node.target).name in _SHORT
 
 
 def _read(node: fx.Node) -> set[int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...library import foreach
 from ...library.foreach import items
 
@@ -29,4 +29,4 @@ def single(node: fx.Node) -> OpOverload | None:
 def fused(node: fx.Node) -> tuple[str, dict[str, bool]] | None:
     """The rule of our update op for a call of torch's fused kernel, and its flags."""
     target = node.target
-    return _FUSED.get(target._schema.name) if isinstance(target, OpOverload) else None
+    return _FUSED.get(schema_of(target).name) if isinstance(target, OpOverload) else None

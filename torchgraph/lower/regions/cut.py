@@ -21,7 +21,7 @@ import torch
 from torch import fx
 from torch.fx.node import ArgumentT
 
-from ..._torch import OpOverload, graph_module, storage_id
+from ..._torch import OpOverload, graph_module, schema_of, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, refresh_views, storages_of
 from ...ir.nodes import operand
@@ -277,7 +277,7 @@ class _Cut:
 
 
 def _name(node: fx.Node) -> str:
-    return node.target._schema.name if isinstance(node.target, OpOverload) else ""
+    return schema_of(node.target).name if isinstance(node.target, OpOverload) else ""
 
 
 def _read_values(node: fx.Node) -> list[object]:

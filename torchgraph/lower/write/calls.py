@@ -21,6 +21,7 @@ from ..._torch import (
     below_autograd,
     fast_op,
     op_functions,
+    schema_of,
 )
 from ...library.expect import KERNELS
 from ...optim import fused
@@ -96,7 +97,7 @@ def _choose(
     if op.namespace == "aten":
         args = fx.map_arg(args, _sample)
         kwargs = fx.map_arg(kwargs, _sample)
-        for candidate in op_functions(op._schema.name.removeprefix("aten::")):
+        for candidate in op_functions(schema_of(op).name.removeprefix("aten::")):
             if _dispatches_to(candidate, op, args, kwargs):
                 return candidate
     return fast_op(op)
@@ -130,7 +131,7 @@ def _dispatches_to(
 def _filled(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
     """Every argument of the schema in order, defaults filled in, tensors by identity."""
     filled = []
-    for position, argument in enumerate(op._schema.arguments):
+    for position, argument in enumerate(schema_of(op).arguments):
         if position < len(args):
             value = args[position]
         else:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ...counters import counters
 from ...ir import effects
 from ...ir.aliasing import alias_sources
@@ -203,7 +203,7 @@ class _Writer:
         form = form_of(node) if slots else None
         if form is not None:
             keywords += [f"{name}={slot}" for name, slot in zip(form.names, slots, strict=True)]
-            function = self._bind(self._calls.into(node, form), form.op._schema.name[6:])
+            function = self._bind(self._calls.into(node, form), schema_of(form.op).name[6:])
         else:
             function = self._function(node)
         return f"{function}({', '.join(args + keywords)})"
@@ -215,7 +215,7 @@ class _Writer:
         if isinstance(target, EachInPlace):
             return self._bind(self._each(target), target.__name__)
         if isinstance(target, OpOverload):
-            return self._bind(self._calls.best(node), target._schema.name.split("::")[-1])
+            return self._bind(self._calls.best(node), schema_of(target).name.split("::")[-1])
         return self._bind(target, getattr(target, "__name__", "call"))
 
     def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from ..._torch import OpOverload, storage_id
+from ..._torch import OpOverload, schema_of, storage_id
 from ...ir import effects
 from ...ir.aliasing import alias_sources, escaping, refresh_views
 from ...ir.batch_norms import is_batch_norm
@@ -136,7 +136,7 @@ class Recompute:
         value = node.meta.get("val")
         return (
             isinstance(target, OpOverload)
-            and target._schema.name in _COINS
+            and schema_of(target).name in _COINS
             and isinstance(value, torch.Tensor)
             and value.dtype.itemsize > 1
             and node not in self._escaping

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, overload_name, schema_of
 from ...ir import effects, values
 from ...ir.program import Phase, Program, Role, provenance
 from ...ir.rewriter import Rewriter
@@ -222,12 +222,12 @@ def _is_in(names: frozenset[str], node: fx.Node) -> bool:
 
 def _op(node: fx.Node) -> str:
     """``mm``; with its namespace where that is not aten."""
-    name: str = node.target._schema.name  # type: ignore[union-attr]  # an OpOverload
+    name: str = schema_of(node.target).name  # type: ignore[arg-type]  # an OpOverload
     return name.removeprefix("aten::")
 
 
 def _overload(node: fx.Node) -> str:
-    found: str = node.target._overloadname  # type: ignore[union-attr]  # an OpOverload
+    found: str = overload_name(node.target)  # type: ignore[arg-type]  # an OpOverload
     return found
 
 
@@ -235,7 +235,7 @@ def _names(node: fx.Node) -> list[str]:
     """The names of the arguments, in order; empty ones for a call of a Python function."""
     if not isinstance(node.target, OpOverload):
         return [""] * len(node.args)
-    return [argument.name for argument in node.target._schema.arguments]
+    return [argument.name for argument in schema_of(node.target).arguments]
 
 
 def _kept(node: fx.Node) -> tuple[str, ...]:

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..._torch.modules import STATE
 from ...guards import ABSENT
 from ...guards.looks import count, elements, in_class, is_container, own
 from ...guards.names import By, Path, follow, of_class
 from .chains import EACH, Chain
 
-_HELD = ("_parameters", "_buffers", "_modules")
 _LIBRARIES = frozenset({"torch", "numpy", "builtins", "torchgraph"}) | set(sys.stdlib_module_names)
 _LIBRARIES -= {"__main__"}
 
@@ -133,7 +133,7 @@ def _attribute(value: object, key: str, guarded: bool) -> Lookup | None:
         watched = guarded and not is_container(there)
         return Lookup(there, *(() if watched else mine))
     if isinstance(value, nn.Module) or guarded:
-        for held in _HELD:
+        for held in STATE:
             if key in attributes.get(held, ()):
                 path = () if guarded else ((By.OWN, held), (By.ITEM, key))
                 return Lookup(attributes[held][key], value, path)

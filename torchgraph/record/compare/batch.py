@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..._torch import storage_id
+from ..._torch.tensors import version_of
 from ...ir.aliasing import MemoryLocation
 from ...ir.bits import fingerprint
 from ...ir.program import Role
@@ -46,7 +47,7 @@ class Batch:
 
 def _mark(tensor: torch.Tensor) -> object:
     """Its version, and some of its bytes for writes that torch does not count, as NumPy's."""
-    version = 0 if tensor.is_inference() else tensor._version
+    version = 0 if tensor.is_inference() else version_of(tensor)
     if tensor.device.type != "cpu":
         return version
     if not tensor.is_contiguous():

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..._torch.modules import FLAT_WEIGHTS, is_of_module
 from ...guards.looks import Same, is_container
 from ...guards.names import Name, attribute
 from ...ir.program import Role
@@ -43,8 +44,6 @@ from .trees import Fixed, Trees
 
 _GROWING = (list, deque)
 _HOLDS = (dict, list, deque)
-_OF_MODULES = frozenset({"_flat_weights", "_flat_weight_refs"})
-"""In the dict of a recurrent module, what it makes again where it is not as it was."""
 
 
 class _Change(NamedTuple):
@@ -147,7 +146,7 @@ class Carried:
         for _, container in self._containers:
             holder = container.values if isinstance(container, Entries) else container
             for item in self._items(container):
-                if item in _OF_MODULES and "_parameters" in holder:
+                if item in FLAT_WEIGHTS and is_of_module(holder):
                     continue
                 place = Item(self._titles.of(container, item), holder, item)
                 try:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from ..._torch.modules import is_of_module
 from ...live.discovery import Entries
 
 MANY = 64
@@ -38,7 +39,7 @@ def keys_moved(before: object, now: object) -> list[object]:
 def plain_in(container: object, keys: Iterable[object] | None = None) -> dict[object, Any]:
     """The numbers, texts and flags, of all or of these keys; those of modules not."""
     held = items_of(container)
-    if isinstance(container, dict) and "_parameters" in held:
+    if isinstance(container, dict) and is_of_module(held):
         return {}
     if keys is not None:
         held = {key: held[key] for key in keys if key in held}

@@ -18,6 +18,8 @@ from torch.nn.parameter import is_lazy
 
 from ..._torch import VF
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.ops import FOREACH_LERP, PAD_PACKED
+from ..._torch.tensors import MAKE_SUBCLASS, address_of
 from ...errors import DataDependent, NonScalarBackward, SourceLine
 from ...ir.aliasing import has_strides
 from ...ir.program import Phase
@@ -29,7 +31,7 @@ from .recorder import Recorder
 
 _ESCAPES = ("numpy", "__array__", "__dlpack__")
 _SHOWN = ("__repr__", "__format__")
-_SUBCLASS = ("_make_subclass", "as_subclass")
+_SUBCLASS = (MAKE_SUBCLASS, "as_subclass")
 _ABSENT = object()
 _T = TypeVar("_T")
 _Function = Callable[..., object]
@@ -73,16 +75,16 @@ class Border:
                 (torch, "asarray", self._data),
                 (torch.Tensor, "new_tensor", self._data),
                 (torch, "max_pool1d", self._max_pool1d),
-                (torch, "_foreach_lerp_", self._weight),
+                (*FOREACH_LERP, self._weight),
                 (torch, "ctc_loss", self._ctc_lengths),
                 (torch, "tensor_split", self._lengths),
                 (torch.Tensor, "tensor_split", self._lengths),
                 *((VF, name, self._lengths) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
-                (VF, "_pad_packed_sequence", self._lengths),
+                (*PAD_PACKED, self._lengths),
             ]
             for holder, name, ours in patches:
                 call = self._own(ours, getattr(holder, name))
-                static = name == "_make_subclass"
+                static = name == MAKE_SUBCLASS
                 stack.enter_context(_patched(holder, name, staticmethod(call) if static else call))
             data: Any = torch.Tensor.data  # a C property
             get = self._own(self._data_get, data.__get__)
@@ -156,8 +158,8 @@ class Border:
         if plain and tensor.is_leaf and id(tensor) not in memo:
             storage = tensor.untyped_storage()
             copies = memo.setdefault("torch", {})
-            if storage._cdata not in copies:
-                copies[storage._cdata] = self._copy_of(tensor)
+            if address_of(storage) not in copies:
+                copies[address_of(storage)] = self._copy_of(tensor)
         return theirs(tensor, memo)
 
     def _copy_of(self, tensor: torch.Tensor) -> torch.UntypedStorage:

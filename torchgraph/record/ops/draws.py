@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ..._torch.listening import not_listening
 from ...errors import RandomStateTouched
 from ...ir import effects
@@ -104,7 +104,7 @@ class Draws:
         return out
 
     def _again(self, made: _Draw, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        if op._schema.is_mutable:
+        if schema_of(op).is_mutable:
             if effects.written(op) != (0,):
                 self._writer.give_up(f"{op} is to draw again what it has drawn, in a checkpoint")
             else:
@@ -246,7 +246,7 @@ def _copy(op: OpOverload, result: object) -> object:
     """A draw's result as it is now: build may change it. Draws of 0 and 1 are kept as bools."""
     if not isinstance(result, torch.Tensor):
         return result
-    if op._schema.name.startswith("aten::bernoulli"):
+    if schema_of(op).name.startswith("aten::bernoulli"):
         return aten._to_copy.default(result, dtype=torch.bool)
     return aten.clone.default(result)
 

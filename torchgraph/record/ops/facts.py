@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
 from ..._torch.listening import decomposes
 from ...ir import effects
 from ..tape.tape import Args
@@ -81,7 +81,7 @@ class Facts(NamedTuple):
 @functools.cache
 def facts(op: OpOverload) -> Facts:
     """About ``op``."""
-    schema = op._schema
+    schema = schema_of(op)
     view = any(returned.alias_info is not None for returned in schema.returns)
     moves = torch.Tag.inplace_view in op.tags
     takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
@@ -113,10 +113,10 @@ def facts(op: OpOverload) -> Facts:
 
 
 def _writes(op: OpOverload) -> tuple[tuple[int, str], ...]:
-    lies = op._schema.name in effects.LYING_SCHEMAS
+    lies = schema_of(op).name in effects.LYING_SCHEMAS
     return tuple(
         (position, argument.name)
-        for position, argument in enumerate(op._schema.arguments)
+        for position, argument in enumerate(schema_of(op).arguments)
         if (lies and argument.name.startswith("running"))
         or (argument.alias_info is not None and argument.alias_info.is_write)
     )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..._torch.tensors import address_of
 from ...errors import NoProgram, RandomStateTouched, SourceLine
 from ..chains.chains import Line, Root
 from ..tape.tape import Args, Kwargs
@@ -44,10 +45,11 @@ def own_generators(args: Args, kwargs: Kwargs) -> list[torch.Generator]:
 def without_default(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """The arguments of an op, where a default generator is none at all: None means it as well."""
     own: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
-    defaults = {generator._cdata for generator in own}  # each look has an object of its own
+    defaults = set(map(address_of, own))  # each look has an object of its own
 
     def known(value: object) -> object:
-        return None if getattr(value, "_cdata", None) in defaults else value
+        is_default = isinstance(value, torch.Generator) and address_of(value) in defaults
+        return None if is_default else value
 
     return tuple(map(known, args)), {name: known(value) for name, value in kwargs.items()}
 

@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..._torch import storage_id
+from ..._torch.tensors import address_of
 from ...guards import Alias
 from ...ir.aliasing import has_strides, span
 from ...ir.program import Role
@@ -137,7 +138,7 @@ class Memory:
         """The first value in the storage of ``tensor``; None where the storage is new."""
         if not has_strides(tensor):
             return None
-        if tensor.untyped_storage()._cdata not in self._storages:
+        if storage_id(tensor) not in self._storages:
             return None
         return self._first.get(self._number(tensor))
 
@@ -170,9 +171,9 @@ class Memory:
     def storage(self, tensor: torch.Tensor) -> int:
         """The number of a storage, given when it is first met."""
         held = tensor.untyped_storage()
-        known = self._storages.get(held._cdata)
+        known = self._storages.get(address_of(held))
         if known is None:
-            known = self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
+            known = self._storages[address_of(held)] = (next(self._numbers), StorageWeakRef(held))
         return known[0]
 
     def read(self, tensor: torch.Tensor) -> None:
@@ -198,8 +199,8 @@ class Memory:
     def grown(self, tensor: torch.Tensor) -> None:
         """The storage of ``tensor`` has more memory now, and no value that is known."""
         held = tensor.untyped_storage()
-        self._storages[held._cdata] = (next(self._numbers), StorageWeakRef(held))
-        self._values = {key: n for key, n in self._values.items() if key[0] != held._cdata}
+        self._storages[address_of(held)] = (next(self._numbers), StorageWeakRef(held))
+        self._values = {key: n for key, n in self._values.items() if key[0] != address_of(held)}
 
     def layout(self, tensor: torch.Tensor) -> TensorLayout:
         """Where a tensor lies; one without a storage gets a storage number of its own, below 0."""
@@ -229,7 +230,7 @@ def place_of(tensor: torch.Tensor) -> Place | None:
     if not has_strides(tensor):
         return None
     return (
-        tensor.untyped_storage()._cdata,
+        storage_id(tensor),
         tensor.storage_offset(),
         tensor.shape,
         tensor.stride(),

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ... import library
-from ..._torch import OpOverload, composite, has_kernel_for
+from ..._torch import OpOverload, composite, has_kernel_for, schema_of
 from ..._torch.listening import not_listening
 from ...ir.batch_norms import NATIVE, VENDOR, WITHOUT_STATISTICS, BatchNorm
 from ..tape.tape import Arguments, Kwargs
@@ -114,7 +114,7 @@ def runs_in_parts(op: OpOverload) -> bool:
 def in_parts(op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> Callable[..., object] | None:
     """What runs instead of an op, and is heard op by op; None for an op that runs whole."""
     found = _PARTS.get(op)
-    if found is None or not op._schema.is_mutable:
+    if found is None or not schema_of(op).is_mutable:
         return found
     whole = kwargs.get("generator") is not None or args[0].is_contiguous()
     return None if whole else found
@@ -124,7 +124,7 @@ def rewritten(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[OpOverload, Arguments]:
     """The call that a program makes for a call of ``op``: mostly that call."""
-    name = op._schema.name
+    name = schema_of(op).name
     if name == "aten::native_batch_norm":
         return _batch_norm(NATIVE, *args, **kwargs)
     if name == "aten::cudnn_batch_norm":

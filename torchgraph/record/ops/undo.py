@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
+from ..._torch import storage_id
+from ..._torch.modules import state_of
+from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
 from ...live.step import Step
 from ..tape.watch import AttributeWatch
@@ -36,7 +39,7 @@ class Undo:
         """``tensor`` was there before the step."""
         if has_strides(tensor):
             storage = tensor.untyped_storage()
-            self._before.setdefault(storage._cdata, (storage, None))
+            self._before.setdefault(address_of(storage), (storage, None))
 
     def holds(self, address: int) -> bool:
         """True for a storage that was there before the step."""
@@ -44,7 +47,7 @@ class Undo:
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor``, which is about to be written, if it is not the step's."""
-        address = tensor.untyped_storage()._cdata
+        address = storage_id(tensor)
         known = self._before.get(address)
         if known is not None and known[1] is None:
             self._before[address] = (known[0], known[0].clone())
@@ -66,9 +69,7 @@ def taken_back(
     """
     before_step = generators()
     held: list[tuple[Any, dict[str, object]]] = [
-        (holder, dict(holder))
-        for module in step.modules.values()
-        for holder in (module._parameters, module._buffers, module._modules)
+        (holder, dict(holder)) for module in step.modules.values() for holder in state_of(module)
     ]
     places = [(leaf.value, leaf.value.data) for _, leaf in step.tensors()]
     leaves = [(leaf.value, leaf.value.grad) for _, leaf in step.tensors() if leaf.value.is_leaf]

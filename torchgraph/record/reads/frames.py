@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
+from ..._torch.optimizers import RATE_READERS
 from ...structure import parts_of_partial
 from ..chains.chains import Line, Reads, StackUses
 from ..chains.resolve import is_library, is_library_file
@@ -304,7 +305,6 @@ def _codes(function: Callable[..., object]) -> tuple[CodeType, ...]:
 
 
 _SCHEDULERS = [cls for cls in vars(lr_scheduler).values() if isinstance(cls, type)]
-_RATES = ("get_lr", "_get_closed_form_lr")
 _READERS = {
     id(code): code  # to hash one takes longer than all else that is asked of a frame
     for reader in (
@@ -316,7 +316,7 @@ _READERS = {
         GradScaler.get_backoff_factor,
         GradScaler.get_growth_factor,
         GradScaler.get_growth_interval,
-        *(vars(cls)[name] for cls in _SCHEDULERS for name in _RATES if name in vars(cls)),
+        *(vars(cls)[name] for cls in _SCHEDULERS for name in RATE_READERS if name in vars(cls)),
     )
     for code in _codes(reader)
 }

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..._torch import OpOverload
+from ..._torch import OpOverload, schema_of
+from ..._torch.symbolic import symbolic_function
 from .tape import Args, Kwargs, Ref
 
 
@@ -156,7 +157,7 @@ def exact_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Args, Kwarg
     """The arguments of an op, in which no size, dimension or bound moves."""
     if not (any(map(_counts, args)) or any(map(_counts, kwargs.values()))):
         return args, kwargs
-    sizes = {a.name: "int" in str(a.type) for a in op._schema.arguments}
+    sizes = {a.name: "int" in str(a.type) for a in schema_of(op).arguments}
     return (
         tuple(
             _exact(arg) if size else arg for arg, size in zip(args, sizes.values(), strict=False)
@@ -329,7 +330,7 @@ def _fill() -> None:
         setattr(_Arithmetic, f"__sym_{name}__", _unary(target, _promoted(extreme)))
     _Arithmetic.__sym_float__ = _unary(torch.sym_float, float)
     for name in ("exp", "cos", "sin", "tanh", "log2"):
-        symbolic = getattr(torch, f"_sym_{name}", None)
+        symbolic = symbolic_function(name)
         if symbolic is not None:
             setattr(_Arithmetic, f"__sym_{name}__", _unary(symbolic, getattr(math, name)))
 

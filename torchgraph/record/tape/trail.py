@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import fx
 
-from ..._torch import current_autograd_node, engine_watch, sequence_number
+from ..._torch import current_autograd_node, engine_watch, sequence_number, sequence_number_of
+from ..._torch.graphs import root_of
 from ...errors import SourceLine, user_frames
 from ...ir.program import Phase, Provenance
 
@@ -116,7 +117,7 @@ class Trail:
         variable = getattr(node, "variable", None)
         if variable is not None:
             return Provenance(self._accumulates(variable).rpartition(".")[0], Phase.BACKWARD)
-        forward = None if node is None else self._forward.get(node._sequence_nr())
+        forward = None if node is None else self._forward.get(sequence_number_of(node))
         if forward is None:
             return Provenance(phase=Phase.BACKWARD)
         return Provenance(forward.module, Phase.BACKWARD, forward.frames)
@@ -127,7 +128,7 @@ class Stamp:
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
-        self._last = graph._root
+        self._last = root_of(graph)
 
     def new_nodes(self, found: Callable[[], Provenance]) -> None:
         """Stamp the nodes made since the last call."""
@@ -135,7 +136,7 @@ class Stamp:
         for node in self.unstamped():
             stamp = stamp or found()
             node.meta.setdefault("provenance", stamp)
-        self._last = next(iter(reversed(self._graph.nodes)), self._graph._root)
+        self._last = next(iter(reversed(self._graph.nodes)), root_of(self._graph))
 
     def unstamped(self) -> Iterator[fx.Node]:
         """The nodes made since the last call of ``new_nodes``, newest first."""

@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from ..._torch.modules import BOOKKEEPING, STATE
 from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarning, warn
 from ...guards import ABSENT, Read, same_attribute, stands_in
 from ...ir.program import CallRecord
@@ -22,24 +23,12 @@ from .trail import Trail
 _PLAIN = frozenset(
     {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
 )
-# Bookkeeping of nn.Module itself: guarded by structure, or of no effect on what forward computes.
-_OWN = frozenset(
-    {
-        "_is_full_backward_hook",
-        "_is_hf_initialized",
-        "_compiled_call_impl",
-        "_version",
-        "_flat_weights",
-        "_flat_weight_refs",
-    }
-)
 # The OrderedDicts are a module's hooks: one that build registered is taken off again.
 _CONTAINERS = frozenset({list, dict, set, OrderedDict})
 
 
 _Container = list[object] | dict[object, object] | set[object]
 _MODULE = frozenset(vars(nn.Module()))
-_STATE = ("_parameters", "_buffers", "_modules")
 
 
 def is_plain(value: Any) -> bool:
@@ -125,7 +114,8 @@ class AttributeWatch:
             path, owner = self._owners[key]
             before = self._before[key].values.get(name, ABSENT)
             kept = is_own(before) and same_attribute(vars(owner), name, before)
-            if kept and not is_plain(before) and name not in _OWN and not _is_mode(owner, name):
+            unread = is_plain(before) or name in BOOKKEEPING or _is_mode(owner, name)
+            if kept and not unread:
                 found.append((path, owner, name, before))
         return found
 
@@ -146,7 +136,7 @@ class AttributeWatch:
             path, owner = self._owners[key]
             value = vars(owner).get(name, ABSENT)
             kept = is_plain(value) or (value is ABSENT and not _is_elsewhere(owner, name))
-            unread = (key, name) not in self.reads and name not in _OWN
+            unread = (key, name) not in self.reads and name not in BOOKKEEPING
             if kept and unread and not _is_mode(owner, name):
                 yield owner, Change(path, name, False, where), value
 
@@ -190,14 +180,14 @@ class AttributeWatch:
 
     def _note(self, owner: object, name: str, value: object, own: dict[str, Any]) -> None:
         """Remember a read of what may change: a value of the object, of its class, or none."""
-        if name in _OWN or name.startswith("__"):
+        if name in BOOKKEEPING or name.startswith("__"):
             return
         if name in own:
             if own[name] is value and (name not in _MODULE or is_own(value)):
                 self.reads[id(owner), name] = value
         elif value is ABSENT or is_plain(value):
             holder = next((c for c in type(owner).__mro__ if name in vars(c)), None)
-            if value is ABSENT and not any(name in own.get(held, ()) for held in _STATE):
+            if value is ABSENT and not any(name in own.get(held, ()) for held in STATE):
                 self.reads[id(owner), name] = ABSENT
             elif holder is not None and vars(holder)[name] is value:
                 self.reads[id(owner), name] = ABSENT
@@ -223,7 +213,7 @@ class AttributeWatch:
         found = []
         for key, (path, owner) in self._owners.items():
             for name in self._before[key].changes(vars(owner)):
-                if name not in _OWN and not _is_mode(owner, name):
+                if name not in BOOKKEEPING and not _is_mode(owner, name):
                     read = (key, name) in self.reads and is_own(self.reads[key, name])
                     where = self._writes.get((key, name))
                     found.append((owner, Change(path, name, read, where)))
@@ -232,7 +222,7 @@ class AttributeWatch:
 
 def _is_elsewhere(owner: object, name: str) -> bool:
     """True for an attribute of the class, and for a parameter, a buffer or a submodule."""
-    held = (vars(owner).get(state, ()) for state in _STATE)
+    held = (vars(owner).get(state, ()) for state in STATE)
     return any(name in one for one in (*held, *map(vars, type(owner).__mro__)))
 
 
@@ -277,14 +267,12 @@ def warn_written(changes: Sequence[Change]) -> None:
 class _Snapshot:
     """The attributes of one object, and the contents of its plain containers."""
 
-    _HELD = frozenset({"_parameters", "_buffers", "_modules"})  # restored by `take`
-
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.values = dict(attributes)
         self._contents = {
             name: value.copy()
             for name, value in attributes.items()
-            if type(value) in _CONTAINERS and name not in self._HELD
+            if type(value) in _CONTAINERS and name not in STATE  # `take` restores these
         }
 
     def changes(self, now: dict[str, object]) -> list[str]:

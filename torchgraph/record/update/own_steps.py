@@ -18,7 +18,9 @@ from torch.optim.optimizer import (
 
 from ... import library
 from ..._torch.listening import not_listening
+from ..._torch.optimizers import scaler_attribute, schedulers_in
 from ..._torch.symbolic import symbolic_python_math
+from ..._torch.tensors import version_of
 from ...guards import Read
 from ...live.step import SCALER_NUMBERS, SCALER_TENSORS, Step
 from ...optim import fused
@@ -194,7 +196,7 @@ class OwnSteps:
         def update(scaler: GradScaler, *args: object, **kwargs: object) -> None:
             original(scaler, *args, **kwargs)
             if threading.get_ident() == self._thread:
-                found = [f"_{name}" for name in (*SCALER_TENSORS, *SCALER_NUMBERS)]
+                found = list(map(scaler_attribute, (*SCALER_TENSORS, *SCALER_NUMBERS)))
                 own = vars(scaler)
                 self.scaler_reads += [("scaler", scaler, n, own[n]) for n in found if n in own]
 
@@ -233,7 +235,7 @@ class OwnSteps:
         groups = [group for one in _moved_by(scheduler) for group in one.param_groups]
         held = [*_attributes(scheduler), *groups]
         self._before += [(one, dict(one)) for one in held]
-        before = {id(t): t._version for one in optimizers for t in _tensors(one)}
+        before = {id(t): version_of(t) for one in optimizers for t in _tensors(one)}
         with not_listening():
             found = original(scheduler, *args, **kwargs)
         self.actions.append((scheduler, *kept))
@@ -244,7 +246,7 @@ class OwnSteps:
             self._acted.add(id(one))
             self._numbers.accept(one)
             for tensor in _tensors(one):
-                if before.get(id(tensor)) != tensor._version:
+                if before.get(id(tensor)) != version_of(tensor):
                     self.moved.add(self._step.leaves[self._step.index[id(tensor)]].fqn)
         return found
 
@@ -264,14 +266,14 @@ def classes_with(base: type, method: str) -> list[type]:
 def _moved_by(scheduler: LRScheduler) -> list[Optimizer]:
     """The optimizers whose settings a scheduler moves."""
     own = getattr(scheduler, "optimizer", None)
-    inner = vars(scheduler).get("_schedulers", ())
-    return [*([own] if own is not None else ()), *(o for one in inner for o in _moved_by(one))]
+    inner = (o for one in schedulers_in(scheduler) for o in _moved_by(one))
+    return [*([own] if own is not None else ()), *inner]
 
 
 def _attributes(scheduler: LRScheduler) -> Iterator[dict[str, object]]:
     """The attributes of a scheduler and of the ones that it steps."""
     yield vars(scheduler)
-    for one in vars(scheduler).get("_schedulers", ()):
+    for one in schedulers_in(scheduler):
         yield from _attributes(one)
 
 

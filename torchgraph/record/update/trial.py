@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.tensors import address_of
 from ...optim.rules import allocates_slots
 from ..ops.generators import generators, set_generators
 from ..ops.recorder import Recorder
@@ -42,10 +43,10 @@ class Trial:
     def keep(self, tensor: torch.Tensor) -> None:
         """``tensor`` is about to be written."""
         storage = tensor.untyped_storage()
-        if self.is_whole and storage._cdata not in self._written:
+        if self.is_whole and address_of(storage) not in self._written:
             self._bytes += storage.nbytes()
             if self.is_whole:
-                self._written[storage._cdata] = (storage, storage.clone())
+                self._written[address_of(storage)] = (storage, storage.clone())
 
     @property
     def is_whole(self) -> bool:

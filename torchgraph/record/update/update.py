@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ... import library
-from ..._torch import OpOverload, step_hooks
+from ..._torch import OpOverload
 from ..._torch.listening import is_listening, not_listening
+from ..._torch.optimizers import step_hooks
 from ..._torch.symbolic import symbolic_python_math
 from ...ir.program import OutputKind, OutputSpec, Role
 from ...live.optimizers import clip_gradients, scaled_step, unscale

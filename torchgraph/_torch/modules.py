@@ -1,0 +1,48 @@
+"""What an nn.Module keeps, as attributes and by their names."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Container
+from typing import Any
+
+import torch
+from torch import nn
+
+children_of: Callable[[nn.Module], dict[str, nn.Module | None]] = operator.attrgetter("_modules")
+parameters_of: Callable[[nn.Module], dict[str, nn.Parameter | None]] = operator.attrgetter(
+    "_parameters"
+)
+buffers_of: Callable[[nn.Module], dict[str, torch.Tensor | None]] = operator.attrgetter("_buffers")
+"""The dicts that a module itself looks names up in."""
+
+STATE = ("_parameters", "_buffers", "_modules")
+"""The names of these dicts."""
+
+state_of: Callable[[nn.Module], tuple[dict[str, Any], ...]] = operator.attrgetter(*STATE)
+state_in: Callable[[dict[str, Any]], tuple[dict[str, Any], ...]] = operator.itemgetter(*STATE)
+"""These dicts, from the attributes of a module."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+hooks_of: Callable[[nn.Module], tuple[dict[int, Any], ...]] = operator.attrgetter(*HOOKS)
+
+FLAT_WEIGHTS = frozenset({"_flat_weights", "_flat_weight_refs"})
+"""What a recurrent module makes again where it is not as it was."""
+
+BOOKKEEPING = FLAT_WEIGHTS | {
+    "_is_full_backward_hook",
+    "_is_hf_initialized",
+    "_compiled_call_impl",
+    "_version",
+}
+"""Guarded by structure, or of no effect on what forward computes."""
+
+
+def is_of_module(attributes: Container[object]) -> bool:
+    """True for the attributes of a module."""
+    return "_parameters" in attributes
+
+
+def is_initialized(attributes: dict[str, Any]) -> bool:
+    """True for what nn.Module.__init__ has made."""
+    return isinstance(attributes.get("_modules"), dict)

@@ -1,0 +1,43 @@
+"""What an op says about itself, and the ways to call it."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import FunctionSchema
+from torch._ops import OpOverload
+
+schema_of: Callable[[OpOverload], FunctionSchema] = operator.attrgetter("_schema")
+overload_name: Callable[[OpOverload], str] = operator.attrgetter("_overloadname")
+"""``"default"`` for an op without a name of that kind."""
+
+FOREACH_LERP: tuple[Any, str] = (torch, "_foreach_lerp_")
+PAD_PACKED: tuple[Any, str] = (torch._VF, "_pad_packed_sequence")
+"""Functions, as who holds them and under which name: a recording replaces them."""
+
+
+def schema_if_any(target: Any) -> FunctionSchema | None:
+    """The schema of what may be no op."""
+    return getattr(target, "_schema", None)
+
+
+def fast_op(op: OpOverload) -> Callable[..., Any]:
+    """The op's C++ entry, one Python frame below ``op.__call__``."""
+    return getattr(op, "_op", op)
+
+
+def op_functions(name: str) -> list[Callable[..., Any]]:
+    """Bindings that may reach the ATen op ``name``: functions, or the method of an in-place op."""
+    holders = (
+        [torch._C.TensorBase] if name.endswith("_") else [torch._C._VariableFunctions, torch._C._nn]
+    )
+    return [getattr(holder, name) for holder in holders if hasattr(holder, name)]
+
+
+def composite(op: OpOverload, key: str = "CompositeExplicitAutograd") -> Callable[..., Any]:
+    """The op's own C++ body, which calls other ops: run inside a trace, those are recorded."""
+    return functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))

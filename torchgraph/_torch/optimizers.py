@@ -1,0 +1,90 @@
+"""What torch keeps in optimizers, in their schedulers and in grad scalers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+SLOT_MAKERS = ("step", "_init_group")
+"""The methods of an optimizer that decide what a slot starts from."""
+
+RATE_READERS = ("get_lr", "_get_closed_form_lr")
+"""The methods by which a scheduler computes rates and does nothing else."""
+
+SCALER_METHODS = ("scale", "unscale_", "step", "update", "_unscale_grads_", "_maybe_opt_step")
+"""Those that say what a step under a GradScaler is."""
+
+
+def mark_step_called(optimizer: torch.optim.Optimizer) -> None:
+    """Tell the optimizer's schedulers that a step happened, as its own ``step()`` would."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # set by torch's schedulers
+
+
+OPTIMIZER_ATTRIBUTES = frozenset(
+    {
+        "_optimizer_step_pre_hooks",
+        "_optimizer_step_post_hooks",
+        "_optimizer_state_dict_pre_hooks",
+        "_optimizer_state_dict_post_hooks",
+        "_optimizer_load_state_dict_pre_hooks",
+        "_optimizer_load_state_dict_post_hooks",
+        "_zero_grad_profile_name",
+        "_warned_capturable_if_run_uncaptured",
+        "_opt_called",
+        "_step_count",
+        "grad_scale",
+        "found_inf",
+    }
+)
+"""What torch itself keeps in an optimizer, and no step goes by."""
+
+
+def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
+    """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    own = (vars(optimizer)[name] for name in names if name in vars(optimizer))
+    return (*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
+    """The users' hooks among them."""
+    places = step_hook_dicts(optimizer)
+    return tuple(tuple(filter(_is_users, place.values())) for place in places)
+
+
+def _is_users(hook: Any) -> bool:
+    return not getattr(hook, "__module__", "").startswith("torchgraph.")
+
+
+def init_scaler(scaler: torch.amp.GradScaler, device: torch.device) -> None:
+    """Let a GradScaler make its scale and its growth tracker, as its first ``scale()`` does."""
+    scaler._lazy_init_scale_growth_tracker(device)
+
+
+def has_scale(scaler: torch.amp.GradScaler) -> bool:
+    """False until a GradScaler has made its scale."""
+    return scaler._scale is not None
+
+
+def forget_scale(scaler: torch.amp.GradScaler) -> None:
+    """The scaler is as if it had made none."""
+    vars(scaler).update(_scale=None, _growth_tracker=None)
+
+
+def scaler_attribute(name: str) -> str:
+    """Under which name a GradScaler keeps its ``scale`` or ``growth_factor``."""
+    return f"_{name}"
+
+
+def unscales_itself(optimizer: torch.optim.Optimizer) -> bool:
+    """True for an optimizer that a GradScaler hands its scale to."""
+    return hasattr(optimizer, "_step_supports_amp_scaling")
+
+
+def schedulers_in(scheduler: Any) -> Sequence[Any]:
+    """Those that a chain or a sequence of schedulers steps; none in a plain one."""
+    found: Sequence[Any] = vars(scheduler).get("_schedulers", ())
+    return found
