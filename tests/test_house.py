@@ -272,8 +272,8 @@ def public(cls: type) -> set[str]:
 def test_names_of_the_graph():
     assert public(tg.Graph) == {
         "add_optimizer", "build", "check", "close", "debug", "is_compiled", "last_lr",
-        "load_state_dict", "name", "report", "set_grad_scaler", "state_dict", "sync", "trace",
-        "training", "with_dynamic_input_shape",
+        "load_state_dict", "name", "program", "report", "set_grad_scaler", "state_dict", "sync",
+        "trace", "training", "with_dynamic_input_shape",
     }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from .errors import (
 from .inspect import peaks
 from .inspect.check import Divergence, check
 from .inspect.report import Report
+from .ir.program import Program
 from .library.expect import ValueMoved
 from .lines import user_frames
 from .live import state
@@ -203,6 +204,15 @@ class Graph(Running):
     def is_compiled(self) -> bool:
         """True after the first call."""
         return self._shown is not None or self._last_call is not None
+
+    @property
+    def program(self) -> Program:
+        """The program that was made last, after all passes; not to be edited.
+
+        Raises:
+            NotCompiled: before the first call; `NoProgram` where no program can hold the step.
+        """
+        return self._last()[0].program
 
     def report(self, *, memory: Sequence[Any] | None = None) -> Report:
         """What was captured, what the passes did, what is guarded and baked, and how long it took.

@@ -53,6 +53,7 @@ class Running(Aside):
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         """The arguments by path, and the program that serves such a call; None for none yet."""
         options = self.config.options
+        self._cache.shrink(options.cache_size)
         try:
             if options.buckets is not None:
                 return self._padder.fit(args, kwargs, options)
@@ -66,7 +67,7 @@ class Running(Aside):
     def _replayed(self, replay: Replay, call: Call) -> Any:
         """Run the program; then the schedulers step, as the user's loop would step them."""
         self._schedulers.check_loss(replay.returns_loss)
-        with replay.turn(self._progress.calls[replay.serves]):
+        with replay.turn(self._progress.calls[replay.serves], self.config.options):
             returned = self._cache.run(replay, call)
             self._progress.count(replay.serves)
             if self._optimizers:

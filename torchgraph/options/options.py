@@ -1,4 +1,7 @@
-"""Options: what a Graph's config comes to, frozen. Equal options, equal programs."""
+"""Options: what a Graph's config comes to, frozen. Equal options, equal programs.
+
+What changes no program is not compared: it is no part of the key of a call.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ class PassOptions:
     """(name of the pass that it follows, the pass); an empty name puts it first."""
     max_passes: int | None = None
     max_edits: int | None = None
-    dump: str = ""
-    verify: str = "fast"
+    dump: str = field(default="", compare=False)
+    """Where programs are shown: a directory; empty for nowhere."""
+    verify: str = field(default="fast", compare=False)
 
 
 @dataclass(frozen=True)
@@ -38,22 +42,10 @@ class ShapeBuckets:
 
 
 @dataclass(frozen=True)
-class Options:
-    """Everything that capture, passes and lowering may depend on. Equal options, equal programs."""
+class ProgramOptions:
+    """What a recorded step and its passes come to: a change makes another program."""
 
     training: bool = False
-    backend: str = "aten"
-    switch_at: int | None = None
-    """How many calls an `auto` program runs on `aten`; None: computed from the program."""
-    confirm: str | int = "first"
-    """Which calls of compiled code are compared: the first, every n-th, or ``"off"``."""
-    rng: str = "eager"
-    cuda_graph: str = "auto"
-    outputs_buffer_size: int = 0
-    """How many sets of output tensors take turns; 0: fresh ones at each call."""
-    cudnn_heuristic: bool | None = None
-    """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
-    cache_size: int = 8
     fallback: str = "error"
     """What becomes of a step that no program can hold: ``"error"``, or ``"eager"``."""
     buckets: ShapeBuckets | None = None
@@ -78,11 +70,40 @@ class Options:
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
     sparse_update: bool = False
+    passes: PassOptions = field(default_factory=PassOptions)
+
+
+@dataclass(frozen=True)
+class LoweringOptions:
+    """How a program is lowered, and by what it runs: a change makes another executable."""
+
+    backend: str = "aten"
+    switch_at: int | None = None
+    """How many calls an `auto` program runs on `aten`; None: computed from the program."""
+    confirm: str | int = "first"
+    """Which calls of compiled code are compared: the first, every n-th, or ``"off"``."""
+    rng: str = "eager"
+    cuda_graph: str = "auto"
+    cudnn_heuristic: bool | None = None
+    """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     straighten: str = "Disable"
     """The mode of ``enable_straighten_algorithm``."""
     compress_memory: bool = False
     best_memory_allocation: bool = False
-    passes: PassOptions = field(default_factory=PassOptions)
+
+
+@dataclass(frozen=True)
+class RunningOptions:
+    """How the programs of a Graph are kept and run: a change takes effect and makes none anew."""
+
+    cache_size: int = field(default=8, compare=False)
+    outputs_buffer_size: int = field(default=0, compare=False)
+    """How many sets of output tensors take turns; 0: fresh ones at each call."""
+
+
+@dataclass(frozen=True)
+class Options(ProgramOptions, LoweringOptions, RunningOptions):
+    """What the options of a Graph come to, apart by what they change. Equal ones, one program."""
 
     @property
     def autocast(self) -> torch.dtype | None:

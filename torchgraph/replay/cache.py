@@ -112,6 +112,10 @@ class ProgramCache:
         self._entries[id(replay)] = (key, replay)
         self._by_key.setdefault(key, []).insert(0, replay)
         self._latest = ((), [])
+        self.shrink(size)
+
+    def shrink(self, size: int) -> None:
+        """Drop programs until there are at most ``size``, the least recently used first."""
         while len(self._entries) > size:
             self.remove(next(iter(self)))
 

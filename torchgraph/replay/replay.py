@@ -28,7 +28,7 @@ from .audit.audit import Audit, NotConfirmed
 from .binding import Binding
 from .code import Code
 from .commit import Commit
-from .cuda.cuda_graph import Calls
+from .cuda.cuda_graph import Calls, CudaGraph
 from .cuda.graphs import op_by_op
 from .derived import Derived
 from .fit import fits
@@ -73,13 +73,15 @@ class Replay:
         self._leaves = list(captured.leaves)
         self._options = options
         self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
-        size = options.outputs_buffer_size
-        self._ring = Ring(size) if size else None
+        self._sets = 0
+        """How many sets of output tensors take turns; 0: each call makes fresh ones."""
+        self._ring: Ring | None = None
         self._calls = calls
         self._switch = switch
         writes: bool = code.executable.writes
         self._around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
         self._bind()
+        self._hand_out(options.outputs_buffer_size)
 
     @property
     def program(self) -> Program:
@@ -116,11 +118,13 @@ class Replay:
         """Why it stays on aten although Inductor was asked for."""
         return "" if self._switch is None else self._switch.failed
 
-    def turn(self, calls: int) -> AbstractContextManager[None]:
+    def turn(self, calls: int, options: Options) -> AbstractContextManager[None]:
         """Get ready for a call, of which ``calls`` were made before; what is to be around it.
 
         Inductor's code takes over when it is time. Ctrl-C waits when the run writes a state.
         """
+        if options.outputs_buffer_size != self._sets:
+            self._hand_out(options.outputs_buffer_size)
         switch = self._switch
         if switch is None or switch.is_over:
             return self._around
@@ -140,6 +144,14 @@ class Replay:
         self.code = code
         self.seconds.clear()
         self._bind()
+        self._hand_out(self._sets)
+
+    def _hand_out(self, sets: int) -> None:
+        """Hand results out in so many sets of tensors that take turns; 0: in fresh ones."""
+        if sets != self._sets:
+            self._sets, self._ring = sets, Ring(sets) if sets else None
+        if isinstance(self.executable, CudaGraph):
+            self.executable.lend(sets > 0)
 
     def _drop(self, found: NotConfirmed) -> None:
         """Back to the aten program, for good."""

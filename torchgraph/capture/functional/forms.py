@@ -88,3 +88,9 @@ def is_dense(tensor: torch.Tensor) -> bool:
             return False
         step *= max(size, 1)
     return True
+
+
+def is_form_of(new: object, recorded: OpOverload) -> bool:
+    """True for the functional form of a recorded op, or the op itself."""
+    name = schema_of(recorded).name
+    return isinstance(new, OpOverload) and schema_of(new).name in (name, name.removesuffix("_"))

@@ -55,7 +55,7 @@ from ...ir.program import (
 from ...live.step import Leaf
 from ...record.tape.trail import Stamp
 from . import lost_writes
-from .forms import is_mutable
+from .forms import is_form_of, is_mutable
 from .functional_form import functional_form
 from .kept_strides import keep_strides
 from .known_numbers import restore_numbers
@@ -188,7 +188,7 @@ class _Replayer:
         # The fake kernels are quick on numbers that they know; the node gets its symbols back.
         out = op(*known_values(args), **known_values(kwargs))
         for new in stamp.unstamped():
-            if _same_op(new.target, op):
+            if is_form_of(new.target, op):
                 restore_numbers(new, args, kwargs, active_tracer())
         return out
 
@@ -209,14 +209,8 @@ def _mark_in_place(node: fx.Node, stamp: Stamp) -> None:
     op = node.target
     if isinstance(op, OpOverload) and (schema_of(op).is_mutable or IN_PLACE in node.meta):
         for new in stamp.unstamped():
-            if _same_op(new.target, op):
+            if is_form_of(new.target, op):
                 new.meta[IN_PLACE] = True
-
-
-def _same_op(new: object, recorded: OpOverload) -> bool:
-    """True for the functional form of a recorded op, or the op itself."""
-    name = schema_of(recorded).name
-    return isinstance(new, OpOverload) and schema_of(new).name in (name, name.removesuffix("_"))
 
 
 def functionalize(

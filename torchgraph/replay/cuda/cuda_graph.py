@@ -50,12 +50,11 @@ class CudaGraph:
     """Behind the interface of an executable. Parameters, buffers and slots are used in place.
 
     Args:
-        lends: results are handed out as they are, to be copied before the next call.
         required: a failed capture raises; else it warns, and the step goes on op by op.
     """
 
     def __init__(
-        self, halves: Halves, device: GraphDevice, calls: Calls, *, lends: bool, required: bool
+        self, halves: Halves, device: GraphDevice, calls: Calls, *, required: bool
     ) -> None:
         self.stage = CaptureStage.COLD
         self.failure = ""
@@ -66,7 +65,7 @@ class CudaGraph:
         self._halves = halves
         self._device = device
         self._calls = calls
-        self._lends = lends
+        self._lends = False
         self._required = required
         self._warmed_in = 0
         self._wrote = False
@@ -301,6 +300,10 @@ class CudaGraph:
             self._device.write(self._vector, numbers)
             self._numbers = numbers
         return self._vector
+
+    def lend(self, mode: bool) -> None:
+        """Hand results out as they are, to be copied before the next call, or copies of them."""
+        self._lends = mode
 
     def _handed_out(self, results: Sequence[Any]) -> list[object]:
         """Copies of what the next replay would overwrite."""

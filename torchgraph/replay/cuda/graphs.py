@@ -77,14 +77,8 @@ class CudaGraphs:
             return replace(executable, first=first, following=following, update=update)
         if not isinstance(executable, Halves):
             return executable
-        whole = executable.signature.micro_batches == 1
-        return CudaGraph(
-            executable,
-            device,
-            self.calls,
-            lends=whole and options.outputs_buffer_size > 0,
-            required=options.cuda_graph == "require",
-        )
+        required = options.cuda_graph == "require"
+        return CudaGraph(executable, device, self.calls, required=required)
 
 
 def status(code: Code) -> str:
