@@ -97,7 +97,10 @@ class Memory:
         return storage
 
     def _reads(self, node: fx.Node) -> Iterator[Fault]:
+        overwritten = _overwritten(node)
         for read in node.all_input_nodes:
+            if read in overwritten:
+                continue
             now = {home: self._version.get(home, 0) for home in self._memory(read)}
             held = self._holds.get(read, {})
             if any(held.get(home, 0) != version for home, version in now.items()):
@@ -145,6 +148,23 @@ class Memory:
     def written(self, node: fx.Node) -> bool:
         """True when something wrote the memory of ``node``, of those that `faults` has seen."""
         return any(self._version.get(home, 0) for home in self._memory(node))
+
+
+def _overwritten(node: fx.Node) -> set[fx.Node]:
+    """The arguments that a call writes whole, whatever they hold."""
+    found: list[fx.Node] = []
+    if node.target is torch.ops.aten.copy_.default:
+        fx.map_arg(node.args[0], found.append)
+        read = node.args[1:]
+    elif isinstance(node.target, OpOverload):
+        outs = {one.name for one in schema_of(node.target).arguments if one.is_out}
+        fx.map_arg([node.kwargs[name] for name in outs], found.append)
+        read = node.args
+    else:
+        return set()
+    also: list[fx.Node] = []
+    fx.map_arg(read, also.append)
+    return set(found) - set(also)
 
 
 def _returns_what_it_writes(node: fx.Node) -> bool:
