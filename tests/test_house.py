@@ -166,6 +166,27 @@ def stated(word: str, doc: str) -> str:
     return found[1]
 
 
+DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_names_files_that_are_there(path):
+    named = set(re.findall(r"`((?:\w+/)*\w+\.(?:py|h|cpp|cu))`", path.read_text(encoding="utf-8")))
+    assert {one for one in named if not any((at / one).exists() for at in (PACKAGE, ROOT))} == set()
+
+
+EDITS = {"call_function", "erase_node", "node_copy", "replace_all_uses_with", "update_arg"}
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if (PACKAGE / "passes") in p.parents], ids=module_of
+)
+def test_a_pass_edits_through_the_rewriter_alone(path):
+    calls = (node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    edits = {call.attr for call in calls if isinstance(call, ast.Attribute)} & EDITS
+    assert edits == set()
+
+
 def test_passes_know_neither_capture_nor_lowering():
     for module, used in GRAPH.items():
         if room_of(module) == "passes":
