@@ -15,7 +15,7 @@ address_of: Callable[[torch.UntypedStorage | torch.Generator], int] = operator.a
 
 indices_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_indices")
 values_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_values")
-"""Of a sparse tensor, coalesced or not."""
+"""The indices and values of a sparse tensor, coalesced or not."""
 
 MAKE_SUBCLASS = "_make_subclass"
 """The static method of Tensor that makes a Parameter, say."""

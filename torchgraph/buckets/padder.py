@@ -31,7 +31,7 @@ from .flow import Cut, OtherProgram, analyse
 
 
 class Padder:
-    """Of one Graph: `fit` a call, run what it found, `cut` what that returns.
+    """Pads the calls of one Graph: `fit` a call, run what it found, `cut` what that returns.
 
     Args:
         inputs: binds the calls of the Graph's `build`.
@@ -59,7 +59,7 @@ class Padder:
         self._alone: set[Any] = set()
         """The batches for which `build` runs other ops than for a padded one."""
         self._cuts: tuple[Cut, ...] = ()
-        """Of the running call."""
+        """What the running call is cut by."""
 
     def fit(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Options

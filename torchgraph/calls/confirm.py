@@ -230,7 +230,7 @@ class _Update:
     """What says how far rounding carries through an update of eager's."""
 
     sizes: Mapping[str, float] = field(default_factory=dict)
-    """Of each kind of slot, the largest: a gradient of zero is rounding of gradients like that."""
+    """The size of the largest of each kind of slot, whose rounding a zero gradient may be."""
     noise: frozenset[str] = frozenset()
     """The parameters all of whose slots are no more than that: Adam makes whole steps of it."""
     reach: float = 0.0
@@ -240,7 +240,7 @@ class _Update:
     def of(
         cls, pairs: Sequence[tuple[str, Any, Any]], before: Mapping[str, torch.Tensor]
     ) -> _Update:
-        """Of what eager left, and what it found."""
+        """Made of what eager left, and what it found."""
         kinds: dict[str, list[_Slot]] = {}
         for name, expected, _ in pairs:
             if slot := _slot(name, expected):

@@ -31,7 +31,7 @@ class EagerCalls:
 
 
 class Fallback:
-    """Of one Graph."""
+    """What one Graph says about calls that stay in eager, and how many they were."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()

@@ -88,11 +88,11 @@ class Signature:
     idle: int = 0
     """Recordings since programs last served more than a few calls for each."""
     latest: Outcome | None = None
-    """Of the last program, where programs hardly serve."""
+    """What the last program was made of, where programs hardly serve."""
     served: bool = False
     """By a program, at least once."""
     _runs: WeakKeyDictionary[Replay, int] = field(default_factory=WeakKeyDictionary)
-    """Of each program, at the last recording."""
+    """How often each program had run at the last recording."""
     _waits: int = 0
     """Calls that are still to run in eager before the next is recorded; 0 for all."""
     _wait: int = _FIRST_WAIT

@@ -42,7 +42,7 @@ _SIGNATURES = 4
 
 
 class Recordings:
-    """Of one Graph.
+    """The life of each signature of one Graph.
 
     Args:
         take: runs a call as eager runs it; heard or not; what no program can hold is raised or not.
@@ -61,7 +61,7 @@ class Recordings:
         self._signatures: dict[Hashable, Signature] = {}
         self._strangers = Strangers()
         self._last: Arguments | None = None
-        """Of the last recorded call."""
+        """Those of the last recorded call."""
         self._drifting = Drifting()
         self._doubts: WeakKeyDictionary[Replay, tuple[Doubt, Draft]] = WeakKeyDictionary()
         self.fallback = Fallback()

@@ -16,7 +16,7 @@ class Lowered(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """Of the step."""
+        """The step's inputs and outputs."""
 
     @property
     def program(self) -> Program:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 CheckpointPolicy = str | tuple[Any, ...] | int | float | None
-"""Of activation checkpointing: ``"matmuls"``, ops whose results are kept, bytes, or a share."""
+"""What activation checkpointing keeps: ``"matmuls"``, ops whose results are kept, bytes, or a share."""
 
 
 @dataclass(frozen=True)

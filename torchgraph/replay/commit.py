@@ -30,7 +30,7 @@ class Commit:
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         self.norms: dict[str, torch.Tensor] = {}
-        """Of each param group's gradients in the last run, where asked for."""
+        """The norm of each param group's gradients in the last run, where asked for."""
         self.returned = _returned(wanted)
         """The paths of what is for the user, in the program's order."""
         self._outputs = outputs
