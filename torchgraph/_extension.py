@@ -61,5 +61,5 @@ def when_loaded(hook: Callable[[], None]) -> None:
 
 
 def version() -> int:
-    """The version of the compiled CPU kernels: raised when they compute or take something else. 0: none."""
+    """The version of the compiled CPU kernels, raised with what they compute or take; 0: none."""
     return int(torch.ops.torchgraph.compiled_version()) if load() else 0

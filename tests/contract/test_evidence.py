@@ -19,7 +19,7 @@ from tests.contract.models import Eval, Function, Train, data, made, same
 from torchgraph.calls import recordings
 from torchgraph.errors import EagerWarning
 from torchgraph.live.inputs import Inputs
-from torchgraph.record.compare.batch import Batch, Place
+from torchgraph.record.compare.batch import Batch, MemoryLocation
 from torchgraph.testing import counters
 
 
@@ -70,7 +70,7 @@ def test_a_batch_of_nans_is_the_same_batch() -> None:
 def test_an_address_that_is_used_again_is_another_place() -> None:
     memory = bytearray(64)
     first = torch.frombuffer(memory, dtype=torch.float32)
-    place, address = Place.of(first), first.data_ptr()
+    place, address = MemoryLocation.of(first), first.data_ptr()
     assert place.holds(first)
     assert not place.holds(first[1:])
     del first

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 CheckpointPolicy = str | tuple[Any, ...] | int | float | None
-"""What activation checkpointing keeps: ``"matmuls"``, ops whose results are kept, bytes, or a share."""
+"""What checkpointing keeps: ``"matmuls"``, results of ops, bytes, or a share."""
 
 
 @dataclass(frozen=True)
