@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 
 from ..amp import Scaler
 from ..errors import StateDictMismatch
-
-TRAIN = "_train"
+from ..ir.names import TRAIN
 
 
 @dataclass
