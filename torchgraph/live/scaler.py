@@ -9,7 +9,8 @@ import torch
 
 from .. import library
 from ..errors import NotSupported
-from .step import SCALER, SCALER_NUMBERS, SCALER_TENSORS, Leaf
+from ..ir.names import scaler_key
+from .step import SCALER_NUMBERS, SCALER_TENSORS, Leaf
 
 
 class Scaling:
@@ -31,8 +32,8 @@ class Scaling:
     def over(cls, leaves: Iterable[Leaf], values: Iterable[Any]) -> Scaling:
         """Of the leaves of a step and what stands for them."""
         pairs = zip(leaves, values, strict=False)
-        found = {leaf.fqn: value for leaf, value in pairs if leaf.fqn.startswith(SCALER)}
-        return cls({name.removeprefix(SCALER): value for name, value in found.items()})
+        found = ((scaler_key(leaf.fqn), value) for leaf, value in pairs)
+        return cls({key: value for key, value in found if key})
 
     def scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient that ``backward()`` of the scaled loss hands on to the loss."""

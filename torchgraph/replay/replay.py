@@ -15,8 +15,9 @@ from ..capture.program_of import Captured
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, SharedMemory, StepFailed
 from ..guards import Found
+from ..ir import names
 from ..ir.aliasing import restrided_inputs, storages_overlap
-from ..ir.program import OutputKind, OutputSpec, Program, Role, optimizer_of
+from ..ir.program import OutputKind, OutputSpec, Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call, described
 from ..live.places import assign
@@ -223,7 +224,7 @@ class Replay:
         if self.captured.driven:
             return list(self.captured.host.stepped)
         numbered = enumerate(optimizers)
-        return [optimizer for i, optimizer in numbered if f"optimizer.{i}" not in self.skipped]
+        return [optimizer for i, optimizer in numbered if names.optimizer(i) not in self.skipped]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""
@@ -370,7 +371,7 @@ class Replay:
                 returned.append(value)
             elif out.kind is OutputKind.NORM:
                 self.norms[out.target] = value
-            elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
+            elif out.kind is OutputKind.SKIP or names.optimizer_of(out.target) in self.skipped:
                 continue
             else:
                 assign(self._live[out.target].root, self._live[out.target].path, value)

@@ -14,7 +14,8 @@ from typing import Any
 from torch import fx
 
 from ... import library
-from ...ir.program import SKIPPED_BY, OutputKind, Program, optimizer_of
+from ...ir.names import optimizer_of
+from ...ir.program import SKIPPED_BY, OutputKind, Program
 
 
 def branch_on_flags(program: Program) -> dict[fx.Node, str]:
