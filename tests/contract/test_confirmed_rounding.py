@@ -96,7 +96,7 @@ def test_a_fault_is_found(
 
     def faulty(*args: Any) -> Iterator[tuple[str, Any, Any]]:
         for fqn, expected, got in original(*args):
-            off = share * RATE if fqn == f"model.{state}" else 0.0
+            off = share * RATE if str(fqn) == f"model.{state}" else 0.0
             yield fqn, expected, got + off if off else got
 
     monkeypatch.setattr(confirm, "_pairs", faulty)

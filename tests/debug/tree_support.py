@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from torchgraph.debug.tree import TreeSource
 from torchgraph.errors import SourceLine
+from torchgraph.ir import names
 from torchgraph.ir.program import (
     CallRecord,
     InputSpec,
@@ -84,8 +85,9 @@ def net_program() -> Program:
     write = ProgramWriter()
     weight = write.input(Role.PARAMETER, "model.fc.weight", empty(4, 3))
     scale = write.input(Role.PARAMETER, "model.norm.weight", empty(4))
-    moment = write.input(Role.SLOT, "optimizer.0.state.model.fc.weight.momentum", empty(4, 3))
-    lr = write.input(Role.SCALAR, "optimizer.0.param_groups.0.lr", 0.1)
+    momentum = names.slot(0, names.parameter("model.fc", "weight"), "momentum")
+    moment = write.input(Role.SLOT, momentum, empty(4, 3))
+    lr = write.input(Role.SCALAR, names.setting(0, 0, "lr"), 0.1)
     x = write.input(Role.INPUT, "args[0]", empty(2, 3))
     fc, norm = Provenance("model.fc", frames=FORWARD), Provenance("model.norm", frames=FORWARD)
     back = Provenance("model.fc", Phase.BACKWARD)
@@ -104,7 +106,7 @@ def net_program() -> Program:
     return write.program(
         (OutputKind.USER, "", loss),
         (OutputKind.UPDATE, "model.fc.weight", new),
-        (OutputKind.UPDATE, "optimizer.0.state.model.fc.weight.momentum", new),
+        (OutputKind.UPDATE, momentum, new),
     )
 
 

@@ -19,6 +19,7 @@ from ..errors import (
     OptimizerAttribute,
     TensorAttribute,
 )
+from ..ir.names import TRAIN
 from ..structure import Itself
 from .block import BlockTree, DebugOptions
 from .proxy import proxy_of, unwrap
@@ -111,6 +112,11 @@ class ModuleHolder(Itself):
         if not name or "." in name:
             raise ModuleNameTaken(
                 f"{name!r} cannot name a module: it must be a plain, non-empty name."
+            )
+        if name == TRAIN:
+            raise ModuleNameTaken(
+                f"{name!r} cannot name a module: it is the key of the training state in "
+                "state_dict(), where the module would have no place."
             )
         self._modules[name] = module
 

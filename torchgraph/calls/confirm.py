@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..ir.names import key_of, last_of, parameter_of
 from ..ir.program import OutputKind, Role
 from ..live.inputs import Call
 from ..live.step import Leaf, Step
@@ -215,10 +216,9 @@ class _Slot(NamedTuple):
 def _slot(name: str, value: Any) -> _Slot | None:
     """None for what is no tensor of an optimizer's."""
     inexact = isinstance(value, torch.Tensor) and value.is_floating_point()
-    if not name.startswith("optimizer.") or not inexact:
+    if not key_of(name) or not inexact:
         return None
-    owner, _, kind = name.rpartition(".")
-    return _Slot(kind, owner.partition(".state.")[2], value.detach())
+    return _Slot(last_of(name), parameter_of(name), value.detach())
 
 
 def _size(value: torch.Tensor) -> float:
@@ -263,8 +263,7 @@ class _Update:
 
     def allowed(self, name: str) -> tuple[float, float]:
         """(the size whose rounding may be in a value, how far one that is rounding may be off)."""
-        kind = name.rpartition(".")[-1] if name.startswith("optimizer.") else ""
-        return self.sizes.get(kind, 0.0), self.reach if name in self.noise else 0.0
+        return self.sizes.get(last_of(name), 0.0), self.reach if name in self.noise else 0.0
 
 
 def _moved(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

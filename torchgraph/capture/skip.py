@@ -11,7 +11,8 @@ from torch import fx
 
 from .. import library
 from ..errors import NotSupported
-from ..ir.program import OutputKind, Program, optimizer_of
+from ..ir import names
+from ..ir.program import OutputKind, Program
 from ..ir.rewriter import Rewriter
 
 
@@ -60,13 +61,13 @@ def _by_parameter(
                 "the steps of two optimizers.",
                 fix="write it in the step hook of one optimizer, or outside of the Graph.",
             )
-        owners[fqn] = f"optimizer.{min(numbers)}"
+        owners[fqn] = names.optimizer(min(numbers))
     found: dict[tuple[str, ...], list[int]] = {}
     for place, (out, value) in enumerate(program.returns()):
         if out.kind is not OutputKind.UPDATE or not _is_tensor(value):
             continue
-        owner = optimizer_of(out.target) or owners.get(out.target, "")
-        parameter = out.target.partition(".state.")[2].rpartition(".")[0] or out.target
+        owner = names.optimizer_of(out.target) or owners.get(out.target, "")
+        parameter = names.parameter_of(out.target) or out.target
         new = value.meta["val"]
         # A step counter apart from the rest: in a CUDA Graph the host keeps it.
         where = "counter" if new.ndim == 0 and new.device.type == "cpu" else str(new.device)

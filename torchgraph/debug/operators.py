@@ -12,6 +12,7 @@ from torch import fx
 
 from .._torch import OpOverload
 from ..ir.each import Each, columns_of, is_each, is_item
+from ..ir.names import parameter_of
 from ..ir.program import (
     InputSpec,
     OutputKind,
@@ -168,7 +169,7 @@ class OperatorLines:
                 name = shown.get(id(spec), spec.target)
                 self._add("", f"{name}({label}:{meta}) -> ({name}/out:{meta})")
             else:
-                owner = self._owners.get(spec.target, self._place(_slot_module(spec.target)))
+                owner = self._owners.get(spec.target, self._place(parameter_of(spec.target)))
                 self._add(owner, f"{spec.target}_{spec.kind.value}({label}:{meta}) -> ()")
 
     def _argument(self, value: object) -> str:
@@ -182,12 +183,7 @@ class OperatorLines:
 def _module_of(spec: InputSpec) -> str:
     if spec.role in (Role.PARAMETER, Role.BUFFER):
         return spec.fqn
-    return _slot_module(spec.fqn) if spec.role is Role.SLOT else ""
-
-
-def _slot_module(fqn: str) -> str:
-    """A slot, ``optimizer.0.state.model.fc.weight.exp_avg``, belongs with its parameter."""
-    return fqn.partition(".state.")[2]
+    return parameter_of(spec.fqn) if spec.role is Role.SLOT else ""
 
 
 def _displayed(specs: Sequence[InputSpec], names: Sequence[str]) -> dict[str, str]:

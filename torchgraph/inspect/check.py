@@ -12,13 +12,13 @@ from torch import fx
 from ..errors import NotSupported, SourceLine
 from ..ir import bits
 from ..ir.each import expanded
+from ..ir.names import optimizer_of
 from ..ir.program import (
     SKIPPED_BY,
     OutputKind,
     OutputSpec,
     Phase,
     Program,
-    optimizer_of,
     provenance,
 )
 from ..live.inputs import Call
@@ -133,12 +133,13 @@ def check(
         reaches = _different(expected, got)
         if reaches:
             found = follower.divergence(eager) or _at_the_end(program, expected, got, reaches[0])
-            return replace(found, reaches=reaches, lowering=lowering, repeatable=repeatable)
+            texts = tuple(map(str, reaches))
+            return replace(found, reaches=texts, lowering=lowering, repeatable=repeatable)
     # Only the generated function differs: its nodes are those of the lowered program.
     got = side.run(executable.function, executable.outputs)
     reaches = _different(expected, got) or (GENERATOR,)
     found = _at_the_end(replay.program, expected, got, reaches[0])
-    return replace(found, reaches=reaches, lowering=True, repeatable=repeatable)
+    return replace(found, reaches=tuple(map(str, reaches)), lowering=True, repeatable=repeatable)
 
 
 def _different(expected: Mapping[str, object], got: Mapping[str, object]) -> tuple[str, ...]:
@@ -157,7 +158,7 @@ class _GraphSide:
         self._replay = replay
         self._call = replay.captured.host.extended(call)
         self._returned = len(replay.captured.out_tree.names)
-        self._statics = {static.fqn: static.value for static in step.statics}
+        self._statics: dict[str, Any] = {static.fqn: static.value for static in step.statics}
 
     def run(
         self, function: Callable[[Sequence[object]], Sequence[Any]], outputs: Sequence[OutputSpec]

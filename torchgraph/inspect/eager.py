@@ -138,7 +138,7 @@ class Eager:
 
     def _states(self) -> dict[str, object]:
         step = self._scan()
-        found = {static.fqn: static.value for static in step.statics}
+        found: dict[str, Any] = {static.fqn: static.value for static in step.statics}
         found.update((leaf.fqn, copied(leaf.value)) for leaf in (*step.leaves, *self._outside))
         found.update(zip(self._names, map(copied, self._call.tensors), strict=True))
         return found

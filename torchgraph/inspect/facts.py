@@ -14,6 +14,7 @@ from ..errors import SourceLine
 from ..guards import ValueGuard
 from ..ir import effects, text
 from ..ir.each import calls
+from ..ir.names import NameKind, key_of, kind_of, last_of, optimizer_of
 from ..ir.program import Phase, Program, Role, provenance
 from ..replay.cuda.graphs import cuda_graphs
 from ..replay.replay import Replay
@@ -214,8 +215,16 @@ def branches(guard: ValueGuard | None) -> tuple[Branch, ...]:
 
 def _general(fqn: str) -> str:
     """``optimizer.0.state.*.step``: the same for every parameter."""
-    head, state, rest = fqn.partition(".state.")
-    return f"{head}{state}*.{rest.rpartition('.')[2]}" if state else fqn
+    of_all = kind_of(fqn) is NameKind.SLOT
+    return f"{optimizer_of(fqn)}.state.*.{last_of(fqn)}" if of_all else fqn
+
+
+def free_to_move(program: Program) -> tuple[str, ...]:
+    """The names of the hyper-parameters, each once: ``betas`` for betas.0 and betas.1."""
+    fqns = [spec.fqn for spec in program.signature.roles(Role.SCALAR)]
+    settings = [key_of(fqn)[0] for fqn in fqns if kind_of(fqn) is NameKind.SETTING]
+    counts = any(kind_of(fqn) is NameKind.SLOT for fqn in fqns)
+    return (*dict.fromkeys(settings), *(["step counts"] if counts else []))
 
 
 def _formula(value: object, names: dict[fx.Node, str]) -> str:

@@ -59,6 +59,8 @@ class Report:
     """Decisions on the optimizers' numbers."""
     moving: tuple[str, ...]
     """Numbers of the optimizers that may change at any time: the next call uses them."""
+    free_to_move: tuple[str, ...]
+    """What these numbers are called in param groups: ``lr``, ``betas``."""
     guards: tuple[Guard, ...]
     """Attributes and settings that must stay, besides the modules, tensors and hooks themselves."""
     guard_form: str
@@ -119,8 +121,9 @@ class Report:
             programs=_held(cache, replay, options),
             calls=calls,
             branches=facts.branches(captured.value_guard),
-            moving=tuple(spec.fqn for spec in program.signature.roles(Role.SCALAR)),
-            guards=tuple(Guard(what, value) for what, value in replay.guards.describe()),
+            moving=tuple(str(spec.fqn) for spec in program.signature.roles(Role.SCALAR)),
+            free_to_move=facts.free_to_move(program),
+            guards=tuple(Guard(str(what), value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
             peaks=measured or peaks.planned(replay, options),
@@ -132,7 +135,7 @@ class Report:
             steps=facts.steps(replay),
             confirmation=replace(replay.audit.status) if replay.audit else None,
             backend_plan=replay.backend_plan,
-            gradient_norms=tuple((group, n.item()) for group, n in replay.norms.items()),
+            gradient_norms=tuple((str(group), n.item()) for group, n in replay.norms.items()),
         )
 
     @classmethod
@@ -149,6 +152,7 @@ class Report:
             programs=_held(cache, None, options),
             branches=(),
             moving=(),
+            free_to_move=(),
             guards=(),
             guard_form="python",
             baked=(),
@@ -184,7 +188,7 @@ class Report:
             tables.calls(self.calls),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),
-            tables.guards(self.guards, self.moving, self.guard_form),
+            tables.guards(self.guards, self.free_to_move, self.guard_form),
             tables.predicates(self.predicates),
             tables.branches(self.branches),
             tables.baked(self.baked),

@@ -241,7 +241,7 @@ def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Renderabl
     notes = _more(len(groups))
     notes += [Text("and modules, parameters, buffers, hooks, param groups themselves", "dim")]
     if moving:
-        notes.append(Text(f"free to move: {', '.join(_moving(moving))}", "green"))
+        notes.append(Text(f"free to move: {', '.join(moving)}", "green"))
     notes.append(Text(f"checked before each call, {_CHECKED[form]}", "dim"))
     return section(table, *notes)
 
@@ -343,13 +343,6 @@ def _names(owners: Sequence[str]) -> Text:
 
 def _ops(names: Sequence[str]) -> str:
     return f"{names[0]}, ..." if len(names) > 1 else "".join(names)
-
-
-def _moving(fqns: Iterable[str]) -> list[str]:
-    """The names of the hyper-parameters, each once: ``betas`` for betas.0 and betas.1."""
-    names = (fqn.partition(".param_groups.")[2].split(".")[1:2] for fqn in fqns)
-    found = dict.fromkeys(name for parts in names for name in parts)
-    return [*found, *(["step counts"] if any(".state." in fqn for fqn in fqns) else [])]
 
 
 def _where(line: SourceLine | None) -> Text:

@@ -20,6 +20,7 @@ from .._torch import FakeTensor, FakeTensorMode, has_numbers, known_values
 from .._torch.graphs import rename
 from . import nodes
 from .effects import Effects
+from .names import module_of
 from .program import OutputKind, Program, provenance
 from .values import evaluate, mode_of, neutral, with_values
 
@@ -191,7 +192,7 @@ def _copy(
     new = nodes.copy(graph, inner, made.__getitem__)
     rename(new, f"{prefix}_{inner.name}")
     origin = provenance(inner)
-    new.meta["provenance"] = replace(origin, module=owner.rpartition(".")[0])
+    new.meta["provenance"] = replace(origin, module=module_of(owner))
     if isinstance(inner.meta["val"], (torch.Tensor, list, tuple)):
         new.meta["val"] = evaluate(mode, new.target, *with_values((new.args, dict(new.kwargs))))
     return new

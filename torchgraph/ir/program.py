@@ -19,7 +19,7 @@ from torch import fx
 
 from .._torch import graph_module
 from ..errors import SourceLine
-from . import nodes
+from . import names, nodes
 
 IN_PLACE = "in_place"
 """Key in ``node.meta``: eager calls the in-place form of the node's op."""
@@ -93,7 +93,10 @@ class TensorMeta:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One placeholder. ``name`` is the placeholder's, ``fqn`` the user's name for the value."""
+    """One placeholder. ``name`` is the placeholder's, ``fqn`` the user's name for the value.
+
+    Of a state, ``fqn`` is a `names.StateName`, which equals no other state's, nor any plain text.
+    """
 
     name: str
     role: Role
@@ -143,13 +146,13 @@ class ParameterGroup:
     hooked: bool = False
     """True when hooks run before or after the optimizer's step: their ops are among its own."""
 
-    def fqn(self, name: str) -> str:
-        """The fqn of a number of the group: ``optimizer.0.param_groups.0.lr``."""
-        return f"optimizer.{self.optimizer}.param_groups.{self.index}.{name}"
+    def fqn(self, *key: str) -> str:
+        """The name of a number of the group: ``optimizer.0.param_groups.0.betas.0``."""
+        return names.setting(self.optimizer, self.index, *key)
 
     def slot(self, parameter: str, name: str) -> str:
-        """The fqn of a parameter's slot: ``optimizer.0.state.model.weight.exp_avg``."""
-        return f"optimizer.{self.optimizer}.state.{parameter}.{name}"
+        """The name of a parameter's slot: ``optimizer.0.state.model.weight.exp_avg``."""
+        return names.slot(self.optimizer, parameter, name)
 
 
 @dataclass(frozen=True)
@@ -164,9 +167,9 @@ class Signature:
     """How often the forward and backward part runs in one call, before one update."""
 
     def by_fqn(self, fqn: str) -> InputSpec:
-        """The input of that name; KeyError when there is none."""
+        """The input of that name, or the first whose name reads so; KeyError for none."""
         for spec in self.inputs:
-            if spec.fqn == fqn:
+            if fqn in (spec.fqn, str(spec.fqn)):
                 return spec
         raise KeyError(fqn)
 
@@ -327,11 +330,6 @@ def _body(node: fx.Node) -> Program | None:
     """The program that an `each.Each` runs for each row; None for any other node."""
     found = getattr(node.target, "body", None)
     return found if isinstance(found, Program) else None
-
-
-def optimizer_of(fqn: str) -> str:
-    """``optimizer.0`` for the fqn of something that optimizer 0 keeps; empty for all else."""
-    return ".".join(fqn.split(".")[:2]) if fqn.startswith("optimizer.") else ""
 
 
 def provenance(node: fx.Node) -> Provenance:

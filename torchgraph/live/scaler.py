@@ -11,7 +11,8 @@ from .. import library
 from .._torch.optimizers import unscales_itself
 from .._torch.tensors import indices_of, values_of
 from ..errors import NotSupported
-from .step import SCALER, SCALER_NUMBERS, SCALER_TENSORS, Leaf
+from ..ir.names import scaler_key
+from .step import SCALER_NUMBERS, SCALER_TENSORS, Leaf
 
 
 class Scaling:
@@ -33,8 +34,8 @@ class Scaling:
     def over(cls, leaves: Iterable[Leaf], values: Iterable[object]) -> Scaling:
         """The scaling of a step with these leaves, by the values that stand for them."""
         pairs = zip(leaves, values, strict=False)
-        found = {leaf.fqn: value for leaf, value in pairs if leaf.fqn.startswith(SCALER)}
-        return cls({name.removeprefix(SCALER): value for name, value in found.items()})
+        found = ((scaler_key(leaf.fqn), value) for leaf, value in pairs)
+        return cls({key: value for key, value in found if key})
 
     def scaled(self, gradient: torch.Tensor) -> torch.Tensor:
         """The gradient that ``backward()`` of the scaled loss hands on to the loss."""

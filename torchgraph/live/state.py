@@ -19,8 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..amp import Scaler
 from ..errors import StateDictMismatch
-
-TRAIN = "_train"
+from ..ir.names import TRAIN
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,15 +21,15 @@ from ..amp import Scaler, StaticGradScaler
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, shadows
 from ..guards.sharing import Relation, relations
+from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
+from ..ir.names import NameKind, StateName
 from ..ir.program import ParameterGroup, Role
 from .flags import Flags
 
 Path = tuple[Any, ...]
 """Keys from a root container to a value: ``("betas", 0)``."""
 
-SCALER = "_train.scaler."
-"""What the names of a scaler's leaves begin with; ``_train`` is no name of a module."""
 SCALER_TENSORS = ("scale", "growth_tracker")
 SCALER_NUMBERS = ("growth_factor", "backoff_factor", "growth_interval")
 """What a GradScaler keeps, as its leaves are called."""
@@ -42,6 +42,7 @@ class Leaf:
     """One live tensor or number: where it is and what it was when scanned."""
 
     fqn: str
+    """Of a state a `names.StateName`; the paths of arguments, say, are plain texts."""
     role: Role
     root: Any
     """The dict that holds the value, directly or inside of nested lists, tuples and dicts."""
@@ -74,7 +75,7 @@ class TiedTensor:
 class Static:
     """A value that the program is specialised for: it must stay equal."""
 
-    fqn: str
+    fqn: StateName
     root: object
     path: Path
     value: object
@@ -115,7 +116,7 @@ class Step:
     """Which tensors required gradients when the step began."""
     shared: frozenset[Relation] = frozenset()
     """Which tensors lay in one memory then."""
-    _names: set[str] = field(default_factory=set)
+    _names: set[StateName] = field(default_factory=set)
 
     @classmethod
     def scan(
@@ -209,11 +210,10 @@ class Step:
         """The param groups of all optimizers, in order."""
         for number, optimizer in enumerate(self.optimizers):
             for index, group in enumerate(optimizer.param_groups):
-                prefix = f"optimizer.{number}.param_groups.{index}."
                 settings = tuple(
-                    (static.fqn.removeprefix(prefix), static.value)
+                    (".".join(static.fqn.key), static.value)
                     for static in self.statics
-                    if static.fqn.startswith(prefix)
+                    if names.is_setting(static.fqn, number, index)
                 )
                 fqns = tuple(map(self.parameter_fqn, group["params"]))
                 hooked = any(step_hooks(optimizer))
@@ -297,18 +297,18 @@ class Step:
                 continue
             known = self.index.get(id(tensor))
             if known is None:
-                fqn = f"{path}.{name}" if path else name
-                self._add(Leaf(fqn, role, holder, (name,), tensor))
+                named = names.parameter if role is Role.PARAMETER else names.buffer
+                self._add(named(path, name), role, holder, (name,), tensor)
             else:
                 self.places.append(TiedTensor(holder, name, known))
 
-    def _add(self, leaf: Leaf) -> None:
-        while leaf.fqn in self._names:  # slots may be called 0 and '0'
-            leaf = replace(leaf, fqn=f"{leaf.fqn}_")
-        self._names.add(leaf.fqn)
-        if isinstance(leaf.value, torch.Tensor):
-            self.index[id(leaf.value)] = len(self.leaves)
-        self.leaves.append(leaf)
+    def _add(self, fqn: StateName, role: Role, root: Any, path: Path, value: Any) -> None:
+        while fqn in self._names:  # slots may be called 0 and '0'
+            fqn = fqn.again()
+        self._names.add(fqn)
+        if isinstance(value, torch.Tensor):
+            self.index[id(value)] = len(self.leaves)
+        self.leaves.append(Leaf(fqn, role, root, path, value))
 
     def _check_parameters(
         self, number: int, optimizer: torch.optim.Optimizer, owners: dict[int, int]
@@ -321,8 +321,8 @@ class Step:
         for group_number, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
                 if id(parameter) not in self.index and id(parameter) in strangers:
-                    name = f"parameter_{number}_{group_number}_{position}"
-                    self._add(Leaf(name, Role.PARAMETER, group["params"], (position,), parameter))
+                    name = names.parameter("", f"parameter_{number}_{group_number}_{position}")
+                    self._add(name, Role.PARAMETER, group["params"], (position,), parameter)
                 elif id(parameter) not in self.index:
                     raise ParameterOutsideGraph(
                         f"Optimizer {number} ({type(optimizer).__name__}) updates a parameter of "
@@ -337,11 +337,10 @@ class Step:
                     )
 
     def _scan_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
-        for group_number, group in enumerate(optimizer.param_groups):
-            prefix = f"optimizer.{number}.param_groups.{group_number}"
+        for index, group in enumerate(optimizer.param_groups):
             for key, value in group.items():
                 if key != "params":
-                    self._scan_value(f"{prefix}.{key}", group, (key,), value, in_state=False)
+                    self._scan_value(names.setting(number, index, key), group, (key,), value)
         state: Mapping[Any, object] = optimizer.state  # torch types the keys as tensors
         for key, slots in state.items():
             if isinstance(key, torch.Tensor):
@@ -350,11 +349,11 @@ class Step:
                 name = self.parameter_fqn(key)
             else:
                 name = str(key)
-            prefix = f"optimizer.{number}.state.{name}"
             if not isinstance(slots, dict):
-                raise GraphError(f"{prefix} is a {type(slots).__name__}, not a dict of slots.")
+                what = f"optimizer.{number}.state.{name} is a {type(slots).__name__}"
+                raise GraphError(f"{what}, not a dict of slots.")
             for slot, value in slots.items():
-                self._scan_value(f"{prefix}.{slot}", slots, (slot,), value, in_state=True)
+                self._scan_value(names.slot(number, name, slot), slots, (slot,), value)
 
     def _scan_scaler(self, scaler: Scaler | None) -> None:
         if scaler is None:
@@ -368,25 +367,23 @@ class Step:
         else:
             return
         for name, (key, role) in places.items():
-            self._add(Leaf(f"{SCALER}{name}", role, held, (key,), held[key]))
+            self._add(names.scaler(name), role, held, (key,), held[key])
 
-    def _scan_value(
-        self, fqn: str, root: object, path: Path, value: object, *, in_state: bool
-    ) -> None:
+    def _scan_value(self, fqn: StateName, root: object, path: Path, value: object) -> None:
         if isinstance(value, torch.Tensor):
             if id(value) not in self.index:
-                self._add(Leaf(fqn, Role.SLOT, root, path, value))
+                self._add(fqn, Role.SLOT, root, path, value)
         elif not isinstance(value, bool) and isinstance(value, numbers.Real):
-            self._add(Leaf(fqn, Role.SCALAR, root, path, value))
+            self._add(fqn, Role.SCALAR, root, path, value)
         elif isinstance(value, dict):
             for key, item in value.items():
-                self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
+                self._scan_value(fqn.below(key), root, (*path, key), item)
         elif isinstance(value, (list, tuple)):
             for key, item in enumerate(value):
-                self._scan_value(f"{fqn}.{key}", root, (*path, key), item, in_state=in_state)
+                self._scan_value(fqn.below(key), root, (*path, key), item)
         elif isinstance(value, _STATIC):
             self.statics.append(Static(fqn, root, path, value))
-        elif not in_state:
+        elif fqn.kind is NameKind.SETTING:
             self.objects.append((fqn, value))
 
 

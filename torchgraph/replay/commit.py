@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..ir.program import OutputKind, OutputSpec, optimizer_of
+from ..ir.names import optimizer_of
+from ..ir.program import OutputKind, OutputSpec
 from ..live.places import assign
 from ..live.step import Leaf
 

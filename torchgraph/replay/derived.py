@@ -19,7 +19,8 @@ class Derived:
 
     def __init__(self, program: Program, live: Mapping[str, torch.Tensor]) -> None:
         specs = list(program.signature.roles(Role.DERIVED))
-        self._sources = [live[str(spec.derived_from)] for spec in specs]
+        sources = [spec.derived_from for spec in specs if spec.derived_from is not None]
+        self._sources = [live[source] for source in sources]
         dtypes = [spec.meta.dtype for spec in specs if spec.meta is not None]
         pairs = zip(self._sources, dtypes, strict=True)
         self.tensors = [torch.empty_like(source, dtype=dtype) for source, dtype in pairs]

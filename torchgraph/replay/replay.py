@@ -16,6 +16,7 @@ from ..capture.program_of import Captured
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, StepFailed
 from ..guards import Found
+from ..ir import names
 from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call, described
@@ -279,7 +280,7 @@ class Replay:
         if self.captured.driven:
             return list(self.captured.host.stepped)
         numbered = enumerate(optimizers)
-        return [optimizer for i, optimizer in numbered if f"optimizer.{i}" not in self.skipped]
+        return [optimizer for i, optimizer in numbered if names.optimizer(i) not in self.skipped]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""

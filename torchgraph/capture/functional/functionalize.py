@@ -38,6 +38,7 @@ from ...errors import UnsupportedOptimizer
 from ...ir import effects
 from ...ir.aliasing import alias_sources
 from ...ir.each import is_each, is_item
+from ...ir.names import module_of, parameter_of
 from ...ir.program import (
     IN_PLACE,
     RECORDED,
@@ -371,10 +372,8 @@ def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
     """A node of the optimizer step belongs to the module whose parameter it updates."""
     owner: dict[fx.Node, str] = {}
     for node, leaf in leaves.items():
-        if leaf.role is Role.PARAMETER:
-            owner[node] = leaf.fqn.rpartition(".")[0]
-        elif leaf.role is Role.SLOT and ".state." in leaf.fqn:
-            owner[node] = leaf.fqn.split(".state.", 1)[1].rpartition(".")[0].rpartition(".")[0]
+        if leaf.role is Role.PARAMETER or (leaf.role is Role.SLOT and parameter_of(leaf.fqn)):
+            owner[node] = module_of(leaf.fqn)
     for node in graph.nodes:
         if node.op != "call_function":
             continue

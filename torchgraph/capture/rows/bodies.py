@@ -11,6 +11,7 @@ import torch
 from ..._torch import known_values
 from ...errors import GraphError
 from ...ir import effects
+from ...ir.names import key_of
 from ...ir.program import OutputKind, OutputSpec, Program, Role
 from ...ir.values import same_layout
 from ...live.step import Leaf
@@ -96,8 +97,7 @@ class Bodies:
             return "number" if self._tape.layouts[index] is None else "tensor"
         if leaf.fqn == parameter:
             return "parameter"
-        slot = leaf.fqn.partition(f".state.{parameter}.")[2]
-        return slot or ".".join(leaf.fqn.split(".")[4:]) or leaf.fqn
+        return ".".join(key_of(leaf.fqn)) or leaf.fqn
 
 
 def _keeps_layouts(body: Program) -> bool:

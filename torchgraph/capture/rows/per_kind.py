@@ -18,6 +18,7 @@ import torch
 from ..._torch import pytree
 from ...ir import effects
 from ...ir.each import Each, by_output
+from ...ir.names import parameter_of
 from ...ir.program import OutputSpec, Phase, Provenance, Role
 from ...live.step import Leaf
 from ...record.tape.tape import Entry, Expectation, OptimizerStep, Ref, Tape, refs
@@ -97,8 +98,8 @@ class _Kinds:
         names = {leaf.fqn for leaf in self._leaves.values() if leaf.role is Role.PARAMETER}
         names |= self._step.gradients.keys()
         for index, leaf in self._leaves.items():
-            name = leaf.fqn if leaf.fqn in names else _owner(leaf, names)
-            if name:
+            name = parameter_of(leaf.fqn) or leaf.fqn
+            if name in names:
                 self._give(index, name)
         for name, index in self._step.gradients.items():
             self._give(index, name)
@@ -247,13 +248,3 @@ def _equal_constants(tape: Tape) -> Iterator[tuple[int, int]]:
             first = met.setdefault(key, index)
             if first != index:
                 yield index, first
-
-
-def _owner(leaf: Leaf, names: set[str]) -> str:
-    """The parameter whose slot a leaf is; empty where it is none's."""
-    _, _, rest = leaf.fqn.partition(".state.")
-    while rest:
-        rest = rest.rpartition(".")[0]
-        if rest in names:
-            return rest
-    return ""

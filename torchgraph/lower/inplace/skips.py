@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from torch import fx
 
 from ... import library
+from ...ir.names import optimizer_of
 from ...ir.nodes import item, operand, operands
-from ...ir.program import SKIPPED_BY, OutputKind, Program, optimizer_of
+from ...ir.program import SKIPPED_BY, OutputKind, Program
 
 
 def branch_on_flags(program: Program) -> dict[fx.Node, str]:

@@ -11,6 +11,7 @@ from torch import fx
 from ..._torch import current_autograd_node, engine_watch, sequence_number, sequence_number_of
 from ..._torch.graphs import root_of
 from ...errors import SourceLine, user_frames
+from ...ir.names import module_of
 from ...ir.program import Phase, Provenance
 
 
@@ -116,7 +117,7 @@ class Trail:
         node = current_autograd_node()
         variable = getattr(node, "variable", None)
         if variable is not None:
-            return Provenance(self._accumulates(variable).rpartition(".")[0], Phase.BACKWARD)
+            return Provenance(module_of(self._accumulates(variable)), Phase.BACKWARD)
         forward = None if node is None else self._forward.get(sequence_number_of(node))
         if forward is None:
             return Provenance(phase=Phase.BACKWARD)

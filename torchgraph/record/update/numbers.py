@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from ...ir.names import number_of
 from ...live.places import assign
-from ...live.step import SCALER, Leaf, Step
+from ...live.step import Leaf, Step
 from ..ops.recorder import Recorder
 from ..tape import number
 from ..tape.acted import Acted
@@ -80,13 +81,11 @@ class Numbers:
 
     def _places(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[tuple[int, Leaf]]:
         known = enumerate(self._step.optimizers)
-        prefixes = tuple(
-            f"optimizer.{n}." for n, own in known if any(own is one for one in optimizers)
-        )
+        wanted = {n for n, own in known if any(own is one for one in optimizers)}
         for position, leaf in enumerate(self._step.leaves):
-            if isinstance(leaf.value, torch.Tensor) or leaf.fqn.startswith(SCALER):
+            if isinstance(leaf.value, torch.Tensor) or number_of(leaf.fqn) not in wanted:
                 continue
-            if leaf.fqn.startswith(prefixes) and _is_there(leaf):
+            if _is_there(leaf):
                 yield position, leaf
 
     def _meet(self, position: int, leaf: Leaf) -> None:

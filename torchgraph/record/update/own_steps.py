@@ -160,7 +160,7 @@ class OwnSteps:
         for parameter in own:
             with torch.no_grad():
                 fqn = self._step.parameter_fqn(parameter)
-                parameter.grad = library.gradient(parameter.grad, fqn)
+                parameter.grad = library.gradient(parameter.grad, str(fqn))
         try:
             yield
         finally:

@@ -16,6 +16,7 @@ from ..._torch import OpOverload
 from ..._torch.listening import is_listening, not_listening
 from ..._torch.optimizers import step_hooks
 from ..._torch.symbolic import symbolic_python_math
+from ...ir import names
 from ...ir.program import OutputKind, OutputSpec, Role
 from ...live.optimizers import clip_gradients, scaled_step, unscale
 from ...live.scaler import Scaling
@@ -94,7 +95,7 @@ class Update:
                     scaled_step(optimizer, *self._evaluations.closure(optimizer, self._clip))
         self._scaling.update()
         for number_, found in self._scaling.found.items():
-            spec = OutputSpec(OutputKind.SKIP, f"optimizer.{number_}")
+            spec = OutputSpec(OutputKind.SKIP, names.optimizer(number_))
             self.outputs.append((spec, self._ref(found)))
 
     def _clip(self) -> None:
@@ -110,7 +111,7 @@ class Update:
                 if parameter.grad is not None:
                     with torch.no_grad():
                         fqn = self._step.parameter_fqn(parameter)
-                        parameter.grad = mark(parameter.grad, fqn)
+                        parameter.grad = mark(parameter.grad, str(fqn))
 
     def _parameters(self) -> list[torch.Tensor]:
         """In the order of their modules."""
@@ -121,9 +122,9 @@ class Update:
             for index, group in enumerate(optimizer.param_groups):
                 found = [p.grad for p in group["params"] if p.grad is not None]
                 if found:
-                    name = f"optimizer.{n}.param_groups.{index}"
+                    spec = OutputSpec(OutputKind.NORM, names.group(n, index))
                     norm = torch.nn.utils.get_total_norm(found)
-                    self.outputs.append((OutputSpec(OutputKind.NORM, name), self._ref(norm)))
+                    self.outputs.append((spec, self._ref(norm)))
 
     def _mark_states(self) -> None:
         """Note what tensors hold now: `build` may have written them."""

@@ -20,8 +20,9 @@ from torch import fx
 
 from ...errors import BackendWarning, SourceLine, warn
 from ...ir.each import expanded
+from ...ir.names import optimizer_of
 from ...ir.nodes import operand
-from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, Role, optimizer_of, provenance
+from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
 from ...lower import Lowered, Plan, Region
 from ..cuda.cuda_graph import CudaGraph
 from ..generators import Generators
@@ -188,8 +189,8 @@ class Audit:
         """What the `aten` program takes: nothing of it has been written since the call began."""
         found: list[object] = []
         for spec in self.program.signature.inputs:
-            if spec.role is Role.DERIVED:
-                place = self._places[str(spec.derived_from)]
+            if spec.derived_from is not None:
+                place = self._places[spec.derived_from]
                 source = start.get(place, values[place])
                 found.append(_cast(source, spec))
             else:

@@ -21,10 +21,10 @@ class UpdateRule:
     """The functional form. Its lists: parameters, gradients, one for each slot, copies."""
     slots: tuple[str, ...]
     """Keys in the optimizer's state; one that an optimizer does not use is an empty list."""
-    numbers: Mapping[str, str]
-    """Argument of the op -> name in the param group, such as ``betas.0``."""
+    numbers: Mapping[str, tuple[str, ...]]
+    """Argument of the op -> where it is in the param group: ``("betas", "0")``."""
     flags: Mapping[str, str] = field(default_factory=dict)
-    """The same for settings that are no numbers."""
+    """Argument of the op -> name in the param group, for settings that are no numbers."""
     constants: Mapping[str, bool] = field(default_factory=dict)
     """Arguments that are the same for every optimizer of the class."""
     exact: Literal["always", "fused", "never"] = "never"
@@ -46,7 +46,12 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-_ADAM_NUMBERS = {**_same("lr", "eps", "weight_decay"), "beta1": "betas.0", "beta2": "betas.1"}
+def _numbers(*names: str) -> dict[str, tuple[str, ...]]:
+    return {name: (name,) for name in names}
+
+
+_BETAS = {"beta1": ("betas", "0"), "beta2": ("betas", "1")}
+_ADAM_NUMBERS = {**_numbers("lr", "eps", "weight_decay"), **_BETAS}
 _ADAM_SLOTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step")
 
 RULES: dict[type, UpdateRule] = {
@@ -68,27 +73,27 @@ RULES: dict[type, UpdateRule] = {
     torch.optim.SGD: UpdateRule(
         functional("sgd"),
         ("momentum_buffer",),
-        _same("lr", "momentum", "dampening", "weight_decay"),
+        _numbers("lr", "momentum", "dampening", "weight_decay"),
         _same("nesterov", "maximize"),
         exact="fused",
     ),
     torch.optim.RMSprop: UpdateRule(
         functional("rmsprop"),
         ("square_avg", "grad_avg", "momentum_buffer", "step"),
-        _same("lr", "alpha", "eps", "weight_decay", "momentum"),
+        _numbers("lr", "alpha", "eps", "weight_decay", "momentum"),
         _same("centered", "maximize"),
     ),
     torch.optim.Adagrad: UpdateRule(
         functional("adagrad"),
         ("sum", "step"),
-        _same("lr", "lr_decay", "eps", "weight_decay"),
+        _numbers("lr", "lr_decay", "eps", "weight_decay"),
         _same("maximize"),
         exact="fused",
     ),
     torch.optim.Adadelta: UpdateRule(
         functional("adadelta"),
         ("square_avg", "acc_delta", "step"),
-        _same("lr", "rho", "eps", "weight_decay"),
+        _numbers("lr", "rho", "eps", "weight_decay"),
         _same("maximize"),
     ),
     LAMB: UpdateRule(
@@ -104,7 +109,7 @@ RULES: dict[type, UpdateRule] = {
     Lion: UpdateRule(
         functional("lion"),
         ("exp_avg",),
-        {**_same("lr", "weight_decay"), "beta1": "betas.0", "beta2": "betas.1"},
+        {**_numbers("lr", "weight_decay"), **_BETAS},
         _same("maximize"),
     ),
 }

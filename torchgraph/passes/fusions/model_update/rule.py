@@ -18,7 +18,7 @@ from torch import fx
 from torch.fx.node import Argument
 
 from .... import library
-from ....ir import effects
+from ....ir import effects, names
 from ....ir.nodes import operands
 from ....ir.program import OutputKind, ParameterGroup, Phase, Program, Role, provenance
 from ....ir.rewriter import Rewriter
@@ -131,7 +131,11 @@ class _UpdatePhase:
         returns = program.returns()
         self._skip = {o.target: value for o, value in returns if o.kind is OutputKind.SKIP}
         calls = (node for node in program.nodes if node.target is library.gradient)
-        self.marks: dict[str, fx.Node] = {str(node.args[1]): node for node in calls}
+        held = (spec.fqn for spec, _ in program.inputs() if spec.role in (Role.PARAMETER, Role.BUFFER))
+        parameters = {str(fqn): fqn for fqn in held}
+        self.names = {node: parameters[str(node.args[1])] for node in calls}
+        """mark -> the parameter whose gradient it is, of which it holds the text."""
+        self.marks = {fqn: mark for mark, fqn in self.names.items()}
 
     def update(self, group: ParameterGroup, mark: fx.Node) -> Update:
         """What the rule's op needs for one parameter. Raises `NotFused`."""
@@ -139,13 +143,13 @@ class _UpdatePhase:
             raise NotFused(f"no multi-tensor op knows {group.kind.__name__}")
         if group.hooked:
             raise NotFused("the optimizer has step hooks")
-        fqn = str(mark.args[1])
+        fqn = self.names[mark]
         parameter = self._inputs[fqn][1]
-        names = RULES[group.kind].slots
-        slots = [self._slot(group, fqn, name) for name in names]
-        states = [fqn, *(group.slot(fqn, n) for n, s in zip(names, slots, strict=True) if s)]
-        prefix = group.slot(fqn, "")
-        others = {target for target in self._places if target.startswith(prefix)} - set(states)
+        wanted = RULES[group.kind].slots
+        slots = [self._slot(group, fqn, name) for name in wanted]
+        states = [fqn, *(group.slot(fqn, n) for n, s in zip(wanted, slots, strict=True) if s)]
+        slots_of = (t for t in self._places if names.parameter_of(t) == fqn)
+        others = {t for t in slots_of if names.number_of(t) == group.optimizer} - set(states)
         if others:
             raise NotFused(f"its step also writes {min(others)}")
         if fqn not in self._places:
@@ -180,16 +184,17 @@ class _UpdatePhase:
 
     def numbers(self, group: ParameterGroup, edit: Rewriter) -> dict[str, Argument]:
         """The op's numbers: inputs of the program, or ints of the param group."""
-        found = {arg: self._number(group, name) for arg, name in RULES[group.kind].numbers.items()}
-        scale = self._number(group, "lr_scale", 1)
+        found = {arg: self._number(group, *key) for arg, key in RULES[group.kind].numbers.items()}
+        scale = self._number(group, "lr_scale", default=1)
         if scale != 1:
             lr = (found["lr"], scale)
             like = next(node for node in self.marks.values())
             found["lr"] = edit.call(operator.mul, lr, before=self._output, like=like)
         return found
 
-    def _number(self, group: ParameterGroup, name: str, default: float | None = None) -> Argument:
-        spec, node = self._inputs.get(group.fqn(name), (None, None))
+    def _number(self, group: ParameterGroup, *key: str, default: float | None = None) -> Argument:
+        name = ".".join(key)
+        spec, node = self._inputs.get(group.fqn(*key), (None, None))
         if spec is not None and spec.role is Role.SCALAR:
             return node
         value = dict(group.settings).get(name, default)
@@ -213,7 +218,7 @@ class _UpdatePhase:
             raise NotFused("some parameters have slots that others lack")
         copies = [u.copy for u in updates if u.copy]
         lists = ([u.parameter for u in updates], [u.gradient for u in updates], *slots, copies)
-        found = self._skip.get(f"optimizer.{group.optimizer}")
+        found = self._skip.get(names.optimizer(group.optimizer))
         skips = found is not None and _is_compiled(rule, updates[0].parameter)
         scale, coefficient = updates[0].scale, updates[0].coefficient
         options = {**options, "grad_scale": scale, "clip_coef": coefficient}
