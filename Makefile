@@ -84,21 +84,21 @@ gpu-test:
 
 # Two halves of the contenders, for time and for memory: each CUDA Graph keeps what it computes in.
 # Batches of 256 do so in bfloat16 alone. Then the memory of a few, each in a process of its own.
+# The label ends the name of a result, else the second half would take the first one's place.
 GPU_STEP = timeout 540 $(PYTHON) -m benchmarks.step --device cuda --out $(GPU_OUT) --models
-GPU_FIRST := eager,eager fused,compile fused,compile reduce-overhead,manual cuda graph,torchgraph aten
-GPU_SECOND := eager,torchgraph aten,torchgraph aten fused,torchgraph inductor,torchgraph auto
+GPU_OTHERS := eager,eager fused,compile fused,compile reduce-overhead,manual cuda graph,torchgraph aten
+GPU_BACKENDS := eager,torchgraph aten,torchgraph aten fused,torchgraph inductor,torchgraph auto
 GPU_MEMORY := eager,manual cuda graph,torchgraph aten,torchgraph inductor
 
 gpu-bench:
 	@failed=0; \
 	for precision in $(GPU_PRECISIONS); do for case in $(GPU_CASES); do \
 	  test $$case.$$precision = resnet50_256.float32 && continue; \
-	  for contenders in "$(GPU_SECOND)" "$(GPU_FIRST)"; do \
-	    $(GPU_STEP) $$case --precision $$precision --no-memory --contenders "$$contenders" || failed=1; \
-	  done; \
+	  $(GPU_STEP) $$case --precision $$precision --no-memory --label backends --contenders "$(GPU_BACKENDS)" || failed=1; \
+	  $(GPU_STEP) $$case --precision $$precision --no-memory --label others --contenders "$(GPU_OTHERS)" || failed=1; \
 	done; done; \
 	for case in $(filter resnet50 gpt2,$(GPU_CASES)); do \
-	  $(GPU_STEP) $$case --precision bfloat16 --rounds 1 --contenders "$(GPU_MEMORY)" || failed=1; \
+	  $(GPU_STEP) $$case --precision bfloat16 --rounds 1 --label memory --contenders "$(GPU_MEMORY)" || failed=1; \
 	done; \
 	exit $$failed
 

@@ -18,15 +18,11 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -36,9 +32,10 @@ from torchgraph.guards import Guards
 from torchgraph.live.inputs import Call
 from torchgraph.replay.replay import Replay
 
-from . import record
+from . import command, record
 from .cases import dense
 from .contenders import TrainGraph
+from .timing import Spread
 from .work import Case, Work
 
 MODULES = 300
@@ -49,17 +46,9 @@ FORMS = ("compiled", "python")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
     args = _arguments(argv)
-    threads = torch.get_num_threads()
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    try:
+    with command.threads(args.threads):
         result = _run(args)
-    finally:
-        torch.set_num_threads(threads)
-    console = Console()
-    console.width = min(100, console.width) if console.is_terminal else 100
-    console.print(record.heading(result), highlight=False)
-    console.print(_table(result))
+    console = command.shown(result, _table(result))
     form, measured = next(iter(result["forms"].items()))
     for what, wanted in WANTED.items():
         adds = measured[what]["median"]
@@ -68,18 +57,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             f"around the program with {form} guards (wanted: at most {1e6 * wanted:.0f} us)",
             highlight=False,
         )
-    console.print(f"written to {record.save(result, args.out, 'call-cpu')}", soft_wrap=True)
+    command.save(console, result, args.out, "call")
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command.CommandLine(__doc__)
+    parser.threads(1)  # ops this small gain from no second
     parser.add_argument("--calls", type=int, default=300, help="pairs of calls")
     parser.add_argument("--modules", type=int, default=MODULES, help="with two parameters each")
-    parser.add_argument("--threads", type=int, default=1, help="ops this small gain from no second")
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
+    args = parser.read(argv)
     if args.quick:
         args.calls, args.modules = min(args.calls, 10), min(args.modules, 10)
     return args
@@ -103,10 +90,14 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     forms = _forms(replay)
     bare, whole = _turns(graph, replay, work, forms, args.calls)
     return {
-        "benchmark": "call",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **record.surroundings(torch.device("cpu")),
-        "settings": {"calls": args.calls, "quick": args.quick, "optimizer": "AdamW", **counts},
+        **record.result(
+            "call",
+            torch.device("cpu"),
+            calls=args.calls,
+            quick=args.quick,
+            optimizer="AdamW",
+            **counts,
+        ),
         "first_step_seconds": first,
         "program": _summary(bare),
         "forms": {
@@ -180,24 +171,24 @@ def _measured(graph: TrainGraph, replay: Replay, work: Work, calls: int) -> dict
         }
         for name, part in _parts(graph, replay, work)
     }
-    executable = replay.executable
+    function = replay.executable.function
     ran: list[float] = []
 
     def timed(values: Sequence[Any]) -> tuple[Any, ...]:
         start = time.perf_counter()
-        results = executable.function(values)
+        results = function(values)
         ran.append(time.perf_counter() - start)
         return results
 
     with torch.no_grad(), below_autograd():
-        done = executable.function([*replay._binding.values(_call(graph, work))])
+        done = function([*replay._binding.values(_call(graph, work))])
     try:
-        replay.executable = replace(executable, function=timed)
+        replay._function = timed
         inside = [_timed(lambda: graph(work.x, work.y)) - ran[-1] for _ in range(calls)]
-        replay.executable = replace(executable, function=lambda values: done)
+        replay._function = lambda values: done
         hot = _hot(lambda: graph(work.x, work.y), calls)
     finally:
-        replay.executable = executable
+        replay._function = function
     return {"hot": _summary(hot), "from inside": _summary(inside), "parts": parts}
 
 
@@ -206,7 +197,7 @@ def _parts(graph: TrainGraph, replay: Replay, work: Work) -> list[tuple[str, Cal
     call = _call(graph, work)
 
     def patience() -> None:
-        with replay.around:
+        with replay.turn(0):
             pass
 
     return [
@@ -254,8 +245,7 @@ def _timed(call: Callable[[], Any]) -> float:
 
 
 def _summary(sample: list[float]) -> dict[str, Any]:
-    quarters = statistics.quantiles(sample, n=4, method="inclusive")
-    return {"median": quarters[1], "quartiles": [quarters[0], quarters[2]], "sample": sample}
+    return Spread(tuple(sample)).as_json()
 
 
 def _table(result: dict[str, Any]) -> Table:

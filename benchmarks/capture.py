@@ -18,17 +18,15 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from torchgraph.ir.each import expanded
 from torchgraph.replay.replay import Replay
 
-from . import record
+from . import command, record
 from .cases import CASES, dense, images, mlp, mobilenet
 from .contenders import CONTENDERS, EAGER, TrainGraph, stage_seconds
 from .timing import Clock, Spread
@@ -54,34 +52,22 @@ class Fit(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
     args = _arguments(argv)
-    threads = torch.get_num_threads()
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    try:
+    with command.threads(args.threads):
         result = _run(args)
-    finally:
-        torch.set_num_threads(threads)
-    console = Console()
-    console.width = min(100, console.width) if console.is_terminal else 100
-    console.print(record.heading(result), highlight=False)
-    console.print(_table(result))
+    console = command.shown(result, _table(result))
     for line in _verdicts(result):
         console.print(line, highlight=False)
-    console.print(f"written to {record.save(result, args.out, 'capture-cpu')}", soft_wrap=True)
+    chosen = [] if set(args.models) == set(FAMILIES) else args.models
+    command.save(console, result, args.out, "capture", *chosen)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", default=",".join(FAMILIES), type=lambda text: text.split(","))
-    parser.add_argument("--rounds", type=int, default=3, help="captures of each size")
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
-    unknown = set(args.models) - set(FAMILIES)
-    if unknown:
-        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
+    parser = command.CommandLine(__doc__)
+    parser.some("models", FAMILIES, FAMILIES)
+    parser.rounds(3)
+    parser.threads(None)
+    args = parser.read(argv)
     if args.quick:
         args.rounds = 1
     return args
@@ -112,10 +98,13 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         for case in _sizes(model, quick=args.quick):
             rows.append(_capture(case, args.rounds))
     return {
-        "benchmark": "capture",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **record.surroundings(torch.device("cpu")),
-        "settings": {"rounds": args.rounds, "quick": args.quick, "optimizer": "AdamW"},
+        **record.result(
+            "capture",
+            torch.device("cpu"),
+            rounds=args.rounds,
+            quick=args.quick,
+            optimizer="AdamW",
+        ),
         "first_in_process_seconds": first["seconds"]["median"],
         "families": families,
         "fits": {m: fit(rows)._asdict() for m, rows in families.items() if len(rows) > 1},

@@ -15,27 +15,21 @@ import argparse
 import dataclasses
 import json
 import math
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from torchgraph.lower.memory.allocations import METHOD, taken
 
-from . import record
+from . import command, record
 from .feature_cases import EAGER, FEATURES, GRAPH, QUICK, Size, Step, make, replays
 from .timing import Clock, Spread, alternate
 
 ACCUMULATION = "accumulation, k = 8"
 WANTED_ACCUMULATION = 1.03
 """The most that a step of k micro-batches may take, in forwards and backwards of them all."""
-WIDTH = 100
 FIRST_STEPS = 3
 
 
@@ -43,45 +37,33 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
     args = _arguments(argv)
     device = torch.device(args.device)
-    threads = torch.get_num_threads()
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    try:
+    with command.threads(args.threads):
         if args.peak_of:
             return _print_peak(args, device)
         result = _run(args, device)
-    finally:
-        torch.set_num_threads(threads)
-    console = Console()
-    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
-    console.print(record.heading(result), highlight=False)
-    console.print(_table(result))
+    console = command.shown(result, _table(result))
     console.print(_verdict(result), highlight=False)
-    path = record.save(result, args.out, f"features-{device.type}")
-    console.print(f"written to {path}", soft_wrap=True)
+    chosen = [] if set(args.features) == set(FEATURES) else args.features
+    command.save(console, result, args.out, "features", device.type, *chosen)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser = command.CommandLine(__doc__)
+    parser.device()
+    parser.rounds(7)
+    parser.threads(None)
     parser.add_argument("--features", default="", help="some of them, with semicolons between")
     parser.add_argument("--backend", choices=["aten", "inductor"], default="aten")
     parser.add_argument("--layers", type=int, default=None)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=None, help="as torch chooses, if not given")
     parser.add_argument("--no-memory", action="store_true", help="leave out peak memory")
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
     parser.add_argument("--peak-of", nargs=2, metavar=("FEATURE", "SIDE"), help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    args = parser.read(argv)
     args.features = [name.strip() for name in args.features.split(";") if name.strip()]
     args.features = args.features or list(FEATURES)
     unknown = [name for name in args.features if name not in FEATURES]
     if unknown:
         parser.error(f"no such feature: {unknown[0]}; there are {'; '.join(FEATURES)}")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU here")
     if args.quick:
         args.rounds, args.no_memory = 2, True
     return args
@@ -96,17 +78,15 @@ def _run(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     size = _size(args)
     least = 0.01 if args.quick else 0.3
     result: dict[str, Any] = {
-        "benchmark": "features",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "device": device.type,
-        **record.surroundings(device),
-        "settings": {
-            "rounds": args.rounds,
-            "least_seconds_per_round": least,
-            "quick": args.quick,
-            "backend": args.backend,
+        **record.result(
+            "features",
+            device,
+            rounds=args.rounds,
+            least_seconds_per_round=least,
+            quick=args.quick,
+            backend=args.backend,
             **dataclasses.asdict(size),
-        },
+        ),
         "features": [_measure(name, args, device, least) for name in args.features],
     }
     if ACCUMULATION in args.features:
@@ -179,20 +159,10 @@ def _paired(left: Spread, right: Spread) -> float:
 
 def _peak_in_child(name: str, side: str, args: argparse.Namespace) -> dict[str, Any]:
     """The peak of one side in a new process. ``{"error": ...}`` when it failed."""
-    command = [sys.executable, "-m", "benchmarks.features", "--peak-of", name, side]
-    command += ["--device", args.device, "--backend", args.backend]
-    command += ["--threads", str(torch.get_num_threads())]
-    command += [] if args.layers is None else ["--layers", str(args.layers)]
-    root = Path(__file__).parents[1]
-    try:
-        done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, timeout=600, check=True
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        return {"error": lines[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    arguments = ["--peak-of", name, side, "--device", args.device, "--backend", args.backend]
+    arguments += ["--threads", str(torch.get_num_threads())]
+    arguments += [] if args.layers is None else ["--layers", str(args.layers)]
+    return command.child_or_error("features", *arguments, timeout=600)
 
 
 def _print_peak(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,46 +24,29 @@ from rich.table import Table
 
 from torchgraph._torch import below_autograd
 
-from . import record
+from . import command, record
 from .fusion_cases import INDUCTOR, ROWS, Row
-from .timing import Clock, alternate
-
-WIDTH = 100
+from .timing import Clock, against_first, alternate
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
     args = _arguments(argv)
     device = torch.device(args.device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    console = Console()
-    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
-    try:
+    console = command.console()
+    with command.threads(1):
         result = _run(args, device, console)
-    finally:
-        torch.set_num_threads(threads)
-    saved = record.save(result, args.out, f"fusions-{device.type}")
-    console.print(f"written to {saved}", soft_wrap=True)
+    command.save(console, result, args.out, "fusions", device.type, *args.only)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument(
-        "--only",
-        type=lambda text: text.split(","),
-        default=[],
-        help="rows whose name starts with one of these, comma-separated",
-    )
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = command.CommandLine(__doc__)
+    parser.device()
+    parser.only()
+    parser.rounds(9)
     parser.add_argument("--no-compile", action="store_true", help="leave out Inductor")
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU here")
+    args = parser.read(argv)
     args.rows = [row for row in ROWS if not args.only or row.name.startswith(tuple(args.only))]
     if not args.rows:
         parser.error(f"no such row: {', '.join(args.only)}")
@@ -75,15 +57,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, device: torch.device, console: Console) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "benchmark": "fusions",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "device": device.type,
-        **record.surroundings(device),
-        "settings": {
-            "rounds": args.rounds,
-            "least_seconds_per_round": 0.002 if args.quick else 0.1,
-            "quick": args.quick,
-        },
+        **record.result(
+            "fusions",
+            device,
+            rounds=args.rounds,
+            least_seconds_per_round=0.002 if args.quick else 0.1,
+            quick=args.quick,
+        ),
         "rows": [],
     }
     console.print(record.heading(result), highlight=False)
@@ -112,20 +92,8 @@ def _measure(
             rounds=args.rounds,
             least_seconds=settings["least_seconds_per_round"],
         )
-    first = spreads[0].median
-    return {
-        "name": row.name,
-        "about": row.about,
-        "contenders": [
-            {
-                "name": name,
-                "seconds": spread.as_json(),
-                "speed_against_first": first / spread.median,
-            }
-            for name, spread in zip(calls, spreads, strict=True)
-        ],
-        "skipped": skipped,
-    }
+    contenders = against_first(list(calls), spreads)
+    return {"name": row.name, "about": row.about, "contenders": contenders, "skipped": skipped}
 
 
 def _contenders(

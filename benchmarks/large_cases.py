@@ -11,28 +11,19 @@ from examples.models import GPT
 from .gpu_cases import resnet50
 from .work import Case, Work, next_token
 
+_SIZE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
+
 
 class _Logits(nn.Module):
-    """A model of transformers, from tokens to logits."""
+    """A model of transformers, from tokens to logits; ``options`` go into each call."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, **options: bool) -> None:
         super().__init__()
         self.model = model
+        self.options = options
 
     def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
-        return logits
-
-
-class _Encoded(nn.Module):
-    """The same for a model that keeps no keys."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids=ids).logits
+        logits: Tensor = self.model(input_ids=ids, **self.options).logits
         return logits
 
 
@@ -50,28 +41,15 @@ def _gpt2() -> Work:
 def _llama() -> Work:
     from transformers import LlamaConfig, LlamaForCausalLM  # an optional dependency
 
-    config = LlamaConfig(
-        vocab_size=8000,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-    )
-    return text(_Logits(LlamaForCausalLM(config)), 8000, 4, 128)
+    config = LlamaConfig(**_SIZE, vocab_size=8000, intermediate_size=1024, num_key_value_heads=2)
+    return text(_Logits(LlamaForCausalLM(config), use_cache=False), 8000, 4, 128)
 
 
 def _bert() -> Work:
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=384,
-        intermediate_size=1536,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-    )
-    return text(_Encoded(BertForMaskedLM(config)), 30522, 4, 128)
+    config = BertConfig(**_SIZE, vocab_size=30522, intermediate_size=1536)
+    return text(_Logits(BertForMaskedLM(config)), 30522, 4, 128)
 
 
 def _resnet50() -> Work:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import memory_modes
+from . import command, memory_modes
 from .cases import CASES, dense, mlp
 from .contenders import CONTENDERS, Step
 from .work import PRECISIONS, Case
@@ -121,19 +120,9 @@ def of_child(
     timeout: float = 600.0,
 ) -> dict[str, Any]:
     """`measure` in a new process. ``{"error": ...}`` when it failed."""
-    command = [sys.executable, "-m", "benchmarks.memory", "--model", model]
-    command += ["--contender", contender, "--device", device.type, "--threads", str(threads)]
-    command += ["--precision", precision]
-    root = Path(__file__).parents[1]
-    try:
-        done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, timeout=timeout, check=True
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        last = str(getattr(error, "stderr", None) or error).strip().splitlines()[-1]
-        return {"error": last}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    arguments = ["--model", model, "--contender", contender, "--device", device.type]
+    arguments += ["--threads", str(threads), "--precision", precision]
+    return command.child_or_error("memory", *arguments, timeout=timeout)
 
 
 def _status(field: str) -> int | None:

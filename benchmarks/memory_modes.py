@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch.optim import AdamW
 
 from torchgraph import GraphConfig
 
-from . import record
+from . import command, record
 from .cases import CASES
 from .contenders import LR, TrainGraph
 from .timing import Clock, alternate
@@ -64,35 +63,19 @@ CONTENDERS: dict[str, Callable[[GraphConfig], object]] = {
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the tables, write the JSON and return what it holds."""
     args = _arguments(argv)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(args.threads)
-    console = Console()
-    console.width = min(100, console.width) if console.is_terminal else 100
-    try:
+    console = command.console()
+    with command.threads(args.threads):
         result = _run(args, console)
-    finally:
-        torch.set_num_threads(threads)
     console.print(_verdict(result["models"]), highlight=False)
-    console.print(f"written to {record.save(result, args.out, 'memory-cpu')}", soft_wrap=True)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--models",
-        type=lambda text: text.split(","),
-        default=list(MODELS),
-        help=f"a comma-separated choice of {', '.join(CASES)}",
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
-    unknown = [name for name in args.models if name not in CASES]
-    if unknown:
-        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    parser = command.CommandLine(__doc__)
+    parser.some("models", MODELS, CASES)
+    parser.rounds(5)
+    parser.threads(1)
+    args = parser.read(argv)
     if args.quick:
         args.rounds = min(args.rounds, 2)
     return args
@@ -100,24 +83,21 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     least = 0.01 if args.quick else 0.2
-    result: dict[str, Any] = {
-        "benchmark": "memory",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "device": "cpu",
-        **record.surroundings(CPU),
-        "settings": {
-            "rounds": args.rounds,
-            "least_seconds_per_round": least,
-            "quick": args.quick,
-            "optimizer": "AdamW",
-        },
-        "models": [],
-    }
+    head = record.result(
+        "memory",
+        CPU,
+        rounds=args.rounds,
+        least_seconds_per_round=least,
+        quick=args.quick,
+        optimizer="AdamW",
+    )
+    result: dict[str, Any] = {**head, "models": []}
     console.print(record.heading(result), highlight=False)
     for name in args.models:
         measured = _measure(CASES[name], args.rounds, least)
         result["models"].append(measured)
         console.print(_table(measured))
+        command.save(console, {**head, "models": [measured]}, args.out, "memory", name)
     return result
 
 

@@ -11,14 +11,11 @@ the same for softmax cross-entropy.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn, optim
 
@@ -26,7 +23,7 @@ import torchgraph as tg
 from torchgraph import _extension
 from torchgraph.passes.fusions.model_update.op import writing
 
-from . import record
+from . import command, record
 from .timing import Clock, alternate
 
 Call = Callable[[], Any]
@@ -197,35 +194,21 @@ ROWS = (
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(args.threads)
-    try:
+    parser = command.CommandLine(__doc__)
+    parser.device()
+    parser.rounds(9)
+    parser.threads(1)
+    args = parser.read(argv)
+    with command.threads(args.threads):
         result = _run(args, torch.device(args.device))
-    finally:
-        torch.set_num_threads(threads)
-    console = Console()
-    console.width = min(100, console.width) if console.is_terminal else 100
-    console.print(record.heading(result), highlight=False)
-    console.print(_table(result))
-    path = record.save(result, args.out, f"ops-{args.device}")
-    console.print(f"written to {path}", soft_wrap=True)
+    command.save(command.shown(result, _table(result)), result, args.out, "ops", args.device)
     return result
 
 
 def _run(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     large = (150, 166_667) if device.type == "cpu" else (150, 826_667)  # 25 and 124 million
     result: dict[str, Any] = {
-        "benchmark": "ops",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **record.surroundings(device),
-        "settings": {"quick": args.quick, "rounds": args.rounds},
+        **record.result("ops", device, quick=args.quick, rounds=args.rounds),
         "compiled": _extension.load(device.type),
         "rows": [],
     }

@@ -10,15 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,7 +23,7 @@ from examples.models.gpt import GPT
 from torchgraph.library.dtypes import wide
 from torchgraph.passes.fusions.cross_entropy.op import backward, backward_in_place, forward
 
-from . import memory, record
+from . import command, memory, record
 from .timing import Clock, alternate
 
 ATEN, OURS, IN_PLACE = "ATen", "ours", "ours, in place"
@@ -65,36 +60,26 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
     args = _arguments(argv)
     device = torch.device(args.device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(args.threads)
-    try:
+    with command.threads(args.threads):
         if args.peak:
             found = peak_of(*args.peak, device)
             print(json.dumps(found))
             return found
         result = _run(args, device)
-    finally:
-        torch.set_num_threads(threads)
-    console = Console()
-    console.width = min(100, console.width) if console.is_terminal else 100
-    console.print(record.heading(result), highlight=False)
-    console.print(_table(result))
+    console = command.shown(result, _table(result))
     for what, (got, wanted) in reached(result).items():
         console.print(f"{LARGEST}, {what}: {got:.3f}, wanted at most {wanted}", highlight=False)
-    name = f"ops-cross-entropy-{device.type}"
-    console.print(f"written to {record.save(result, args.out, name)}", soft_wrap=True)
+    command.save(console, result, args.out, "ops_cross_entropy", device.type)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
+    parser = command.CommandLine(__doc__)
+    parser.device()
+    parser.rounds(9)
+    parser.threads(1)
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "CONTENDER"), help="of one, as JSON")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    return parser.parse_args(argv)
+    return parser.read(argv)
 
 
 def _run(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
@@ -113,10 +98,7 @@ def _run(args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
                 entry["contenders"][contender]["peak"] = _peak_of_child(name, contender, args)
         rows.append(entry)
     return {
-        "benchmark": "ops-cross-entropy",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **record.surroundings(device),
-        "settings": {"rounds": rounds, "quick": args.quick},
+        **record.result("ops_cross_entropy", device, rounds=rounds, quick=args.quick),
         "rows": rows,
     }
 
@@ -196,11 +178,9 @@ def peak_of(case: str, contender: str, device: torch.device) -> dict[str, Any]:
 
 
 def _peak_of_child(case: str, contender: str, args: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.ops_cross_entropy", "--peak", case, contender]
-    command += ["--device", args.device, "--threads", str(args.threads)]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--peak", case, contender, "--device", args.device]
+    arguments += ["--threads", str(args.threads)]
+    found: dict[str, Any] = command.child("ops_cross_entropy", *arguments, timeout=600)
     return found
 
 

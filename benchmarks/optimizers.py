@@ -7,20 +7,16 @@ Many small tensors, where the calls of ops take the time, and large ones, where 
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from torchgraph.optim import LAMB, Lion
 
-from . import record
+from . import command, record
 from .timing import Clock, Spread, alternate
 
 BASE = "AdamW"
@@ -34,23 +30,13 @@ SIZES = {"100 of 64": (100, 64), "150 of 166 667": (150, 166_667)}
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the table, write the JSON and return what it holds."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(args.threads)
-    try:
+    parser = command.CommandLine(__doc__)
+    parser.rounds(15)
+    parser.threads(1)
+    args = parser.read(argv)
+    with command.threads(args.threads):
         result = _run(args.rounds, args.quick)
-    finally:
-        torch.set_num_threads(threads)
-    console = Console()
-    console.width = min(100, console.width) if console.is_terminal else 100
-    console.print(record.heading(result), highlight=False)
-    console.print(_table(result))
-    console.print(f"written to {record.save(result, args.out, 'optimizers-cpu')}", soft_wrap=True)
+    command.save(command.shown(result, _table(result)), result, args.out, "optimizers")
     return result
 
 
@@ -73,10 +59,7 @@ def _run(rounds: int, quick: bool) -> dict[str, Any]:
         )
         sizes[name] = _entries(dict(zip(steps, spreads, strict=True)))
     return {
-        "benchmark": "optimizers",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **record.surroundings(device),
-        "settings": {"quick": quick, "rounds": rounds, "weight_decay": 0.01},
+        **record.result("optimizers", device, quick=quick, rounds=rounds, weight_decay=0.01),
         "sizes": sizes,
     }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import platform
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,17 @@ import torch
 import torchgraph
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def result(benchmark: str, device: torch.device, **settings: Any) -> dict[str, Any]:
+    """What each result begins with: when, where and how it was measured."""
+    return {
+        "benchmark": benchmark,
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "device": device.type,
+        **surroundings(device),
+        "settings": settings,
+    }
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
@@ -56,14 +68,11 @@ def heading(record: dict[str, Any]) -> str:
     )
 
 
-def save(record: dict[str, Any], directory: Path, name: str) -> Path:
-    """Write ``<name>-<date>.json``, whole or not at all, beside what is already there."""
+def save(record: dict[str, Any], directory: Path, *name: str) -> Path:
+    """Write ``<name>-<name>.json``, whole or not at all; a new result takes the old one's place."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{name}-{datetime.date.today().isoformat()}"
-    path, number = directory / f"{stem}.json", 1
-    while path.exists():
-        number += 1
-        path = directory / f"{stem}-{number}.json"
+    stem = "-".join(re.sub(r"\W+", "_", part) for part in name if part)
+    path = directory / f"{stem}.json"
     part = path.with_suffix(f".{os.getpid()}.part")
     part.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     os.replace(part, path)

@@ -12,24 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch.optim import AdamW
 
-from . import record
+from . import command, record
 from .cases import CASES
 from .contenders import CONTENDERS, EAGER, LR, Step, TrainGraph
+from .timing import Spread
 from .work import Work
 
 COMPILE, AUTO = "compile fused", "torchgraph auto"
@@ -51,45 +46,27 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         found = once(args.models[0], args.child, args.threads, args.steps)
         print(json.dumps(found))
         return found
-    device, console = torch.device("cpu"), Console(width=100)
-    result: dict[str, Any] = {
-        "benchmark": "start",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "device": device.type,
-        **record.surroundings(device),
-        "settings": {"rounds": args.rounds, "quick": args.quick},
-        "models": [],
-    }
+    console = command.console()
+    head = record.result("start", torch.device("cpu"), rounds=args.rounds, quick=args.quick)
+    result: dict[str, Any] = {**head, "models": []}
     console.print(record.heading(result), highlight=False)
     for name in args.models:
         measured = _measure(name, args)
         result["models"].append(measured)
         console.print(_table(measured))
         console.print("\n".join(measured["verdicts"]), highlight=False)
-    console.print(f"written to {record.save(result, args.out, 'start-cpu')}", soft_wrap=True)
+        command.save(console, {**head, "models": [measured]}, args.out, "start", name)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--models",
-        type=lambda text: text.split(","),
-        default=["mlp", "gpt", "resnet18", "lstm", "mobilenet_v2"],
-        help=f"a comma-separated choice of {', '.join(CASES)}",
-    )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = command.CommandLine(__doc__)
+    parser.some("models", ["mlp", "gpt", "resnet18", "lstm", "mobilenet_v2"], CASES)
+    parser.rounds(3)
+    parser.threads(torch.get_num_threads())
     parser.add_argument("--steps", type=int, default=None, help="5000 of the MLP, else 1000")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
     parser.add_argument("--child", choices=STARTS, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    unknown = [name for name in args.models if name not in CASES]
-    if unknown:
-        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    if args.rounds < 1:
-        parser.error("--rounds must be at least 1")
+    args = parser.read(argv)
     if args.quick:
         args.rounds, args.steps = 1, 10
     return args
@@ -132,42 +109,35 @@ def _measure(model: str, args: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(f"{model}: another loss than eager's; the figures mean nothing.")
     entries = {
         start: {
-            count: statistics.median(one["seconds"][count] for one in rounds)
+            count: Spread(tuple(one["seconds"][count] for one in rounds))
             for count in rounds[0]["seconds"]
         }
         for start, rounds in found.items()
+    }
+    medians = {
+        start: {count: spread.median for count, spread in spreads.items()}
+        for start, spreads in entries.items()
     }
     return {
         "name": model,
         "steps": steps,
         "another first loss": others,  # compiled code draws dropout's numbers anew
-        "seconds": entries,
-        "rounds": {start: [one["seconds"] for one in rounds] for start, rounds in found.items()},
-        "verdicts": _verdicts(model, entries),
+        "seconds": {
+            start: {count: spread.as_json() for count, spread in spreads.items()}
+            for start, spreads in entries.items()
+        },
+        "verdicts": _verdicts(model, medians),
     }
 
 
 def _child(model: str, start: str, threads: int, steps: int) -> dict[str, Any]:
     """`once` in a new process."""
-    command = [sys.executable, "-m", "benchmarks.start", "--models", model, "--steps", str(steps)]
-    command += ["--child", start, "--threads", str(threads)]
-    with tempfile.TemporaryDirectory() as fresh:
-        done = subprocess.run(
-            command,
-            cwd=Path(__file__).parents[1],
-            env={
-                **os.environ,
-                "TORCHGRAPH_CACHE_DIR": fresh,
-                "TORCHINDUCTOR_CACHE_DIR": str(Path(fresh, "inductor")),
-            },
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            check=False,
-        )
-    if done.returncode:
-        raise SystemExit(f"{model}, {start}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--models", model, "--steps", str(steps), "--child", start]
+    arguments += ["--threads", str(threads)]
+    try:
+        found: dict[str, Any] = command.child("start", *arguments, timeout=1800, fresh_caches=True)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"{model}, {start}: {error.stderr.strip()}") from error
     return found
 
 
@@ -208,7 +178,7 @@ def _table(measured: dict[str, Any]) -> Table:
     for count in shown:
         table.add_column(f"{int(count):,}", justify="right", no_wrap=True)
     for name, seconds in measured["seconds"].items():
-        table.add_row(name, *(f"{seconds[count]:.3f}" for count in shown))
+        table.add_row(name, *(f"{seconds[count]['median']:.3f}" for count in shown))
     return table
 
 

@@ -5,7 +5,7 @@
     python -m benchmarks.step --contenders "eager,torchgraph aten"
 
 All run in one process. Every contender trains its own copy of the model, from the same weights, on
-the same batch, with AdamW. Written are all rounds of all contenders, not only the medians shown.
+the same batch, with AdamW. Each model is written to a file of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from . import memory, record
+from . import command, memory, record
 from .cases import BATCH_1_TO_4, CASES, DEFAULT, GPU_DEFAULT, LARGE, SIX
 from .contenders import (
     CONTENDERS,
@@ -67,73 +65,42 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print the tables, write the JSON and return what it holds."""
     args = _arguments(argv)
     device = torch.device(args.device)
-    threads = torch.get_num_threads()
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    console = Console()
-    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
-    try:
-        result = _run(args, device, console)
-    finally:
-        torch.set_num_threads(threads)
-    console.print(f"written to {record.save(result, args.out, device.type)}", soft_wrap=True)
-    return result
+    with command.threads(args.threads):
+        return _run(args, device, command.console(WIDTH))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument(
-        "--models",
-        type=lambda text: text.split(","),
-        default=[],
-        help=f"a comma-separated choice of {', '.join(CASES)}",
-    )
-    parser.add_argument(
-        "--contenders",
-        type=lambda text: text.split(","),
-        default=list(CONTENDERS),
-        help=f"a comma-separated choice that begins with {EAGER}, of {', '.join(CONTENDERS)}",
-    )
+    parser = command.CommandLine(__doc__)
+    parser.device()
+    parser.rounds(5)
+    parser.threads(None)
+    parser.some("models", [], CASES)
+    parser.some("contenders", CONTENDERS, CONTENDERS)
+    parser.add_argument("--label", default="", help="ends the names of the results")
     parser.add_argument("--precision", choices=list(PRECISIONS), default="float32")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=None, help="as torch chooses, if not given")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     parser.add_argument("--no-memory", action="store_true", help="leave out peak memory")
-    parser.add_argument("--quick", action="store_true", help="does it run? figures mean nothing")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    args = parser.parse_args(argv)
+    args = parser.read(argv)
     args.models = args.models or list(GPU_DEFAULT if args.device == "cuda" else DEFAULT)
-    unknown = [name for name in args.models if name not in CASES]
-    if unknown:
-        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    unknown = [name for name in args.contenders if name not in CONTENDERS]
-    if unknown or args.contenders[0] != EAGER:
+    if args.contenders[0] != EAGER:
         parser.error(f"--contenders are {EAGER}, and then any of {', '.join(CONTENDERS)}")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU here")
-    if args.rounds < 1:
-        parser.error("--rounds must be at least 1")
     if args.quick:
         args.rounds, args.no_compile, args.no_memory = min(args.rounds, 2), True, True
     return args
 
 
 def _run(args: argparse.Namespace, device: torch.device, console: Console) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "benchmark": "step",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "device": device.type,
-        **record.surroundings(device),
-        "settings": {
-            "rounds": args.rounds,
-            "least_seconds_per_round": 0.02 if args.quick else 0.3,
-            "quick": args.quick,
-            "optimizer": "AdamW",
-            "precision": args.precision,
-        },
-        "models": [],
-    }
+    head = record.result(
+        "step",
+        device,
+        rounds=args.rounds,
+        least_seconds_per_round=0.02 if args.quick else 0.3,
+        quick=args.quick,
+        optimizer="AdamW",
+        precision=args.precision,
+    )
+    result: dict[str, Any] = {**head, "models": []}
+    how = (args.precision if PRECISIONS[args.precision] else "", args.label)
     console.print(record.heading(result), highlight=False)
     for name in args.models:
         measured = _measure(CASES[name], args, device, result["settings"], console)
@@ -141,6 +108,8 @@ def _run(args: argparse.Namespace, device: torch.device, console: Console) -> di
         console.print(_table(measured))
         if not args.quick:
             console.print(_verdict(measured), highlight=False)
+        one = {**head, "models": [measured]}
+        command.save(console, one, args.out, "step", device.type, name, *how)
     if not args.quick:
         console.print(_means(result["models"]), highlight=False)
     return result

@@ -14,21 +14,17 @@ import argparse
 import json
 import os
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch.optim import AdamW
 
 from torchgraph.lower.cost import cost
 
-from . import record
+from . import command, record
 from .contenders import LR, TrainGraph
 from .switch_cases import SWITCH_CASES
 
@@ -46,37 +42,26 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         found = once(args.models[0], compiles=not args.no_compile)
         print(json.dumps(found))
         return found
-    console = Console(width=100)
-    result: dict[str, Any] = {
-        "benchmark": "switch",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
-        **record.surroundings(torch.device("cpu")),
-        "models": [],
-    }
+    console = command.console()
+    head = record.result("switch", torch.device("cpu"), quick=args.quick)
+    result: dict[str, Any] = {**head, "models": []}
     console.print(record.heading(result), highlight=False)
     for name in args.models:
         result["models"].append(_child(name, args))
         console.print(_line(result["models"][-1]), style="dim", highlight=False)
     console.print(_table(result["models"]))
-    console.print(f"written to {record.save(result, args.out, 'switch-cpu')}", soft_wrap=True)
+    chosen = [] if set(args.models) == set(SWITCH_CASES) else args.models
+    command.save(console, result, args.out, "switch", *chosen)
     return result
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--models",
-        type=lambda text: text.split(","),
-        default=list(SWITCH_CASES),
-        help=f"a comma-separated choice of {', '.join(SWITCH_CASES)}",
-    )
+    parser = command.CommandLine(__doc__)
+    parser.some("models", SWITCH_CASES, SWITCH_CASES)
     parser.add_argument("--no-compile", action="store_true", help="measure the steps only")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    unknown = [name for name in args.models if name not in SWITCH_CASES]
-    if unknown:
-        parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(SWITCH_CASES)}")
+    args = parser.read(argv)
+    args.no_compile |= args.quick
     return args
 
 
@@ -117,26 +102,11 @@ def once(name: str, *, compiles: bool) -> dict[str, Any]:
 
 def _child(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """`once` in a new process, with caches of its own."""
-    command = [sys.executable, "-m", "benchmarks.switch", "--child", "--models", name]
-    command += ["--no-compile"] if args.no_compile else []
-    with tempfile.TemporaryDirectory() as fresh:
-        environment = {
-            **os.environ,
-            "TORCHGRAPH_CACHE_DIR": fresh,
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(fresh, "inductor")),
-        }
-        done = subprocess.run(
-            command,
-            cwd=Path(__file__).parents[1],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-    if done.returncode:
-        raise SystemExit(f"{name}: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--child", "--models", name, *["--no-compile"] * args.no_compile]
+    try:
+        found: dict[str, Any] = command.child("switch", *arguments, timeout=900, fresh_caches=True)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"{name}: {error.stderr.strip()}") from error
     return found
 
 

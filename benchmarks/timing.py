@@ -15,7 +15,7 @@ import torch
 
 @dataclass(frozen=True)
 class Spread:
-    """A sample with its median, range and interquartile range, in seconds."""
+    """A sample, in seconds."""
 
     rounds: tuple[float, ...]
 
@@ -25,21 +25,20 @@ class Spread:
         return statistics.median(self.rounds)
 
     @property
-    def iqr(self) -> float:
-        """The width of the middle half; 0 for a sample of one."""
+    def quartiles(self) -> tuple[float, float]:
+        """The ends of the middle half; twice the same for a sample of one."""
         if len(self.rounds) < 2:
-            return 0.0
+            return self.rounds[0], self.rounds[0]
         first, _, third = statistics.quantiles(self.rounds, n=4, method="inclusive")
-        return third - first
+        return first, third
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, raw rounds included."""
+        """Median and spread, without the sample."""
         return {
             "median": self.median,
             "min": min(self.rounds),
             "max": max(self.rounds),
-            "iqr": self.iqr,
-            "rounds": list(self.rounds),
+            "quartiles": list(self.quartiles),
         }
 
 
@@ -116,3 +115,16 @@ def _one_round(clock: Clock, call: Callable[[], Any], size: int, least_seconds: 
         seconds += clock.seconds(call, size)
         count += size
     return seconds / count
+
+
+def against_first(names: Sequence[str], spreads: Sequence[Spread]) -> list[dict[str, Any]]:
+    """Each contender's seconds and its speed against the first one's, as JSON."""
+    first = spreads[0].median
+    return [
+        {
+            "name": name,
+            "seconds": spread.as_json(),
+            "speed_against_first": first / spread.median,
+        }
+        for name, spread in zip(names, spreads, strict=True)
+    ]

@@ -1,6 +1,7 @@
 """The benchmarks run and write what they measured. What they measured is not looked at."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from benchmarks import (
     call,
     capture,
+    command,
     feature_cases,
     features,
     fusions,
@@ -54,7 +56,7 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert list(entries) == [EAGER, "eager fused", TORCHGRAPH, "torchgraph aten fused"]
     assert model["skipped"]["compile fused"] == "--quick"
     for entry in entries.values():
-        assert len(entry["seconds_per_step"]["rounds"]) == 2
+        assert set(entry["seconds_per_step"]) == {"median", "min", "max", "quartiles"}
         assert entry["seconds_per_step"]["median"] > 0
         assert entry["first_step_seconds"] > 0
     assert entries[EAGER]["speed_against_eager"] == 1
@@ -74,7 +76,8 @@ def test_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert list(model["seconds"]) == [EAGER, "compile fused", "torchgraph auto"]
     for seconds in model["seconds"].values():
         assert list(seconds) == ["1", "2", "3", "4", "5", "10"]
-        assert list(seconds.values()) == sorted(seconds.values())
+        medians = [spread["median"] for spread in seconds.values()]
+        assert medians == sorted(medians)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines if "written to" not in line)
 
@@ -122,7 +125,7 @@ def test_call(tmp_path: Path):
     assert result["settings"]["parameters"] == 20
     assert list(result["forms"])[-1] == "python"
     for measured in result["forms"].values():
-        assert len(measured["in the loop"]["sample"]) == 10
+        assert set(measured["in the loop"]) == {"median", "min", "max", "quartiles"}
         assert measured["hot"]["median"] > 0
         assert measured["parts"]["guards"]["hot"]["median"] > 0
 
@@ -232,8 +235,7 @@ def test_spread():
     spread = Spread((3.0, 1.0, 2.0))
 
     assert spread.median == 2.0
-    assert spread.iqr == 1.0
-    assert spread.as_json()["rounds"] == [3.0, 1.0, 2.0]
+    assert spread.as_json() == {"median": 2.0, "min": 1.0, "max": 3.0, "quartiles": [1.5, 2.5]}
 
 
 def test_a_fit_of_a_line_is_linear():
@@ -256,12 +258,49 @@ def test_a_fit_of_a_square_is_not():
     assert capture.fit(rows).exponent > 1.5
 
 
-def test_results_are_never_overwritten(tmp_path: Path):
-    first, second = (record.save({"number": n}, tmp_path, "cpu") for n in (1, 2))
+def test_a_new_result_takes_the_place_of_the_old(tmp_path: Path):
+    for number in (1, 2):
+        path = record.save({"number": number}, tmp_path, "step", "", "clipping, k = 8")
 
-    assert first != second
-    assert json.loads(first.read_text())["number"] == 1
-    assert not list(tmp_path.glob("*.part"))
+    assert path == tmp_path / "step-clipping_k_8.json"
+    assert json.loads(path.read_text())["number"] == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_each_model_has_a_file_of_its_own(tmp_path: Path):
+    chosen = ["--models", "mlp,mlp_batch_1", "--contenders", EAGER, "--label", "alone"]
+    step.main(["--quick", *chosen, "--out", str(tmp_path)])
+
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"step-cpu-mlp-alone.json", "step-cpu-mlp_batch_1-alone.json"}
+
+
+def test_a_quick_run_replaces_no_result():
+    assert command.CommandLine("").read(["--quick"]).out != record.RESULTS
+    assert command.CommandLine("").read([]).out == record.RESULTS
+
+
+RESULTS = sorted(record.RESULTS.iterdir())
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_a_result_is_cited_and_holds_no_sample(path: Path):
+    documents = [ROOT / "benchmarks" / "README.md", *(ROOT / "docs").glob("*.md")]
+    link = f"results/{path.name})"
+
+    assert any(link in document.read_text(encoding="utf-8") for document in documents)
+    assert list(samples(json.loads(path.read_text(encoding="utf-8")))) == []
+
+
+def samples(value: Any) -> Iterator[list[float]]:
+    """Lists of more numbers than a spread has ends."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    numbers = [item for item in items if isinstance(item, (int, float))]
+    if isinstance(value, list) and len(numbers) > 2:
+        yield numbers
+    for item in items:
+        yield from samples(item)
 
 
 def test_every_contender_that_needs_no_gpu_takes_a_step():
@@ -276,7 +315,7 @@ def test_ops(tmp_path):
 
     assert len(result["rows"]) == len(ops.ROWS)
     assert all(row["ours"]["median"] > 0 for row in result["rows"])
-    assert len(list(tmp_path.glob("ops-cpu-*.json"))) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["ops-cpu.json"]
 
 
 def test_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -10,7 +10,7 @@ from .inductor.compilation import (
     CompilationFailed as CompilationFailed,
 )
 from .inductor.disk_cache import DiskCache as DiskCache
-from .lowered import Lowered as Lowered
+from .lowered import Composite as Composite, Lowered as Lowered
 from .pipeline import Lowering as Lowering, Target as Target, lower as lower
 from .plan import Plan as Plan, packed as packed
 from .regions.region import Crossing as Crossing, Region as Region

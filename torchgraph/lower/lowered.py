@@ -1,7 +1,8 @@
-"""Lowered: what runs a step, be it one function or several."""
+"""Lowered: what runs a step, be it one function or several; and what several have in common."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -63,3 +64,58 @@ class Lowered(Protocol):
 
     def close(self) -> None:
         """Give back what it holds besides code. It is not run any more."""
+
+
+class Composite(ABC):
+    """A step in parts: it does what one of them does, and failed where one of them failed."""
+
+    @property
+    @abstractmethod
+    def executables(self) -> tuple[Lowered, ...]:
+        """The parts, in the order in which they run."""
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The lowered programs of all parts."""
+        return tuple(program for part in self.executables for program in part.programs)
+
+    @property
+    def source(self) -> str:
+        """The functions of all parts, as Python."""
+        return "\n".join(part.source for part in self.executables)
+
+    @property
+    def writes(self) -> bool:
+        """True when a run writes a state."""
+        return any(part.writes for part in self.executables)
+
+    @property
+    def random(self) -> bool:
+        """True when a run draws random numbers."""
+        return any(part.random for part in self.executables)
+
+    def wrote(self, error: BaseException) -> bool:
+        """True when the part that failed had begun to write states."""
+        return any(part.wrote(error) for part in self.executables)
+
+    @property
+    def expects(self) -> bool:
+        """True when a run may find that it was made for other values."""
+        return any(part.expects for part in self.executables)
+
+    def moved(self, error: BaseException) -> bool:
+        """True when a part failed before its last predicate had held, so before it wrote."""
+        return any(part.moved(error) for part in self.executables)
+
+    def node_at(self, error: BaseException) -> fx.Node | None:
+        """The node at which a run failed; None when it was not inside of a part."""
+        return next(filter(None, (part.node_at(error) for part in self.executables)), None)
+
+    def line_of(self, node: fx.Node | None) -> SourceLine | None:
+        """The user's line that a node of any part comes from."""
+        return self.executables[0].line_of(node)
+
+    def close(self) -> None:
+        """Give back what the parts hold besides code. They are not run any more."""
+        for part in self.executables:
+            part.close()

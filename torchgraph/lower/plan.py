@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
 
-from ..errors import SourceLine
 from ..ir.program import OutputKind, OutputSpec, Program, Signature
 from ..live.micro_batch import chunk
-from .lowered import Lowered
+from .lowered import Composite, Lowered
 
 PARTS = ("first micro-batch", "following micro-batches", "update")
 """What a step that accumulates gradients is split into, in the order in which they run."""
@@ -29,7 +27,7 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Composite):
     """Three executables behind the interface of one.
 
     The first micro-batch's gradients become the accumulators, the others are added to them in
@@ -52,7 +50,7 @@ class Plan:
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """As `Executable.outputs`."""
+        """What a micro-batch returns, packed over all of them, then what the update returns."""
         return (*self._returned, *self.update.outputs)
 
     @property
@@ -65,24 +63,9 @@ class Plan:
         return (self.first, self.following, self.update)
 
     @property
-    def programs(self) -> tuple[Program, ...]:
-        """The lowered programs of the parts."""
-        return tuple(one for part in self.executables for one in part.programs)
-
-    @property
     def writes(self) -> bool:
-        """As `Executable.writes`."""
+        """Always: the gradients are added up in place."""
         return True
-
-    @property
-    def random(self) -> bool:
-        """As `Executable.random`."""
-        return any(part.random for part in self.executables)
-
-    @property
-    def source(self) -> str:
-        """The three functions."""
-        return "\n".join(part.source for part in self.executables)
 
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
@@ -123,18 +106,9 @@ class Plan:
         ]
 
     def wrote(self, error: BaseException) -> bool:
-        """As `Executable.wrote`."""
-        wrote = self._progress.wrote or any(part.wrote(error) for part in self.executables)
+        """True when this or an earlier part had begun to write, and nothing was put back."""
+        wrote = self._progress.wrote or super().wrote(error)
         return wrote and not self._progress.undone
-
-    @property
-    def expects(self) -> bool:
-        """As `Executable.expects`."""
-        return any(part.expects for part in self.executables)
-
-    def moved(self, error: BaseException) -> bool:
-        """As `Executable.moved`, of the part that failed."""
-        return any(part.moved(error) for part in self.executables)
 
     @functools.cached_property
     def _written_early(self) -> list[int]:
@@ -143,19 +117,6 @@ class Plan:
         updates = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
         specs = enumerate(self.signature.inputs)
         return [i for i, spec in specs if spec.fqn in updates and spec.meta is not None]
-
-    def node_at(self, error: BaseException) -> fx.Node | None:
-        """As `Executable.node_at`."""
-        return next(filter(None, (part.node_at(error) for part in self.executables)), None)
-
-    def line_of(self, node: fx.Node | None) -> SourceLine | None:
-        """As `Executable.line_of`."""
-        return self.first.line_of(node)
-
-    def close(self) -> None:
-        """As `Executable.close`."""
-        for part in self.executables:
-            part.close()
 
 
 def packed(values: tuple[Any, ...]) -> Any:

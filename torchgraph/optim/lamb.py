@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.linalg import vector_norm
@@ -115,15 +115,39 @@ class LAMB(PerParameter):
             [slot["exp_avg"] for slot in slots],
             [slot["exp_avg_sq"] for slot in slots],
             [slot["step"] for slot in slots],
-            lr=group["lr"],
-            betas=group["betas"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            adam_w_mode=group["adam_w_mode"],
-            do_bias_correction=group["do_bias_correction"],
-            decay_in_trust_ratio=group["decay_in_trust_ratio"],
-            maximize=group["maximize"],
+            Settings(*(group[name] for name in Settings._fields)),
         )
+
+
+class Settings(NamedTuple):
+    """What an update reads of a param group."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    adam_w_mode: bool
+    do_bias_correction: bool
+    decay_in_trust_ratio: bool
+    maximize: bool
+
+    @property
+    def decoupled(self) -> bool:
+        """True when the weights decay beside the gradient, not in it."""
+        return self.weight_decay != 0 and self.adam_w_mode
+
+    @property
+    def in_gradient(self) -> bool:
+        """True when the weights decay by the gradient."""
+        return self.weight_decay != 0 and not self.adam_w_mode
+
+    def corrections(self, step: float) -> tuple[float, float]:
+        """The factor of ``m`` and the factor of ``eps``."""
+        if not self.do_bias_correction:
+            return 1.0, 1.0
+        beta1, beta2 = self.betas
+        root2 = (1 - beta2**step) ** 0.5
+        return root2 / (1 - beta1**step), root2
 
 
 def lamb(
@@ -132,46 +156,37 @@ def lamb(
     exp_avgs: Sequence[torch.Tensor],
     exp_avg_sqs: Sequence[torch.Tensor],
     steps: Sequence[torch.Tensor],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    adam_w_mode: bool,
-    do_bias_correction: bool,
-    decay_in_trust_ratio: bool,
-    maximize: bool,
+    settings: Settings,
 ) -> None:
     """One step of LAMB, in place, one tensor at a time. The formulas are those of `LAMB`.
 
     Both corrections are taken out of the elementwise part: ``r`` is
     ``root2 / (1 - beta1^t) m / (sqrt(v) + eps root2)`` with ``root2 = sqrt(1 - beta2^t)``.
     """
-    beta1, beta2 = betas
+    beta1, beta2 = settings.betas
     for param, grad, exp_avg, exp_avg_sq, step in zip(
         params, grads, exp_avgs, exp_avg_sqs, steps, strict=True
     ):
         step += 1
-        scale, root2 = _corrections(step.item(), betas, do_bias_correction)
-        if maximize:
+        scale, root2 = settings.corrections(step.item())
+        if settings.maximize:
             grad = -grad
-        if weight_decay != 0 and not adam_w_mode:
-            grad = grad.add(param, alpha=weight_decay)
+        if settings.in_gradient:
+            grad = grad.add(param, alpha=settings.weight_decay)
         exp_avg.lerp_(grad, 1 - beta1)
         exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
 
         dtype = _wide(param.dtype)
-        root = exp_avg_sq.to(dtype).sqrt().add_(eps * root2)
-        decoupled = weight_decay != 0 and adam_w_mode
-        if decoupled and decay_in_trust_ratio:
-            update = param.to(dtype).mul(weight_decay)
+        root = exp_avg_sq.to(dtype).sqrt().add_(settings.eps * root2)
+        if settings.decoupled and settings.decay_in_trust_ratio:
+            update = param.to(dtype).mul(settings.weight_decay)
             update.addcdiv_(exp_avg.to(dtype), root, value=scale)
         else:
             update = exp_avg.to(dtype).mul(scale).div_(root)
         ratio = _trust_ratio(_norm(param.to(dtype)), _norm(update))
-        if decoupled and not decay_in_trust_ratio:
-            update.add_(param, alpha=weight_decay)
-        param.addcmul_(update, ratio, value=-lr)
+        if settings.decoupled and not settings.decay_in_trust_ratio:
+            update.add_(param, alpha=settings.weight_decay)
+        param.addcmul_(update, ratio, value=-settings.lr)
 
 
 def foreach_lamb(
@@ -180,54 +195,37 @@ def foreach_lamb(
     exp_avgs: Sequence[torch.Tensor],
     exp_avg_sqs: Sequence[torch.Tensor],
     steps: Sequence[torch.Tensor],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    adam_w_mode: bool,
-    do_bias_correction: bool,
-    decay_in_trust_ratio: bool,
-    maximize: bool,
+    settings: Settings,
 ) -> None:
     """`lamb` with one op over all tensors, which share device and dtype."""
-    beta1, beta2 = betas
+    beta1, beta2 = settings.betas
     many.add_(steps, 1)
-    corrections = [_corrections(step.item(), betas, do_bias_correction) for step in steps]
+    corrections = [settings.corrections(step.item()) for step in steps]
     scales = [scale for scale, _ in corrections]
-    if maximize:
+    if settings.maximize:
         grads = many.neg(grads)
-    if weight_decay != 0 and not adam_w_mode:
-        grads = many.add(grads, params, alpha=weight_decay)
+    if settings.in_gradient:
+        grads = many.add(grads, params, alpha=settings.weight_decay)
     many.lerp_(exp_avgs, grads, 1 - beta1)
     many.mul_(exp_avg_sqs, beta2)
     many.addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
 
     dtype = _wide(params[0].dtype)
     roots = many.sqrt([exp_avg_sq.to(dtype) for exp_avg_sq in exp_avg_sqs])
-    many.add_(roots, [eps * root2 for _, root2 in corrections])
+    many.add_(roots, [settings.eps * root2 for _, root2 in corrections])
     first = [exp_avg.to(dtype) for exp_avg in exp_avgs]
     old = [param.to(dtype) for param in params]
-    decoupled = weight_decay != 0 and adam_w_mode
-    if decoupled and decay_in_trust_ratio:
-        updates = many.mul(old, weight_decay)
+    if settings.decoupled and settings.decay_in_trust_ratio:
+        updates = many.mul(old, settings.weight_decay)
         many.addcdiv_(updates, first, roots, scales)
     else:
         updates = many.mul(first, scales)
         many.div_(updates, roots)
     ratios = _ratios(old, updates)
-    if decoupled and not decay_in_trust_ratio:
-        many.add_(updates, old, alpha=weight_decay)
+    if settings.decoupled and not settings.decay_in_trust_ratio:
+        many.add_(updates, old, alpha=settings.weight_decay)
     for param, update, ratio in zip(params, updates, ratios, strict=True):
-        param.addcmul_(update, ratio, value=-lr)
-
-
-def _corrections(step: float, betas: tuple[float, float], wanted: bool) -> tuple[float, float]:
-    """The factor of ``m`` and the factor of ``eps``."""
-    if not wanted:
-        return 1.0, 1.0
-    root2 = (1 - betas[1] ** step) ** 0.5
-    return root2 / (1 - betas[0] ** step), root2
+        param.addcmul_(update, ratio, value=-settings.lr)
 
 
 def _norm(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -78,25 +78,27 @@ class Lion(PerParameter):
             parameters,
             gradients(parameters),
             [self.state[parameter]["exp_avg"] for parameter in parameters],
-            lr=group["lr"],
-            betas=group["betas"],
-            weight_decay=group["weight_decay"],
-            maximize=group["maximize"],
+            Settings(*(group[name] for name in Settings._fields)),
         )
+
+
+class Settings(NamedTuple):
+    """What an update reads of a param group."""
+
+    lr: float
+    betas: tuple[float, float]
+    weight_decay: float
+    maximize: bool
 
 
 def lion(
     params: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor],
     exp_avgs: Sequence[torch.Tensor],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    weight_decay: float,
-    maximize: bool,
+    settings: Settings,
 ) -> None:
     """One step of Lion, in place, one tensor at a time. The formulas are those of `Lion`."""
-    beta1, beta2 = betas
+    lr, (beta1, beta2), weight_decay, maximize = settings
     for param, grad, exp_avg in zip(params, grads, exp_avgs, strict=True):
         if maximize:
             grad = -grad
@@ -110,14 +112,10 @@ def foreach_lion(
     params: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor],
     exp_avgs: Sequence[torch.Tensor],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    weight_decay: float,
-    maximize: bool,
+    settings: Settings,
 ) -> None:
     """`lion` with one op over all tensors, which share device and dtype."""
-    beta1, beta2 = betas
+    lr, (beta1, beta2), weight_decay, maximize = settings
     if maximize:
         grads = many.neg(grads)
     if weight_decay != 0:

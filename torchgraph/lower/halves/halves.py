@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
 
-from ...errors import SourceLine
 from ...ir.each import expanded
 from ...ir.program import OutputKind, OutputSpec, Program, Signature
+from ..lowered import Composite
 from ..numbers import numbers
 from ..pauses import with_pauses
 from ..write.executable import Executable
@@ -48,7 +47,7 @@ class Late:
 
 
 @dataclass(frozen=True)
-class Halves:
+class Halves(Composite):
     """Two executables behind the interface of one."""
 
     host: Executable
@@ -86,29 +85,14 @@ class Halves:
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
-        """As `Executable.outputs`: the host's, then the device's."""
+        """What both functions return: the host's outputs, then the device's."""
         kept = tuple(o for o in self.host.outputs if o.kind is not OutputKind.NUMBER)
         return (*kept, *self.device.outputs)
 
     @property
-    def programs(self) -> tuple[Program, ...]:
-        """The lowered programs of the halves."""
-        return (self.host.program, self.device.program)
-
-    @property
-    def writes(self) -> bool:
-        """As `Executable.writes`."""
-        return self.host.writes or self.device.writes
-
-    @property
-    def random(self) -> bool:
-        """As `Executable.random`."""
-        return self.device.random
-
-    @property
-    def source(self) -> str:
-        """Both functions."""
-        return f"{self.host.source}\n{self.device.source}"
+    def executables(self) -> tuple[Executable, Executable]:
+        """The host's half, then the device's."""
+        return (self.host, self.device)
 
     def numbers(self, values: Sequence[Any]) -> Numbers:
         """Run the host's half."""
@@ -162,30 +146,6 @@ class Halves:
                 for tensor, old in zip(written, before, strict=True):
                     tensor.copy_(old)
             raise
-
-    def wrote(self, error: BaseException) -> bool:
-        """As `Executable.wrote`."""
-        return self.device.wrote(error) or self.host.wrote(error)
-
-    @property
-    def expects(self) -> bool:
-        """As `Executable.expects`."""
-        return self.device.expects
-
-    def moved(self, error: BaseException) -> bool:
-        """As `Executable.moved`."""
-        return self.device.moved(error)
-
-    def node_at(self, error: BaseException) -> fx.Node | None:
-        """As `Executable.node_at`."""
-        return self.device.node_at(error) or self.host.node_at(error)
-
-    def line_of(self, node: fx.Node | None) -> SourceLine | None:
-        """As `Executable.line_of`."""
-        return self.device.line_of(node)
-
-    def close(self) -> None:
-        """As `Executable.close`."""
 
 
 class Halved(NamedTuple):

@@ -14,13 +14,12 @@ from time import perf_counter
 from typing import Any, final
 
 import torch
-from torch import fx
 
 from ...counters import counters
-from ...errors import BackendWarning, CudaGraphRefused, SourceLine, warn
+from ...errors import BackendWarning, CudaGraphRefused, warn
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature
 from ...library import ValueMoved
-from ...lower import Halves
+from ...lower import Composite, Halves
 from ..outputs import blank, copy_of, fill
 from .device import Captured, GraphDevice
 
@@ -46,7 +45,7 @@ class Calls:
 
 
 @final
-class CudaGraph:
+class CudaGraph(Composite):
     """Behind the interface of an executable. Parameters, buffers and slots are used in place.
 
     Args:
@@ -104,45 +103,17 @@ class CudaGraph:
         return self._halves.outputs
 
     @property
-    def programs(self) -> tuple[Program, ...]:
-        """The lowered programs."""
-        return self._halves.programs
-
-    @property
-    def source(self) -> str:
-        """Both functions, as Python."""
-        return self._halves.source
-
-    @property
-    def writes(self) -> bool:
-        """True when a run writes a state."""
-        return self._halves.writes
-
-    @property
-    def random(self) -> bool:
-        """True when a run draws random numbers."""
-        return self._halves.random
+    def executables(self) -> tuple[Halves]:
+        """What is replayed: both halves of the step."""
+        return (self._halves,)
 
     def wrote(self, error: BaseException) -> bool:
         """True when the run that failed had begun to write states."""
-        return self._wrote or self._halves.wrote(error)
-
-    @property
-    def expects(self) -> bool:
-        """True when a run may find that it was made for other values."""
-        return self._halves.expects
+        return self._wrote or super().wrote(error)
 
     def moved(self, error: BaseException) -> bool:
         """True when the run failed before its last predicate had held, so before it wrote."""
-        return isinstance(error, ValueMoved) or self._halves.moved(error)
-
-    def node_at(self, error: BaseException) -> fx.Node | None:
-        """The node at which a run failed; None when it was not inside the functions."""
-        return self._halves.node_at(error)
-
-    def line_of(self, node: fx.Node | None) -> SourceLine | None:
-        """The user's line that a node comes from."""
-        return self._halves.line_of(node)
+        return isinstance(error, ValueMoved) or super().moved(error)
 
     @property
     def parts(self) -> int:
