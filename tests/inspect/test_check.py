@@ -167,12 +167,13 @@ def test_a_wrong_lowering():
             node.target = aten.smooth_l1_loss.default
     lowered.gm.recompile()
     right = replay.executable
-    replay.executable = replace(right, function=lambda values: lowered.gm(*values))
+    wrong = replace(right, function=lambda values: lowered.gm(*values))
+    replay.code = replace(replay.code, executable=wrong)
     found = graph.check(*batch())
     assert found is not None
     assert (found.lowering, found.reaches) == (True, ("output",))
     assert found.op == "aten.mul.Tensor"  # what computes the output
-    replay.executable = replace(replay.executable, program=lowered)
+    replay.code = replace(replay.code, executable=replace(wrong, program=lowered))
     found = graph.check(*batch())
     assert found is not None
     assert (found.lowering, found.op) == (True, "aten.smooth_l1_loss.default")

@@ -131,8 +131,8 @@ class _UpdatePhase:
         returns = program.returns()
         self._skip = {o.target: value for o, value in returns if o.kind is OutputKind.SKIP}
         calls = (node for node in program.nodes if node.target is library.gradient)
-        held = (spec.fqn for spec, _ in program.inputs() if spec.role in (Role.PARAMETER, Role.BUFFER))
-        parameters = {str(fqn): fqn for fqn in held}
+        held = program.signature.roles(Role.PARAMETER, Role.BUFFER)
+        parameters = {str(spec.fqn): spec.fqn for spec in held}
         self.names = {node: parameters[str(node.args[1])] for node in calls}
         """mark -> the parameter whose gradient it is, of which it holds the text."""
         self.marks = {fqn: mark for mark, fqn in self.names.items()}
