@@ -26,7 +26,8 @@ from rich.table import Table
 from torchgraph._torch import below_autograd
 
 from . import record
-from .fusion_cases import INDUCTOR, ROWS, Row
+from .fusion_cases import ROWS, Row
+from .fusion_residual import INDUCTOR
 from .timing import Clock, alternate
 
 WIDTH = 100
