@@ -25,7 +25,8 @@ from rich.table import Table
 from torchgraph._torch import below_autograd
 
 from . import command, record
-from .fusion_cases import INDUCTOR, ROWS, Row
+from .fusion_cases import ROWS, Row
+from .fusion_residual import INDUCTOR
 from .timing import Clock, against_first, alternate
 
 

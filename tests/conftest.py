@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import zlib
@@ -13,12 +14,24 @@ import torch
 from hypothesis import settings
 
 from tests.lower.conftest import interpreted as interpreted
+from torchgraph.record.reads.line_reads import lines_of
 
 torch.set_num_threads(1)
 
 # The same examples each time: what `make test` finds, a change has made.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+
+# A recording may look for a function among all objects of the process. It need not look among
+# those of torch; what is imported after this, as the tests are, is looked through.
+gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """What the lines of a module read is of no use to the next: fewer objects to look through."""
+    yield
+    lines_of.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,11 @@ import copy
 import ctypes
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import fx
 
@@ -182,6 +183,13 @@ def confirm(graph: Any, *args: Any, **kwargs: Any) -> Any:
         if len(graph._cache) > held:
             return returned
     raise AssertionError("no program was confirmed for these calls")
+
+
+def thinned(cases: Iterable[Any], *, keep: Collection[Any]) -> list[Any]:
+    """Parameters of a test that fails for one reason in all cases: all but ``keep`` are slow."""
+    cases = list(cases)
+    assert all(one in cases for one in keep), "a case to keep is none of the cases"
+    return [one if one in keep else pytest.param(one, marks=pytest.mark.slow) for one in cases]
 
 
 def by_name(value: Any) -> str:

@@ -67,6 +67,7 @@ def test_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert all(len(line) <= step.WIDTH for line in lines if "written to" not in line)
 
 
+@pytest.mark.slow
 def test_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     start.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
 
@@ -89,6 +90,7 @@ def test_even_with_eager():
     assert start.break_even(ours, {**eager, "5": 4.0}) == "after more than 5 steps"
 
 
+@pytest.mark.slow
 def test_optimizers(tmp_path: Path):
     optimizers.main(["--quick", "--out", str(tmp_path)])
 
@@ -100,6 +102,7 @@ def test_optimizers(tmp_path: Path):
         assert all(entry["seconds"]["median"] > 0 for entry in entries.values())
 
 
+@pytest.mark.slow
 def test_optional_passes(tmp_path: Path):
     rows = "conv6 inference,table of 20k"
     optional_passes.main(["--quick", "--only", rows, "--out", str(tmp_path)])
@@ -140,6 +143,7 @@ def test_capture(tmp_path: Path):
     assert set(result["fits"]["mlp"]) == {"start", "per_node", "exponent"}
 
 
+@pytest.mark.slow
 def test_fusions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     fusions.main(["--quick", "--only", "bias_gelu,infer", "--out", str(tmp_path)])
 
@@ -161,6 +165,7 @@ def test_a_fusion_with_another_result_is_not_timed():
         fusions._check(row, row.make())
 
 
+@pytest.mark.slow
 def test_memory_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     memory.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
 
@@ -310,6 +315,7 @@ def test_every_contender_that_needs_no_gpu_takes_a_step():
             assert take().ndim == 0
 
 
+@pytest.mark.slow
 def test_ops(tmp_path):
     result = ops.main(["--quick", "--out", str(tmp_path)])
 
@@ -318,6 +324,7 @@ def test_ops(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["ops-cpu.json"]
 
 
+@pytest.mark.slow
 def test_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     chosen = ["clipping", "accumulation, k = 8"]
     returned = features.main(["--quick", "--features", "; ".join(chosen), "--out", str(tmp_path)])

@@ -40,6 +40,7 @@ def built(tmp_path, *, path=None) -> Path:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_one_wheel_for_every_python_and_torch(tmp_path):
     pytest.importorskip("setuptools")
     wheel = built(tmp_path)

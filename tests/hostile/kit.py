@@ -280,8 +280,18 @@ def _difference(left: Leaves, right: Leaves, tolerance: float = 0.0) -> str:
 # --- registration ---------------------------------------------------------------------------------
 
 
+OFTEN = 8
+
+
 class Cases(list[Any]):
-    """Those of an area: parameters of its test."""
+    """Those of an area: parameters of its test.
+
+    A play that runs in both forms seldom fails in one of them alone, and ``tg.step``, which looks
+    for all that a step may reach, takes several times as long: the form is slow there but for every
+    eighth play. A play of one form, or with a fault in one, always runs in it.
+    """
+
+    _both = 0
 
     def __call__(
         self,
@@ -305,9 +315,19 @@ class Cases(list[Any]):
         if make is None:
             given = {"refused": refused, "fails": fails, "fault": fault}
             return partial(self, **given, forms=forms, serves=serves)
+        seldom = self._is_slow(forms, fault)
         for form in forms.split():
             why = fault.get(form) if isinstance(fault, dict) else fault
             marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+            if seldom and form == "step":
+                marks.append(pytest.mark.slow)
             case = Case(make, {"step": step, "graph": graph}[form], refused, fails, serves=serves)
             self.append(pytest.param(case, id=f"{make.__name__}-{form}", marks=marks))
         return make
+
+    def _is_slow(self, forms: str, fault: str | dict[str, str] | None) -> bool:
+        """Whether the form ``tg.step`` of this play is left to `make test-all`."""
+        if fault or len(forms.split()) == 1:
+            return False
+        self._both += 1
+        return self._both % OFTEN != 1

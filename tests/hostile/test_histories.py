@@ -15,10 +15,10 @@ import torchgraph as tg
 from tests.hostile import kit
 from tests.hostile.kit import Cases
 from tests.hostile.plays import Play, net, pairs, sgd, singles
+from tests.support import thinned
 from torchgraph.errors import NoProgram, UnsupportedInput, UnsupportedOutput
 
 case = Cases()
-PERIODS = (2, 3, 4)
 
 
 def every(period: int, number: int = 24) -> list[tuple[Any, ...]]:
@@ -271,7 +271,7 @@ ACROSS = (
 )
 
 
-@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("period", thinned([2, 3, 4], keep=[3]))
 @pytest.mark.parametrize("make", ACROSS)
 def test_one_backward_over_several_calls(make, period):
     """Never a program, eager's numbers; hidden in a function, an error without the fallback."""

@@ -137,7 +137,13 @@ def turns(value, around):
 
 
 @pytest.mark.parametrize("lies", [given, held])
-@pytest.mark.parametrize("around", [lambda v: v, lambda v: (v,)], ids=["itself", "in a tuple"])
+@pytest.mark.parametrize(
+    "around",
+    [
+        pytest.param(lambda v: v, id="itself"),
+        pytest.param(lambda v: (v,), id="in a tuple", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", ALIKE)
 def test_attributes_of_plain_values(name, around, lies):
     """They count, as those of objects do."""

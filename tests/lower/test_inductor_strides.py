@@ -46,6 +46,7 @@ def check_attention():
     )
 
 
+@pytest.mark.slow
 def test_strides_that_a_decomposition_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path))
     assert check_attention().report().backend == "inductor"

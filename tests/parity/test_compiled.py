@@ -8,6 +8,7 @@ norm, by its own size.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 from tests.lower.conftest import Interpretation
+from tests.support import thinned
 from torchgraph.errors import ParityError
 from torchgraph.lower.inductor import job
 from torchgraph.replay import switch
@@ -30,8 +32,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit"),  # Inductor's own
 ]
 
-ALWAYS = ("gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet", "wav2vec2")
-"""Of `make test`: dropout in attention, a cache, fewer keys than heads, experts, masks, convs."""
+SMALL = ("gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet", "wav2vec2")
+"""Dropout in attention, a cache, fewer keys than heads, experts, masks, convs."""
+ALWAYS = ("gpt2", "resnet")
+"""Of `make test`: one that attends and one that convolves."""
 _IN_DOUBLE = ("mobilenet_v2",)
 """Batch norms of two images and maps of one pixel blow rounding up: after three steps of float32
 eager itself gives other weights where it runs on channels-last memory."""
@@ -47,6 +51,10 @@ class InThisProcess(Interpretation):
             directory = Path(tempfile.mkdtemp(dir=self.root))
             one.compile_into(directory)
             region.compiled(one.load(directory))
+
+
+def _named(names: Collection[str]) -> list[Architecture]:
+    return [one for one in ARCHITECTURES if one.name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +104,7 @@ def check(architecture: Architecture) -> None:
         assert graph.report().backend == "inductor"
 
 
-@pytest.mark.parametrize("architecture", [a for a in ARCHITECTURES if a.name in ALWAYS], ids=_name)
+@pytest.mark.parametrize("architecture", thinned(_named(SMALL), keep=_named(ALWAYS)), ids=_name)
 def test_three_steps_are_eagers(architecture):
     check(small(architecture))
 

@@ -337,7 +337,9 @@ def test_the_functional_op_returns_what_the_other_writes(kind):
 # --- foreach --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_five_foreach_steps_are_bitwise_eager(name, dtype):
     def make():

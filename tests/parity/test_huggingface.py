@@ -21,11 +21,20 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 _SLOW = ("switch_transformers", "mixtral, eager experts")
 """Each of their steps takes another way, of thousands of ops, and is recorded for a program."""
-CAPTURED = [
-    pytest.param(a, marks=[pytest.mark.slow, pytest.mark.timeout(900)] if a.name in _SLOW else [])
-    for a in ARCHITECTURES
-    if not a.refused
-]
+_OFTEN = (
+    *("gpt2", "llama", "mixtral", "mamba", "bert", "deberta_v2", "electra", "t5", "longformer"),
+    *("vit", "resnet", "convnext", "segformer", "clip", "wav2vec2", "wav2vec2, layerdrop"),
+)
+"""Of `make test`: one of each kind of layers, of input and of loss; the others are built alike."""
+
+
+def _marks(architecture: Architecture) -> list[pytest.MarkDecorator]:
+    if architecture.name in _SLOW:
+        return [pytest.mark.slow, pytest.mark.timeout(900)]
+    return [] if architecture.name in _OFTEN else [pytest.mark.slow]
+
+
+CAPTURED = [pytest.param(a, marks=_marks(a)) for a in ARCHITECTURES if not a.refused]
 REFUSED = [a for a in ARCHITECTURES if a.refused]
 DOCS = Path(__file__).parents[2] / "docs" / "architectures.md"
 

@@ -118,6 +118,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.skipif(job.cpp_compiler() is None, reason="Inductor needs a C++ compiler")
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [None, 3])
 def test_compiled_steps(padding: int | None, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path))

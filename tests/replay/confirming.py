@@ -114,6 +114,18 @@ def data_for(model, steps):
     return [(for_model(), torch.randint(4, (5,), generator=source)) for _ in range(steps)]
 
 
+SETTINGS = {
+    "plain": lambda graph: None,
+    "bf16": lambda graph: graph.config.enable_amp(True, dtype=torch.bfloat16),
+    "oneflow": lambda graph: graph.config.enable_amp(True, dtype=torch.bfloat16, policy="oneflow"),
+    "fast draws": lambda graph: graph.config.set_rng("fast"),
+    "clipped": lambda graph: graph.config.set_clip_grad_norm(0.1),
+    "checkpointed": lambda graph: graph.config.set_activation_checkpointing("matmuls"),
+    "scaled": lambda graph: graph.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0)),
+    "fused": lambda graph: graph.config.allow_fuse_model_update_ops(True),
+}
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from tests.lower.conftest import Interpretation
 from tests.parity.models import ConvNet, Mlp, batches
 from tests.replay.confirming import (
     OPTIMIZERS,
+    SETTINGS,
     Recurrent,
     Training,
     Twins,
@@ -236,18 +237,6 @@ def test_a_step_that_cannot_be_done_is_not_the_compilers_fault():
 # --- no false alarms ------------------------------------------------------------------------------
 
 
-SETTINGS = {
-    "plain": lambda graph: None,
-    "bf16": lambda graph: graph.config.enable_amp(True, dtype=torch.bfloat16),
-    "oneflow": lambda graph: graph.config.enable_amp(True, dtype=torch.bfloat16, policy="oneflow"),
-    "fast draws": lambda graph: graph.config.set_rng("fast"),
-    "clipped": lambda graph: graph.config.set_clip_grad_norm(0.1),
-    "checkpointed": lambda graph: graph.config.set_activation_checkpointing("matmuls"),
-    "scaled": lambda graph: graph.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=8.0)),
-    "fused": lambda graph: graph.config.allow_fuse_model_update_ops(True),
-}
-
-
 MODELS = [Mlp, ConvNet, Unlooked, Recurrent]
 QUICK = {
     (ConvNet, "plain"),
@@ -396,6 +385,7 @@ def test_a_replayed_step_is_confirmed_op_by_op(recording, plant):
 # --- for real -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(job.cpp_compiler() is None, reason="Inductor needs a C++ compiler")
 def test_compiled_code_is_confirmed(monkeypatch, tmp_path):
     monkeypatch.undo()

@@ -168,6 +168,7 @@ def test_in_regions(first: bool, edited: Edit, interpreted: Any) -> None:
     assert interpreted[-1].regions
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(job.cpp_compiler() is None, reason="Inductor needs a C++ compiler")
 def test_compiled_for_real(edited: Edit, cache: Any) -> None:
     def make() -> Train:
