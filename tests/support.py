@@ -31,6 +31,7 @@ from torchgraph.ir.program import (
 )
 from torchgraph.options.options import PassOptions
 from torchgraph.passes import Pass, run
+from torchgraph.replay.replay import Replay
 
 GOLDEN = Path(__file__).parent / "golden"
 STRICT = PassOptions(verify="strict")
@@ -160,6 +161,17 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
+def replays(graph: Any) -> list[Replay]:
+    """The programs that a Graph holds, bound; the least recently used first."""
+    return list(graph._cache)
+
+
+def replay_of(graph: Any) -> Replay:
+    """The program that was made last, bound, whether it has served a call or not."""
+    found: Replay = graph._shown[0]
+    return found
+
+
 def settle(graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``graph`` until a program serves the call: recorded, confirmed, replayed once.
 
@@ -176,11 +188,11 @@ def settle(graph: Any, *args: Any, **kwargs: Any) -> Any:
 
 def confirm(graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``graph`` until a program for such calls is confirmed; it has not served one yet."""
-    held = len(graph._cache)
+    held = len(replays(graph))
     for _ in range(5):
         args, kwargs = copy.deepcopy((args, kwargs))
         returned = graph(*args, **kwargs)
-        if len(graph._cache) > held:
+        if len(replays(graph)) > held:
             return returned
     raise AssertionError("no program was confirmed for these calls")
 

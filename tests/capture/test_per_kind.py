@@ -10,6 +10,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from tests import support
 from tests.parity.test_optimizers import ELEMENTWISE
 from torchgraph.ir import text
 from torchgraph.ir.each import Each, expanded, is_each
@@ -43,7 +44,7 @@ def trained(make: Callable[[], Setup]) -> Any:
 
 
 def program(graph: Any) -> Program:
-    return next(iter(graph._cache)).program
+    return graph.program
 
 
 def rows(found: Program) -> Iterator[Each]:
@@ -68,7 +69,7 @@ def test_optimizers_of_torch_have_one_node_a_kind(name: str) -> None:
 def test_it_takes_room_per_kind() -> None:
     small, large = (trained(lambda n=n: setup(model=lambda: deep(n))) for n in (2, 8))
     assert program(small).count(Phase.UPDATE) == program(large).count(Phase.UPDATE)
-    sources = [next(iter(graph._cache)).executable.source for graph in (small, large)]
+    sources = [support.replays(graph)[0].executable.source for graph in (small, large)]
     bodies = [source[source.index("def adamw_0") :] for source in sources]
     assert bodies[0] == bodies[1]
     assert len(bodies[0].splitlines()) > 20
@@ -110,8 +111,8 @@ class LateStarting(Warming):
 @pytest.mark.parametrize("make", [Warming, LateStarting])
 def test_what_python_asks_of_each_parameter(make: Make) -> None:
     graph = assert_parity(lambda: setup(make), batches(14))
-    assert len(graph._cache) > 1
-    for replay in graph._cache:
+    assert len(support.replays(graph)) > 1
+    for replay in support.replays(graph):
         kinds = [names(each) for each in rows(replay.program)]
         assert sum(map(len, kinds)) >= 5
         assert not any("local_scalar" in str(node.target) for node in replay.program.nodes)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
+from tests import support
 from tests.contract.models import Function, adam, same, snapshot
 from tests.support import settle
 from torchgraph.testing import counters
@@ -126,7 +127,7 @@ def test_packed_sequences_train_like_eager():
         other.step()
         other.zero_grad()
     assert same(state, snapshot(twin, other))
-    assert len(graph._cache) == 2
+    assert len(support.replays(graph)) == 2
 
 
 def test_a_named_tuple_that_computes_what_it_holds():

@@ -106,7 +106,7 @@ def test_a_constant_of_each_batch_ends_in_eager() -> None:
 
     with pytest.warns(EagerWarning, match=r"with each new batch(?s:.*)torch\.tensor\(table\)"):
         visit_each_batch_three_times()
-    assert len(graph._cache) == 0
+    assert len(support.replays(graph)) == 0
 
 
 # --- what a doubt costs ---------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_two_branches_with_a_tensor_each() -> None:
         x = torch.rand(3) * sign
         assert torch.equal(graph(x), step(x, twins))
         assert same(mine, twins)
-    assert len(graph._cache) == 2
+    assert len(support.replays(graph)) == 2
 
 
 # --- a call is over before anything is learnt from it ---------------------------------------------

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
+from tests import support
 from tests.support import settle
 
 
@@ -30,7 +31,7 @@ def test_a_batch_dies_after_its_call():
 def test_a_graph_dies_with_its_programs():
     graph = made()
     settle(graph, torch.randn(3, 4), torch.randn(3, 2))
-    (replay,) = graph._cache
+    (replay,) = support.replays(graph)
     alive = [weakref.ref(graph), weakref.ref(replay), weakref.ref(replay.program.gm)]
     del graph, replay
     gc.collect()

@@ -290,7 +290,7 @@ def test_buffers_of_such_modules_move_in_skipped_steps(odd):
 @pytest.mark.parametrize("odd", ODD)
 def test_a_program_tells_states_apart(odd):
     graph, modules, optimizer, _ = trained(ODD[odd], OPTIMIZERS["Adam"])
-    inputs = graph._last()[0].program.signature.inputs
+    inputs = graph.program.signature.inputs
 
     assert len({spec.fqn for spec in inputs}) == len(inputs)
     roles = [spec.role for spec in inputs]
@@ -393,5 +393,5 @@ def test_paths_that_read_alike_are_two():
     graph, seen = run(("a.b", "a_b", "a_b_", "optimizer.0_state", "optimizer_0.state"))
     _, expected = run(("one.b", "two", "three", "four.x", "five.x"))
     assert same(seen, expected)
-    inputs = graph._last()[0].program.signature.inputs
+    inputs = graph.program.signature.inputs
     assert len({spec.name for spec in inputs}) == len(inputs)

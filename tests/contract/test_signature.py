@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torchgraph as tg
+from tests import support
 from tests.contract.models import Eval, Function, data
 from tests.contract.test_inputs import tensors
 from tests.support import settle
@@ -161,7 +162,7 @@ def test_a_value_that_moves_keeps_nothing_of_old_calls():
     with pytest.warns((CacheThrashWarning, EagerWarning)):
         got = [graph(torch.ones(2), number) for number in range(40)]
     assert torch.stack(got)[:, 0].tolist() == list(range(40))
-    assert len(graph._cache) == 0
+    assert len(support.replays(graph)) == 0
     assert len(graph._recordings._signatures) == 8
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import torchgraph as tg
+from tests import support
 from tests.contract.loops import Loop, assert_as_eager, mlp, pairs, snapshot
 from tests.support import settle
 from torchgraph.counters import counters
@@ -303,7 +304,7 @@ def test_mixed_precision_as_an_option():
             found.append(snapshot([step(*batch), net, optim]))
 
     assert [str(one) for one in found[:8]] == [str(one) for one in found[8:]]
-    assert len(step._cache) == 1
+    assert len(support.replays(step)) == 1
 
 
 # --- what it saves --------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ def test_each_weight_is_cast_once(amp):
             graph.model.blocks.to(GraphModule).activation_checkpointing = True
         (batch,) = ids(1)
         graph(*batch)
-        program = graph._last()[0].program
+        program = graph.program
         weights = {
             node
             for spec, node in zip(program.signature.inputs, program.placeholders, strict=True)

@@ -94,7 +94,7 @@ def test_each_weight_is_cast_once():
     mine, optimizer, *_ = twins(Twice, lambda p: optim.SGD(p, lr=0.1))
     graph = Train(mine, optimizer, torch.bfloat16)
     graph(*batches(Mlp, 1)[0])
-    program = graph._last()[0].program
+    program = graph.program
     casts = [node.args[0].name for node in program.nodes if "_to_copy" in str(node.target)]
 
     assert casts.count("model_first_weight") == 1
@@ -109,7 +109,7 @@ def test_an_own_autocast_inside_build_wins():
     mine, optimizer, *_ = twins(Own, lambda p: optim.SGD(p, lr=0.1))
     graph = Train(mine, optimizer, torch.float16)
     graph(*batches(Mlp, 1)[0])
-    program = graph._last()[0].program
+    program = graph.program
     dtypes = {node.meta["val"].dtype for node in program.nodes if "addmm" in str(node.target)}
 
     assert dtypes == {torch.bfloat16}

@@ -259,7 +259,7 @@ def test_each_weight_is_cast_once():
     mine, optimizer, *_ = twins(Twice, OPTIMIZERS["SGD"])
     graph = Train(mine, optimizer)
     graph(*next(data(Mlp, 1)))
-    program = graph._last()[0].program
+    program = graph.program
     casts = [node.args[0].name for node in program.nodes if "_to_copy" in str(node.target)]
 
     assert casts.count("model_first_weight") == 1
@@ -270,7 +270,7 @@ def test_with_the_fused_update_no_weight_is_cast():
     graph = Train(mine, optimizer, fused=True)
     for batch in data(Mlp, 2):
         graph(*batch)
-    program = graph._last()[0].program
+    program = graph.program
     casts = [node.args[0].name for node in program.nodes if "_to_copy" in str(node.target)]
 
     assert not [name for name in casts if name.startswith("model")]
@@ -331,7 +331,7 @@ def test_no_mark_is_left_in_a_program(mark, policy):
     for marked, plain in pairs:
         graph = Evaluate(model, marked, policy)
         assert torch.equal(settle(graph, x), settle(Evaluate(model, plain, policy), x))
-        assert not [n for n in graph._last()[0].program.nodes if "amp_" in str(n.target)]
+        assert not [n for n in graph.program.nodes if "amp_" in str(n.target)]
 
 
 def test_white_moves_the_border_up():

@@ -84,7 +84,7 @@ def test_a_fused_update_multiplies_by_the_coefficient_itself():
     mine.step.fuse()
     for batch in batches(Mlp, 2):
         mine.step(*batch)
-    program = mine.step._last()[0].program
+    program = mine.step.program
     (update,) = [n for n in program.nodes if "adam_update" in str(n.target)]
 
     assert update.kwargs["clip_coef"] is not None

@@ -101,7 +101,7 @@ def test_a_fused_program_hands_the_flag_to_the_update():
     mine.step.fuse()
     for batch in batches(Mlp, 2):
         mine.step(*batch)
-    program = mine.step._last()[0].program
+    program = mine.step.program
     names = [getattr(node.target, "__name__", "") for node in program.nodes]
 
     assert names.count("adam_update.default") == 1
@@ -314,9 +314,7 @@ def test_a_disabled_scaler_does_nothing():
         other.optimizer.zero_grad()
         other.lr_sch.step()
     assert_same(mine, other)
-    assert not [
-        spec for spec in mine.step._last()[0].program.signature.inputs if "scaler" in spec.fqn
-    ]
+    assert not [spec for spec in mine.step.program.signature.inputs if "scaler" in spec.fqn]
 
 
 def test_another_scaler_and_none():

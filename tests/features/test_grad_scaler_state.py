@@ -7,6 +7,7 @@ import torch
 from torch import optim
 
 import torchgraph as tg
+from tests import support
 from tests.features.scaling import Train, assert_same, batches, sides
 from tests.parity.models import Mlp
 from tests.support import settle
@@ -111,7 +112,7 @@ def test_check_runs_the_lowered_program_as_it_is_run(infinite):
     mine.model.eval()
     first, second = batches(Mlp, 2, infinite)
     settle(mine.step, *first)
-    (replay,) = mine.step._cache
+    (replay,) = support.replays(mine.step)
     call = mine.step._inputs.bind(second, {})
     roots = {"model": mine.model}
     side = check._GraphSide(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))

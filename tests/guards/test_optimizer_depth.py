@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import optim
 
+from tests import support
 from tests.guards.test_optimizer_state import Rule, compared, halved
 from torchgraph.errors import EagerWarning
 
@@ -52,7 +53,7 @@ DEEP: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("what", DEEP)
 def test_what_lies_deeper_is_noticed(what: str) -> None:
     graph = compared(Deep, DEEP[what], at=5)
-    assert len(graph._cache) == 2
+    assert len(support.replays(graph)) == 2
 
 
 class Counter:
@@ -97,4 +98,4 @@ COUNTS: dict[int, int] = {}
 def test_what_the_step_moves_deeper_keeps_it_in_eager(where: str) -> None:
     with pytest.warns(EagerWarning):
         graph = compared(lambda own: CountsDeep(own, where), lambda optimizer: None, at=0)
-    assert len(graph._cache) == 0
+    assert len(support.replays(graph)) == 0

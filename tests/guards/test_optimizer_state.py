@@ -13,6 +13,7 @@ from torch import nn, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torchgraph as tg
+from tests import support
 from torchgraph import _extension
 from torchgraph.calls import confirm
 from torchgraph.errors import ConfirmWarning, EagerWarning, SharedMemory
@@ -110,7 +111,7 @@ def compared(make: Callable[..., optim.Optimizer], change: Callable[[Any], Any],
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_changes_between_calls_is_noticed(what: str) -> None:
     graph = compared(Own, CHANGES[what], at=5)
-    assert len(graph._cache) >= 1
+    assert len(support.replays(graph)) >= 1
 
 
 class Halves(optim.SGD):
@@ -174,7 +175,7 @@ def test_a_hook_of_all_optimizers() -> None:
 def test_an_attribute_that_the_step_moves_keeps_it_in_eager() -> None:
     with pytest.warns(EagerWarning, match=r"Periodic\.count moves in the optimizer's own step"):
         graph = compared(Periodic, lambda optimizer: None, at=0)
-    assert len(graph._cache) == 0
+    assert len(support.replays(graph)) == 0
 
 
 def test_schedulers_and_scalers_that_mark_an_optimizer_are_no_change() -> None:
@@ -237,7 +238,7 @@ class Rooted(optim.Optimizer):
 
 
 def test_a_constant_of_numpy() -> None:
-    assert len(compared(Rooted, lambda optimizer: None, at=0)._cache) == 1
+    assert len(support.replays(compared(Rooted, lambda optimizer: None, at=0))) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -269,7 +270,7 @@ def test_slots_that_read_alike() -> None:
                     state.setdefault(name, torch.zeros_like(parameter)).add_(parameter.grad)
                 parameter.sub_(state[0] + state["0"], alpha=0.1)
 
-    assert len(compared(Slots, lambda optimizer: None, at=0)._cache) == 1
+    assert len(support.replays(compared(Slots, lambda optimizer: None, at=0))) == 1
 
 
 class Keeping(optim.Optimizer):

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 import torchgraph as tg
+from tests import support
 from tests.support import confirm
 from torchgraph.errors import ConfirmWarning, GradPresent
 from torchgraph.ir import bits
@@ -160,7 +161,7 @@ def test_a_wrong_update_of_many_tensors_at_once():
 def test_a_wrong_lowering():
     graph = trainer()
     confirm(graph, *batch())
-    (replay,) = graph._cache
+    (replay,) = support.replays(graph)
     lowered = replay.executable.program.copy()
     for node in lowered.nodes:
         if node.target is aten.mse_loss.default:

@@ -31,7 +31,7 @@ def program_of(work: Work, configure=lambda config: None) -> Program:
     configure(graph.config)
     graph(work.x, work.y)
     graph(work.x, work.y)
-    return graph._last()[0].program
+    return graph.program
 
 
 def case(name: str) -> Work:

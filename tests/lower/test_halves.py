@@ -7,6 +7,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from tests import support
 from tests.parity.models import Mlp, batches
 from tests.parity.test_optimizers import ELEMENTWISE
 from tests.support import confirm
@@ -32,7 +33,7 @@ def captured(make, configure=lambda config: None, scaler=None):
     graph.set_grad_scaler(scaler)
     for batch in batches(Mlp, 3):
         graph(*batch)
-    return graph._last()[0].program
+    return graph.program
 
 
 def halves_of(program, device):
@@ -147,7 +148,7 @@ def test_halves_run_op_by_op_as_the_whole():
         graph = tg.train_step(model, nn.functional.cross_entropy, optimizer)
         (batch,) = batches(Mlp, 1)
         confirm(graph, *batch)
-        replay = graph._shown[0]
+        replay = support.replay_of(graph)
         halves = halves_of(replay.program, torch.device("cpu"))
         values = replay._binding.values(graph._inputs.bind(batch, {}))
         copies = [v.clone() if isinstance(v, torch.Tensor) else v for v in values]

@@ -43,7 +43,7 @@ def flagged(make, **flags: bool):
 
 def programs(graph):
     """The lowered programs of a Graph, latest last."""
-    return [replay.executable.program for replay in graph._cache]
+    return [replay.executable.program for replay in support.replays(graph)]
 
 
 def calls(program, name):

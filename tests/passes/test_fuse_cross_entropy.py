@@ -80,7 +80,7 @@ class Train(tg.Graph):
 
 
 def programs_of(graph: tg.Graph) -> list[Program]:
-    return [replay.program for replay in graph._cache]
+    return [replay.program for replay in support.replays(graph)]
 
 
 # --- the five -------------------------------------------------------------------------------------

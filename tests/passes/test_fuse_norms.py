@@ -184,7 +184,7 @@ def test_parity_of_a_gpt(kind) -> None:
     torch.manual_seed(1)
     batches = [(torch.randint(0, 31, (2, 9)),) for _ in range(6)]
     graph = assert_parity(lambda: make(kind), batches, rtol=1e-4, atol=1e-6, configure=configure)
-    program = [replay.program for replay in graph._cache][-1]
+    program = [replay.program for replay in support.replays(graph)][-1]
     forward, backward = LAYER if kind == "layer" else RMS
     # Five norms. The first normalizes no sum, and the gradient of the last is added to none.
     assert ops_of(program).count(forward) == (4 if kind == "layer" else 5)
@@ -222,7 +222,7 @@ def test_evaluation_has_no_backward() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.RMSNorm(8))
     graph = Evaluate(model.eval())
     torch.testing.assert_close(support.settle(graph, X), model(X))
-    (replay,) = graph._cache
+    (replay,) = support.replays(graph)
     assert ops_of(replay.program) == RMS[:1]
 
 
@@ -251,7 +251,7 @@ def test_a_frozen_weight() -> None:
             other[0].weight.sub_(other[0].weight.grad, alpha=0.1)
         other[0].weight.grad = None
         torch.testing.assert_close(model[0].weight, other[0].weight)
-    (replay,) = graph._cache
+    (replay,) = support.replays(graph)
     assert ops_of(replay.program) == RMS
 
 

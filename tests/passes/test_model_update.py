@@ -8,6 +8,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR
 
 import torchgraph as tg
+from tests import support
 from tests.parity.models import ConvNet, Mlp, TallMatrices, batches, setup
 from tests.parity.test_fused import calls, flagged, programs
 from torchgraph import _extension
@@ -283,7 +284,7 @@ def test_without_the_options_nothing_is_marked():
 
 def test_a_second_run_finds_nothing():
     graph = assert_parity(setup(Mlp, optim.SGD), batches(Mlp, 6), configure=fuse)
-    (replay,) = graph._cache
+    (replay,) = support.replays(graph)
     again = run(replay.program, (FuseModelUpdate(),), PassOptions(verify="strict"))
 
     assert again.history[-1].edits == 0

@@ -10,6 +10,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from tests import support
 from tests.parity.models import ConvNet, Mlp, batches
 from tests.support import confirm
 from torchgraph.errors import BackendWarning, CudaGraphRefused, StepFailed
@@ -256,7 +257,7 @@ def test_close_and_go_on(recording):
     graph.close()
     (device,) = recording
     assert device.events[-2:] == ["reset", "release"]
-    assert len(graph._cache) == 0
+    assert len(support.replays(graph)) == 0
     confirm(graph, *data[3])
     with counters.expect(captures=0, graph_captures=1, graph_replays=2):
         for batch in data[3:]:

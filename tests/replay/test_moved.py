@@ -152,7 +152,7 @@ def test_on_aten(first: bool, configure: Callable[[Any], None], edited: Edit) ->
 
     edited(expect_any)
     graph = check(make, -GOOD.abs())
-    targets = [node.target for node in graph._shown[0].program.nodes]
+    targets = [node.target for node in graph.program.nodes]
     assert targets.count(ops.expect) == 1
 
 
@@ -178,7 +178,7 @@ def test_compiled_for_real(edited: Edit, cache: Any) -> None:
 
     edited(expect_any)
     graph = check(make, -GOOD.abs())
-    assert graph._shown[0].inductor_since == 0
+    assert support.replay_of(graph).inductor_since == 0
 
 
 @pytest.mark.parametrize("bad_part", [0, 1, 3])
@@ -238,7 +238,7 @@ def test_no_predicate_is_skipped_with_a_step(edited: Edit) -> None:
         graph(overflow)  # the step is skipped, the bias stays small
     assert torch.equal(before, bias)
     assert graph.scaler.get_scale() == 2.0
-    (lowered,) = graph._shown[0].executable.programs
+    (lowered,) = support.replay_of(graph).executable.programs
     assert [SKIPPED_BY in n.meta for n in lowered.nodes if n.target is ops.expect] == [False]
     with torch.no_grad():
         bias.fill_(1e7)
@@ -330,7 +330,7 @@ def test_it_is_shown(edited: Edit) -> None:
     assert shown.line is not None
     assert "Values that Python read" in str(report)
     assert f"test_moved.py:{shown.line.lineno}" in str(report)
-    rendered = text.render(graph._shown[0].program).splitlines()
+    rendered = text.render(graph.program).splitlines()
     (line,) = [one for one in rendered if "expect.default" in one]
     assert line.endswith(f"test_moved.py:{shown.line.lineno} (test), expected True")
     assert "torchgraph.expect" in repr(graph)

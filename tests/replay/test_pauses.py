@@ -10,6 +10,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from tests import support
 from tests.lower.conftest import interpreted
 from tests.replay.recording import Recording
 from torchgraph.library import ValueMoved
@@ -125,7 +126,7 @@ def test_one_wait_for_all_values(recording: list[Recording]) -> None:
     (device,) = recording
     assert device.events[-3:] == ["numbers", "replay", "replay"]
     assert [one.expected for one in graph.report().predicates] == ["False", "3"]
-    source = graph._shown[0].executable.source
+    source = support.replay_of(graph).executable.source
     assert source.count("yield") == 1
 
 
@@ -258,5 +259,5 @@ def test_a_value_that_a_hook_reads_of_the_update(
     graph.config.set_backend("inductor", switch_at=4)
     for x in torch.randn(9, 4, 3):
         graph(x)
-    assert graph._shown[0].inductor_since is not None
+    assert support.replay_of(graph).inductor_since is not None
     assert graph.report().cuda_graph == "captured, 3 for a step"
