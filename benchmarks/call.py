@@ -197,7 +197,7 @@ def _parts(graph: TrainGraph, replay: Replay, work: Work) -> list[tuple[str, Cal
     call = _call(graph, work)
 
     def patience() -> None:
-        with replay.turn(0):
+        with replay.turn(0, graph.config.options):
             pass
 
     return [

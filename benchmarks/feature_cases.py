@@ -84,7 +84,7 @@ class Parts:
         shape = (size.batch * feature.k, size.length + 1)
         tokens = torch.randint(VOCABULARY, shape, device=device)
         self.x, self.y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        self.optimizer = AdamW(self.model.parameters(), lr=LR)
+        self.optimizer: torch.optim.Optimizer = AdamW(self.model.parameters(), lr=LR)
         self.scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, enabled=feature.scaled)
         if feature.averaged:
             average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
@@ -170,7 +170,7 @@ class Nothing(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Leaves everything as it is."""
 
 
@@ -191,7 +191,8 @@ def replays(name: str, size: Size, device: torch.device, *, backend: str = "aten
 
     def step() -> Tensor:
         for _ in range(feature.k):
-            loss, _ = graph(parts.x, parts.y)
+            found = graph(parts.x, parts.y)
+        loss: Tensor = found[0]
         return loss
 
     return step

@@ -52,7 +52,7 @@ def busy(step: Callable[[], Any], device: torch.device, steps: int = 5) -> float
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in found.events() or []
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type.name == "CUDA"
         and not event.is_user_annotation  # spans kernels and the gaps between them
     )
     covered, end = 0.0, 0.0

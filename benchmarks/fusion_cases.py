@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torchgraph import ops
+from torchgraph.passes.fusions.bce_mean import op as bce_mean
 
 from .fusion_graphs import inference, training
 from .fusion_residual import (
@@ -78,9 +79,10 @@ def convolution(size: int, channels: int) -> Calls:
 
     def mkldnn() -> Tensor:
         ones = [1, 1]
-        return torch.ops.mkldnn._convolution_pointwise.binary(
+        added: Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
             x, other, weight, None, ones, ones, ones, 1, "add", 1.0, None, [], None
         )
+        return added
 
     calls: Calls = {"convolution, add_": lambda: F.conv2d(x, weight, padding=1).add_(other)}
     if x.device.type == "cpu":
@@ -206,8 +208,8 @@ def bce_with_logits(size: int) -> Calls:
         "the 9 that compute": without_ones,
         "with shared exponentials": sharing,
         "bce_with_logits_mean, the ops": lambda: (
-            ops.bce.forward(x, target),
-            ops.bce.backward(one, x, target),
+            bce_mean.forward(x, target),
+            bce_mean.backward(one, x, target),
         ),
         INDUCTOR: chain,
     }
@@ -238,8 +240,8 @@ def batch_norm_add_relu(channels: int, size: int, train: bool) -> Calls:
 
     def separate() -> Tensor:
         # No running statistics in training: they are not what is fused.
-        statistics = (None, None) if train else (mean, variance)
-        normed = F.batch_norm(x, *statistics, weight, bias, training=train)
+        running = (None, None) if train else (mean, variance)
+        normed = F.batch_norm(x, running[0], running[1], weight, bias, training=train)
         return normed.add_(other).relu_()
 
     return {"batch_norm, add_, relu_": separate, INDUCTOR: separate}

@@ -29,13 +29,15 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self._attention(self.norms[0](x))
         y = self.norms[1](x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        out: Tensor = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return out
 
     def _attention(self, x: Tensor) -> Tensor:
         shape = (x.shape[0], x.shape[1], HEADS, WIDTH // HEADS)
         q, k, v = (linear(x).view(shape).transpose(1, 2) for linear in (self.q, self.k, self.v))
         weights = torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(shape[-1]), -1)
-        return self.out((weights @ v).transpose(1, 2).reshape(x.shape))
+        out: Tensor = self.out((weights @ v).transpose(1, 2).reshape(x.shape))
+        return out
 
 
 def decoder() -> nn.Module:
@@ -68,7 +70,8 @@ class _Infer(tg.Graph):
             self.config.passes.insert(FuseAttention())
 
     def build(self, x: Tensor) -> Tensor:
-        return self.model(x)
+        logits: Tensor = self.model(x)
+        return logits
 
 
 def training() -> dict[str, Callable[[], Any]]:
@@ -78,7 +81,8 @@ def training() -> dict[str, Callable[[], Any]]:
 
     def step(graph: _Train) -> Tensor:
         with torch.enable_grad():
-            return graph(x, y)
+            loss: Tensor = graph(x, y)
+            return loss
 
     return {"as captured": lambda: step(plain), "fuse_add_to_output": lambda: step(fused)}
 

@@ -64,7 +64,8 @@ class _ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.places
-        return self.head(self.norm(self.encoder(x))[:, 0])
+        logits: Tensor = self.head(self.norm(self.encoder(x))[:, 0])
+        return logits
 
 
 class _Bert(nn.Module):
@@ -79,7 +80,8 @@ class _Bert(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.norm(self.tokens(ids) + self.places.weight[: ids.shape[1]])
-        return self.head(self.encoder(x))
+        logits: Tensor = self.head(self.encoder(x))
+        return logits
 
 
 def _images(model: nn.Module, batch: int) -> Work:

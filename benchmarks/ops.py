@@ -28,7 +28,7 @@ from .timing import Clock, alternate
 
 Call = Callable[[], Any]
 LR, DECAY = 1e-3, 0.01
-ADAM = {"lr": LR, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": DECAY}
+ADAM: dict[str, Any] = {"lr": LR, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": DECAY}
 
 
 @dataclass(frozen=True)
@@ -115,15 +115,15 @@ def against_optimizer(
             parameter.grad = grad.clone()
         optimizer = make(parameters)
         own = [steps(count, device)] if counted else []
-        op, empty = writing(rule), [[] for _ in range(unused)]
+        op, empty = writing(rule), [list[Tensor]() for _ in range(unused)]
         return optimizer.step, lambda: op(params, grads, *slots, *empty, *own, [], **numbers)
 
     return make_calls
 
 
-_COMMON = {"lr": LR, "eps": 1e-8, "weight_decay": DECAY}
-_FUSED = {"lr": LR, "weight_decay": DECAY, "fused": True}
-_FOREACH = {"lr": LR, "weight_decay": DECAY, "foreach": True}
+_COMMON: dict[str, Any] = {"lr": LR, "eps": 1e-8, "weight_decay": DECAY}
+_FUSED: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "fused": True}
+_FOREACH: dict[str, Any] = {"lr": LR, "weight_decay": DECAY, "foreach": True}
 ROWS = (
     Row("AdamW", adamw, 1.02),
     Row("AdamW, scale, clip, bf16 copy", adamw_with_all, 0.70),
@@ -142,7 +142,10 @@ ROWS = (
             "sgd",
             1,
             counted=False,
-            **{"lr": LR, "weight_decay": DECAY, "momentum": 0.9, "dampening": 0.0},
+            lr=LR,
+            weight_decay=DECAY,
+            momentum=0.9,
+            dampening=0.0,
         ),
         1.02,
     ),
@@ -185,7 +188,10 @@ ROWS = (
             "lion",
             1,
             counted=False,
-            **{"lr": LR, "beta1": 0.9, "beta2": 0.99, "weight_decay": DECAY},
+            lr=LR,
+            beta1=0.9,
+            beta2=0.99,
+            weight_decay=DECAY,
         ),
         1.0,
     ),

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     device = torch.device(args.device)
     with command.threads(args.threads):
         if args.peak:
-            found = peak_of(*args.peak, device)
+            found = peak_of(args.peak[0], args.peak[1], device)
             print(json.dumps(found))
             return found
         result = _run(args, device)
@@ -117,7 +117,8 @@ def calls(size: Size, device: torch.device) -> dict[str, Callable[[], Any]]:
         loss, total = aten.nll_loss_forward(probabilities, target, None, 1, -100)
         grad = torch.ones_like(loss)
         grad = aten.nll_loss_backward(grad, probabilities, target, None, 1, -100, total)
-        return aten._log_softmax_backward_data(grad, probabilities, 1, logits.dtype)
+        onto: Tensor = aten._log_softmax_backward_data(grad, probabilities, 1, logits.dtype)
+        return onto
 
     def ours(write: Callable[..., Any] = backward) -> Any:
         _, lse, total = forward(logits, target)
@@ -149,8 +150,8 @@ def gpt_steps(device: torch.device, *, quick: bool) -> dict[str, Callable[[], An
 
     def step(*, fuse: bool) -> Callable[[], Any]:
         torch.manual_seed(0)
-        sizes = {"layers": 2, "width": 128, "heads": 4, "dropout": 0.0}
-        graph = _Train(GPT(vocabulary, block_size=length, **sizes).to(device), fuse=fuse)
+        model = GPT(vocabulary, block_size=length, layers=2, width=128, heads=4, dropout=0.0)
+        graph = _Train(model.to(device), fuse=fuse)
         return lambda: graph(ids)
 
     return {GPT_PLAIN: step(fuse=False), GPT_FUSED: step(fuse=True)}

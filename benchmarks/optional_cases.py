@@ -61,7 +61,8 @@ class Step(tg.Graph):
 
 
 def _own(work: Work, layout: torch.memory_format = torch.preserve_format) -> Work:
-    model = copy.deepcopy(work.model).to(memory_format=layout)
+    model = copy.deepcopy(work.model)
+    model.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stubs do not know it
     return Work(model, work.x, work.y, work.loss_fn)
 
 
@@ -139,7 +140,7 @@ def _words(rows: int) -> dict[str, Call]:
     labels = torch.randint(8, (512,))
     work = Work(model, torch.randint(rows, (512,)), labels, F.cross_entropy)
     sparse = _own(work)
-    sparse.model[0].sparse = True  # type: ignore[index,union-attr]  # a Sequential of ours
+    sparse.model[0].sparse = True  # type: ignore[index]  # a Sequential of ours
     return {
         "graph": training(_own(work)),
         "sparse_embedding": training(_own(work), is_sparse=True),

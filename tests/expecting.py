@@ -11,6 +11,7 @@ from torch import fx
 
 from torchgraph import ops
 from torchgraph.calls import compiling
+from torchgraph.capture.program_of import program_of
 from torchgraph.ir import values
 from torchgraph.ir.program import Program
 from torchgraph.ir.rewriter import Rewriter
@@ -43,7 +44,6 @@ def add_expect_shape(program: Program, node: fx.Node, *shape: int) -> fx.Node:
 @pytest.fixture
 def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], Any]], None]:
     """``edited(edit)``: each program that a Graph makes from then on is handed to ``edit``."""
-    program_of = compiling.program_of
 
     def use(edit: Callable[[Program], Any]) -> None:
         def edited_program_of(*args: Any, **kwargs: Any) -> Any:

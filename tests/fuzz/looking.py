@@ -102,6 +102,7 @@ def difference(eager: Looks, ours: Looks, tolerance: float) -> str:
 
 def calls_before(looks: Looks) -> int:
     """How many calls the step that raised has had before; it may have come later than others."""
+    assert looks.error is not None
     for frame, _ in traceback.walk_tb(looks.error.__traceback__):
         graph = frame.f_locals.get("self")
         if isinstance(graph, tg.Graph):

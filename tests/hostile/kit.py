@@ -35,6 +35,8 @@ from torchgraph.errors import (
 )
 
 Leaves = dict[str, Any]
+Form = Callable[..., Callable[..., Any]]
+"""Of a play, and of a keyword ``fallback`` where programs serve: what is called for its step."""
 WORDS = (EagerWarning, CacheThrashWarning)
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type, torch.dtype, enum.Enum)
 
@@ -53,7 +55,7 @@ class Run(NamedTuple):
     outcomes: list[Outcome]
     results: list[Leaves]
     """What was returned, as it is at the end."""
-    told: list[Warning]
+    told: list[Warning | str]
     served: int
     """The calls that programs have served."""
     last: bool
@@ -68,7 +70,7 @@ class Case(NamedTuple):
     """A play, and what is expected of it."""
 
     make: Callable[[], Play]
-    form: Callable[[Play], Callable[..., Any]]
+    form: Form
     refused: type[Exception] | None
     fails: type[Exception] | None
     tolerance: float = 0.0
@@ -98,14 +100,14 @@ def eager(play: Play) -> Callable[..., Any]:
     return play.step
 
 
-def step(play: Play, fallback: str = "error") -> Callable[..., Any]:
+def step(play: Play, fallback: str = "error") -> Any:
     """By ``tg.step``."""
     made = tg.step(play.step)
     made.config.set_fallback(fallback)
     return made
 
 
-def compiled(play: Play, fallback: str = "error") -> Callable[..., Any]:
+def compiled(play: Play, fallback: str = "error") -> Any:
     """By ``tg.step``, and by Inductor from the first program on."""
     made = step(play, fallback)
     made.config.set_backend("inductor")
@@ -132,7 +134,7 @@ def graph(play: Play, fallback: str = "error") -> Callable[..., Any]:
 
 def perform(
     make: Callable[[], Play],
-    form: Callable[[Play], Callable[..., Any]],
+    form: Form,
     until: type[Exception] | tuple[()] = (),
 ) -> Run:
     """Make the play in this form, from the same seeds; until a call raises ``until``."""
@@ -167,8 +169,9 @@ def _seed() -> None:
 
 def world(play: Play, args: Any) -> Leaves:
     """A copy of what a call may change."""
+    numpy: Any = np.random.get_state()
     states = {"torch": torch.get_rng_state(), "random": random.getstate()}
-    states["numpy"] = np.random.get_state()[1].tobytes()
+    states["numpy"] = numpy[1].tobytes()
     return dict(leaves({"watched": play.watched, "arguments": args, **states}))
 
 
@@ -200,7 +203,7 @@ def _parts(value: Any) -> dict[Any, Any] | None:
             "state": [dict(value.state[one]) for one in held if one in value.state],
         }
     if hasattr(value, "state_dict"):
-        return value.state_dict()
+        return dict(value.state_dict())
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (list, tuple, deque)) and len(value) < 600:
@@ -313,8 +316,9 @@ class Cases(list[Any]):
             serves: a program has to serve the last call.
         """
         if make is None:
-            given = {"refused": refused, "fails": fails, "fault": fault}
-            return partial(self, **given, forms=forms, serves=serves)
+            return partial(
+                self, refused=refused, fails=fails, fault=fault, forms=forms, serves=serves
+            )
         seldom = self._is_slow(forms, fault)
         for form in forms.split():
             why = fault.get(form) if isinstance(fault, dict) else fault

@@ -58,7 +58,7 @@ def trains(
     optimizer = optimizer or sgd(model)
     loss = loss or (lambda x, y: functional.mse_loss(model(x), y))
 
-    def body(x, y):
+    def body(x: Any, y: Any) -> torch.Tensor:
         optimizer.zero_grad()
         value = loss(x, y)
         value.backward()
@@ -93,7 +93,7 @@ def around_step(
 ) -> Play:
     """A loop that calls ``before()`` after ``backward`` and ``after()`` after the update."""
 
-    def step(x, y):
+    def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad()
         loss = functional.mse_loss(model(x), y)
         loss.backward()

@@ -32,7 +32,8 @@ def itself(model: nn.Module, *batch: Any) -> torch.Tensor:
 
 def squares(model: nn.Module, *batch: Any) -> torch.Tensor:
     """The mean square of what the model returns."""
-    return model(*batch).square().mean()
+    loss: torch.Tensor = model(*batch).square().mean()
+    return loss
 
 
 def error(model: nn.Module, *batch: Any) -> torch.Tensor:
