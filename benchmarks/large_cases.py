@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,7 +13,7 @@ from examples.models import GPT
 from .gpu_cases import resnet50
 from .work import Case, Work, next_token
 
-_SIZE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
+_SIZE: dict[str, Any] = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
 
 
 class _Logits(nn.Module):
