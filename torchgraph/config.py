@@ -53,7 +53,8 @@ class PassSelection:
 class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
     """The options of one Graph: ``graph.config``. Verbs and defaults are those of OneFlow 0.9.
 
-    A change after the first call takes effect at the next one, with a new capture.
+    A change after the first call takes effect at the next one, with a new capture; how many
+    programs are kept, how results are handed out and where programs are dumped, without one.
     """
 
     _LATER: ClassVar[dict[str, str]] = {

@@ -6,6 +6,7 @@ in one memory, one after the other; a read is right while the memory still holds
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ from torch.fx.node import Argument
 
 from .._torch import OpOverload, schema_of
 from . import effects
-from .aliasing import storages_of
+from .aliasing import span, storages_of
 from .program import SKIPPED_BY, OutputKind, Program, Role
 
 
@@ -60,10 +61,10 @@ class Memory:
         """How often a memory was written."""
         self._holds: dict[fx.Node, dict[int, int]] = {}
         """node -> the version of each of its memories that is its value."""
-        self._lasting: dict[int, str] = {}
-        """Memory that outlives the step and that it may not write -> what it is."""
-        self._states: dict[int, str] = {}
-        """Memory of a state that the step updates -> its name."""
+        self._lasting: dict[int, dict[str, fx.Node]] = {}
+        """Memory that outlives the step -> what lies there and is not to be written, by name."""
+        self._states: dict[int, list[str]] = {}
+        """Memory -> the states there that the step updates."""
         self._skipped_by: dict[int, str | None] = {}
         """Memory of a state -> the flag that leaves it as it is."""
 
@@ -71,19 +72,19 @@ class Memory:
         """All that is wrong, in order."""
         updated = {o.target for o in self._program.signature.outputs if o.kind is OutputKind.UPDATE}
         for spec, node in self._program.inputs():
-            owner = self._states if spec.fqn in updated else self._lasting
-            if spec.role is not Role.ACCUMULATOR:
-                owner.update(dict.fromkeys(storages_of(node), spec.fqn))
+            for storage in storages_of(node) if spec.role is not Role.ACCUMULATOR else ():
+                if spec.fqn in updated:
+                    self._states.setdefault(storage, []).append(spec.fqn)
+                else:
+                    self._lasting.setdefault(storage, {})[spec.fqn] = node
         last_expect = None
         nodes = list(self._program.nodes)
         for node in nodes:
             last_expect = node if effects.of(node).expects else last_expect
         proven = last_expect is None
         for node in nodes:
-            if node.op == "get_attr":
-                self._lasting.update(
-                    dict.fromkeys(storages_of(node), f"the constant {node.target}")
-                )
+            for storage in storages_of(node) if node.op == "get_attr" else ():
+                self._lasting.setdefault(storage, {})[f"the constant {node.target}"] = node
             yield from self._reads(node)
             yield from self._writes(node, proven)
             proven = proven or node is last_expect
@@ -101,7 +102,9 @@ class Memory:
         for read in node.all_input_nodes:
             if read in overwritten:
                 continue
-            now = {home: self._version.get(home, 0) for home in self._memory(read)}
+            # An item is one of many values: reading it reads none of the others.
+            looked_at = node if node.target is operator.getitem else read
+            now = {home: self._version.get(home, 0) for home in self._memory(looked_at)}
             held = self._holds.get(read, {})
             if any(held.get(home, 0) != version for home, version in now.items()):
                 yield Fault(node, f"{node.name} reads {read.name}, which was overwritten before")
@@ -122,15 +125,16 @@ class Memory:
         self._holds[node] = {home: self._version.get(home, 0) for home in self._memory(node)}
 
     def _write(self, node: fx.Node, target: fx.Node, home: int, proven: bool) -> Iterator[Fault]:
-        if home in self._lasting:
-            yield Fault(node, f"{node.name} writes {self._lasting[home]}, which no step may")
-        state = self._states.get(home)
-        if state is not None and not proven:
-            yield Fault(node, f"{node.name} writes {state} before the last predicate has held")
-        if state is not None:
+        for name, held in self._lasting.get(home, {}).items():
+            if not (home in self._states and _apart(target, held)):
+                yield Fault(node, f"{node.name} writes {name}, which no step may")
+        states = self._states.get(home, [])
+        if states and not proven:
+            yield Fault(node, f"{node.name} writes {states[0]} before the last predicate has held")
+        if len(states) == 1:  # states in one memory may be of several optimizers
             flag = node.meta.get(SKIPPED_BY)
             if self._skipped_by.setdefault(home, flag) != flag:
-                yield Fault(node, f"{node.name} writes {state} whatever its flag says")
+                yield Fault(node, f"{node.name} writes {states[0]} whatever its flag says")
         self._version[home] = self._version.get(home, 0) + 1
 
     def _returns(self, node: fx.Node, target: fx.Node) -> Iterator[Fault]:
@@ -148,6 +152,15 @@ class Memory:
     def written(self, node: fx.Node) -> bool:
         """True when something wrote the memory of ``node``, of those that `faults` has seen."""
         return any(self._version.get(home, 0) for home in self._memory(node))
+
+
+def _apart(one: fx.Node, other: fx.Node) -> bool:
+    """True for two inputs that lie in one memory, one behind the other."""
+    if one.op != "placeholder":
+        return False
+    start, end = span(one.meta["val"])
+    other_start, other_end = span(other.meta["val"])
+    return end <= other_start or other_end <= start
 
 
 def _overwritten(node: fx.Node) -> set[fx.Node]:

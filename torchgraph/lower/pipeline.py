@@ -81,7 +81,8 @@ def _lower_part(program: Program, name: str, number: int, target: Target) -> Low
         return Lowering(*_lower_whole(program, name, number, target))
     halved = halve(program, target.halved_for)
     device, regions = _lower_whole(halved.device, name, number, target)
-    host, _ = _lower_whole(halved.host, f"{name}, numbers", number, ATEN)
+    plain = Target(Options(passes=target.options.passes))
+    host, _ = _lower_whole(halved.host, f"{name}, numbers", number, plain)
     return Lowering(Halves.of(halved, host, device), regions)
 
 

@@ -20,6 +20,7 @@ class Commit:
         outputs: what the executable returns.
         wanted: what the program returns.
         live: the leaves by fqn.
+        norms: takes those of each param group's gradients, where asked for.
     """
 
     def __init__(
@@ -27,15 +28,15 @@ class Commit:
         outputs: Sequence[OutputSpec],
         wanted: Sequence[OutputSpec],
         live: Mapping[str, Leaf],
+        norms: dict[str, torch.Tensor],
     ) -> None:
         self.skipped: frozenset[str] = frozenset()
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
-        self.norms: dict[str, torch.Tensor] = {}
-        """The norm of each param group's gradients in the last run, where asked for."""
         self.returned = _returned(wanted)
         """The paths of what is for the user, in the program's order."""
         self._outputs = outputs
         self._live = live
+        self._norms = norms
         self._all_returned = all(out.kind is OutputKind.USER for out in outputs)
         given = _returned(outputs)
         # The update of a plan gives the gradients that build returns, after all else.
@@ -58,7 +59,7 @@ class Commit:
             if out.kind is OutputKind.USER:
                 returned.append(value)
             elif out.kind is OutputKind.NORM:
-                self.norms[out.target] = value
+                self._norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:
                 continue
             else:

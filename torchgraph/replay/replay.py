@@ -77,6 +77,8 @@ class Replay:
         self._sets = 0
         """How many sets of output tensors take turns; 0: each call makes fresh ones."""
         self._ring: Ring | None = None
+        self.norms: dict[str, torch.Tensor] = {}
+        """Those of each param group's gradients in the last run, where asked for."""
         self._calls = calls
         self._switch = switch
         writes: bool = code.executable.writes
@@ -103,11 +105,6 @@ class Replay:
     def skipped(self) -> frozenset[str]:
         """``optimizer.0``, ...: those that a GradScaler kept from stepping in the last run."""
         return self._commit.skipped
-
-    @property
-    def norms(self) -> dict[str, torch.Tensor]:
-        """Those of each param group's gradients in the last run, where asked for."""
-        return self._commit.norms
 
     @property
     def backend_plan(self) -> str:
@@ -299,7 +296,8 @@ class Replay:
         self._function, self._random = self.executable.function, self.executable.random
         self._binding = Binding(self.captured.program, self.program, self._leaves)
         live = self._binding.live
-        self._commit = Commit(self.executable.outputs, self.program.signature.outputs, live)
+        wanted = self.program.signature.outputs
+        self._commit = Commit(self.executable.outputs, wanted, live, self.norms)
         path = self.captured.loss_path
         self._loss = None if path is None else self._commit.returned.index(path)
         self._gpus = gpus_drawn_on(self.program) if self.executable.expects else set()

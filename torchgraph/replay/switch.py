@@ -163,19 +163,21 @@ class Switch:
             )
         with self._stages.stage("compiling with Inductor", goes_on=True):
             compilation.finish(_LIMIT if self._is_auto else None)
+        compiled = self._compiled
         self._end(f"runs Inductor's code since call {calls + 1:,}")
-        return self._compiled
+        return compiled
 
     def _end(self, plan: str) -> None:
         self.is_over, self._gives_way = True, False
+        self._compilation = self._compiled = None  # a compiler that still runs is stopped
         self.plan = plan
 
 
 @contextmanager
 def _alone(run: AbstractContextManager[None], compilation: Compilation) -> Iterator[None]:
     with run:
-        compilation.pause()
         try:
+            compilation.pause()
             yield
         finally:
             compilation.resume()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ...errors import BackendWarning, CudaGraphRefused, SourceLine, warn
+from ...errors import BackendWarning, CudaGraphRefused, NotSupported, SourceLine, warn
 from ...ir.each import expanded
 from ...ir.program import Program, Refusal
 from ...ir.values import leaves
@@ -47,6 +47,8 @@ class CudaGraphs:
         if device is not None and not why and not refusals:
             try:
                 lowering = lower(program, name, replace(target, halved_for=device))
+            except NotSupported:
+                raise  # of splitting, which is no matter of CUDA Graphs
             except Exception as error:  # op by op computes the same
                 why = f"the step cannot be halved: {type(error).__name__}: {error}"
                 if options.cuda_graph == "require":
