@@ -152,9 +152,14 @@ def test_lowered_programs_may_mutate() -> None:
         return (aten.sum.default(x),)
 
     program = support.build(lowered, torch.randn(3), torch.randn(3))
-    verify(program, Stage.LOWERED, strict=True)
-    with pytest.raises(VerifyError, match="writes"):
+    with pytest.raises(VerifyError, match=r"aten\.copy_\.default writes one of its arguments"):
         verify(program, Stage.CAPTURED)
+    with pytest.raises(VerifyError, match="copy_ writes weight, which no step may"):
+        verify(program, Stage.LOWERED)
+    update = OutputSpec(OutputKind.UPDATE, "weight")
+    outputs = (*program.signature.outputs, update)
+    program.signature = replace(program.signature, outputs=outputs)
+    verify(program, Stage.LOWERED, strict=True)
 
 
 def test_an_op_whose_schema_lies_is_a_mutation() -> None:

@@ -274,6 +274,8 @@ class Halving:
         with neutral(), self._mode:
             vector = torch.empty(self.count, dtype=torch.float64, device=self._device)
         self._vector.meta["val"] = vector
+        for element in self._vector.users:  # of a node that is copied as it is
+            element.meta.setdefault("provenance", provenance(next(iter(element.users), element)))
         signature = self._program.signature
         pairs = self._program.returns()
         late = [(out, value) for out, value in pairs if value in self._choices]
