@@ -31,7 +31,6 @@ from .code import Code
 from .commit import Commit
 from .cuda.cuda_graph import Calls, CudaGraph
 from .cuda.graphs import op_by_op
-from .derived import Derived
 from .fit import fits
 from .generators import Generators, gpus_drawn_on
 from .interrupts import InterruptsWait
@@ -95,11 +94,6 @@ class Replay:
     def executable(self) -> Lowered:
         """What runs it."""
         return self.code.executable
-
-    @property
-    def derived(self) -> Derived:
-        """The casts of parameters that it keeps between calls."""
-        return self._binding.derived
 
     @property
     def skipped(self) -> frozenset[str]:
@@ -276,6 +270,8 @@ class Replay:
         """Those that the last run did not skip."""
         if self.captured.driven:
             return list(self.captured.host.stepped)
+        if not self.skipped:
+            return list(optimizers)
         numbered = enumerate(optimizers)
         return [optimizer for i, optimizer in numbered if names.optimizer(i) not in self.skipped]
 
@@ -295,6 +291,8 @@ class Replay:
     def _bind(self) -> None:
         self._function, self._random = self.executable.function, self.executable.random
         self._binding = Binding(self.captured.program, self.program, self._leaves)
+        self.derived = self._binding.derived
+        """The casts of parameters that it keeps between calls."""
         live = self._binding.live
         wanted = self.program.signature.outputs
         self._commit = Commit(self.executable.outputs, wanted, live, self.norms)
