@@ -149,10 +149,6 @@ class Memory:
         if own != home:
             self._merged[own] = home
 
-    def written(self, node: fx.Node) -> bool:
-        """True when something wrote the memory of ``node``, of those that `faults` has seen."""
-        return any(self._version.get(home, 0) for home in self._memory(node))
-
 
 def _apart(one: fx.Node, other: fx.Node) -> bool:
     """True for two inputs that lie in one memory, one behind the other."""

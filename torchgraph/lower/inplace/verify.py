@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import fx
 
 from ..._torch import OpOverload, schema_of
 from ...ir import effects
+from ...ir.aliasing import storages_of
 from ...ir.program import Program
 from ...ir.verify import Broken, Rule, Stage, check, verify
-from ...ir.writes import Memory
+from ...ir.writes import written_by
 
 
 def verify_lowered(program: Program, lowered: Program, *, strict: bool) -> None:
@@ -30,13 +30,13 @@ def verify_lowered(program: Program, lowered: Program, *, strict: bool) -> None:
 
 
 def _unwritten(program: Program, lowered: Program) -> Iterator[Broken]:
-    memory = Memory(lowered)
-    list(memory.faults())
-    states = zip(program.inputs(), lowered.placeholders, strict=True)
+    """The first write of a state goes to it or to a view of it: those lie in its own storage."""
+    targets = (target for node in lowered.nodes for target in written_by(node))
+    written = {storage for target in targets for storage in storages_of(target)}
     values = program.states()
-    for (spec, node), state in states:
-        changes = isinstance(node.meta.get("val"), torch.Tensor) and values.get(node, node)
-        if changes is not False and changes is not node and not memory.written(state):
+    for (spec, node), state in zip(program.inputs(), lowered.placeholders, strict=True):
+        changes = spec.meta is not None and values.get(node, node) is not node
+        if changes and written.isdisjoint(storages_of(state)):
             yield Broken(None, f"nothing writes {spec.fqn}, which the step updates")
 
 
