@@ -38,3 +38,9 @@ def test_a_node_is_no_list():
 def test_a_slice_is_no_position():
     with pytest.raises(TypeError, match="which is no position"):
         nodes.item(SLICE)
+
+
+def test_a_function_is_no_op():
+    assert nodes.op_of(SUM) is torch.ops.aten.add.Tensor
+    with pytest.raises(TypeError, match="which is no op"):
+        nodes.op_of(SLICE)

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from .._torch.ops import schema_if_any, schema_of
+from ..ir.nodes import op_of
 from . import dims
 from .dims import Dims, Factors, Pair
 
@@ -221,7 +222,7 @@ def _shape(real: object, padded: object) -> tuple[Pair, ...] | None:
 def _argument(node: fx.Node, name: str, default: object) -> object:
     if name in node.kwargs:
         return node.kwargs[name]
-    arguments = schema_of(node.target).arguments  # type: ignore[arg-type]  # an OpOverload
+    arguments = schema_of(op_of(node)).arguments
     for position, argument in enumerate(arguments):
         if argument.name == name:
             if position < len(node.args):

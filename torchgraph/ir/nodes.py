@@ -52,6 +52,13 @@ def copy(graph: fx.Graph, node: fx.Node, argument: Callable[[fx.Node], fx.Node])
     return new
 
 
+def op_of(node: fx.Node) -> OpOverload:
+    """The op that ``node`` calls; TypeError where it calls anything else."""
+    if not isinstance(node.target, OpOverload):
+        raise TypeError(f"{node.name} calls {node.target}, which is no op")
+    return node.target
+
+
 def operand(node: fx.Node, place: int = 0) -> fx.Node:
     """The node that ``node`` takes as that argument; TypeError where it takes a constant."""
     return _checked_node(node.args[place])

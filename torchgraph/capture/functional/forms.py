@@ -10,6 +10,7 @@ from torch.fx.node import Argument, Target
 
 from ..._torch import FakeTensorMode, OpOverload, schema_of
 from ...ir import effects
+from ...ir.nodes import op_of
 from ...ir.values import evaluate, with_values
 
 aten = torch.ops.aten
@@ -48,7 +49,7 @@ def value_of(
 
 def defaults(node: fx.Node, op: OpOverload) -> list[Any]:
     """Arguments that the in-place op has by default and the other needs: bernoulli's p."""
-    mine, other = schema_of(node.target).arguments, schema_of(op).arguments  # type: ignore[arg-type]  # an overload
+    mine, other = schema_of(op_of(node)).arguments, schema_of(op).arguments
     pairs = list(zip(mine, other, strict=False))[len(node.args) :]
     return [
         old.default_value

@@ -26,6 +26,7 @@ from ...ir import effects, nodes
 from ...ir.aliasing import storages_of
 from ...ir.batch_norms import NATIVE
 from ...ir.each import Each
+from ...ir.nodes import op_of
 from ...ir.program import IN_PLACE, RECORDED, provenance
 from ...ir.values import neutral, same_layout, tensors_of
 from .forms import (
@@ -238,7 +239,7 @@ class _Copy:
     def _like_written(self, node: fx.Node) -> torch.Tensor | None:
         """What the functional form of a plain in-place op returns, where that is sure: no kernel
         is asked, most nodes of an update are such ops."""
-        written = effects.written_values(node.target, node.args)  # type: ignore[arg-type]  # an overload
+        written = effects.written_values(op_of(node), node.args)
         if len(written) != 1 or not isinstance(written[0], fx.Node):
             return None
         value = written[0].meta["val"]
@@ -253,7 +254,7 @@ class _Copy:
             or isinstance(other, (torch.SymFloat, torch.SymInt))
             for other in others
         )
-        returns = schema_of(node.target).returns  # type: ignore[arg-type]  # an overload
+        returns = schema_of(op_of(node)).returns
         if not alike or len(returns) != 1 or not is_dense(value):
             return None
         return fake_like(self._mode, value)

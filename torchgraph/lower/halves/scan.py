@@ -16,6 +16,7 @@ from torch import fx
 from ... import library
 from ..._torch import OpOverload, schema_of
 from ...ir import effects
+from ...ir.nodes import op_of
 from ...ir.program import Program, Refusal, provenance
 from ...ir.values import tensors_of
 from ..numbers import list_forms, numbers, tensor_forms
@@ -93,7 +94,7 @@ def _elsewhere(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
 
 
 def _waits(node: fx.Node) -> bool:
-    name = schema_of(node.target).name  # type: ignore[arg-type]  # an overload
+    name = schema_of(op_of(node)).name
     if name in _BY_MASK:
         return not tensor_forms.fills_by_mask(node) and any(
             value.dtype in (torch.bool, torch.uint8)

@@ -13,6 +13,7 @@ from torch.fx.node import Argument
 
 from ..._torch import OpOverload, overload_name, schema_of
 from ...ir import effects, values
+from ...ir.nodes import op_of
 from ...ir.program import Phase, Program, Role, provenance
 from ...ir.rewriter import Rewriter
 from ..base import Pass
@@ -222,12 +223,12 @@ def _is_in(names: frozenset[str], node: fx.Node) -> bool:
 
 def _op(node: fx.Node) -> str:
     """``mm``; with its namespace where that is not aten."""
-    name: str = schema_of(node.target).name  # type: ignore[arg-type]  # an OpOverload
+    name: str = schema_of(op_of(node)).name
     return name.removeprefix("aten::")
 
 
 def _overload(node: fx.Node) -> str:
-    found: str = overload_name(node.target)  # type: ignore[arg-type]  # an OpOverload
+    found: str = overload_name(op_of(node))
     return found
 
 
