@@ -159,6 +159,20 @@ def test_a_line_that_draws_is_refused_whoever_runs_meanwhile():
     assert "batch * random.random()" in str(raised.value)
 
 
+@pytest.mark.parametrize("seed", [lambda: torch.manual_seed(1), lambda: torch.seed()])
+def test_a_step_that_seeds_is_refused_whoever_runs_meanwhile(seed):
+    def build(batch):
+        busy.now()
+        seed()
+        return nn.functional.dropout(batch, 0.3)
+
+    with (
+        Meanwhile(lambda: sum(range(1000))) as busy,
+        pytest.raises(RandomStateTouched, match="seeds torch"),
+    ):
+        Function(build)(torch.ones(4))
+
+
 def test_a_thread_that_the_step_waits_for_draws():
     def build(batch):
         found = []
@@ -234,3 +248,23 @@ def test_two_graphs_in_two_threads():
         model, optimizer = pairs[number][1]
         model.eval()
         assert same(got, [eager(model, optimizer, batch) for batch in batches])
+
+
+def test_a_program_serves_while_another_thread_records():
+    """The classes that a recording patches are not taken for classes that were replaced."""
+    (model, optimizer), _ = twins(linear)
+    graph, begun = Train(model, optimizer), threading.Event()
+    for batch in data(4):
+        graph(batch)
+
+    def build(batch):
+        begun.set()
+        time.sleep(0.2)  # the other call comes meanwhile
+        return batch + 1
+
+    other = threading.Thread(target=Function(build), args=(torch.ones(4),))
+    other.start()
+    begun.wait()
+    with counters.expect(replays=1):
+        graph(data(1)[0])
+    other.join()

@@ -10,6 +10,7 @@ from .._torch.surroundings import uncompiled
 from ..buckets.padder import Padder
 from ..collection import paused
 from ..errors import GraphBroken, SharedMemory, UnsupportedInput
+from ..guards import patching
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
 from ..replay.replay import Replay
@@ -38,7 +39,11 @@ class Running(Aside):
         if broken := self._cache.broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
+        since = patching.times
         call, replay = self._fit(args, kwargs)
+        if replay is None and patching.was_seen(since):
+            with patching.alone():
+                call, replay = self._fit(args, kwargs)
         if replay is None:
             returned = self._recorded(call)
         elif self._has_gradients(replay) or self._recordings.doubts(replay, call):

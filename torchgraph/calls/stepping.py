@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from ..amp import Scaler
 from ..blocks.holder import ModuleHolder
 from ..config import GraphConfig
 from ..errors import BuildNotOverridden
-from ..guards import Name
+from ..guards import Name, patching
 from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
@@ -30,8 +29,6 @@ from ..record.take import take
 from .schedule import Schedulers
 
 _in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
-_capturing = threading.RLock()
-"""A recording patches torch.nn.Module for its length: one at a time in a process."""
 
 
 def building() -> bool:
@@ -139,7 +136,7 @@ class Stepping(ModuleHolder):
     @contextmanager
     def _building(self) -> Iterator[None]:
         """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
-        with _capturing, self._inside_build():
+        with patching.begun(), self._inside_build():
             self._schedulers.tracing(True)
             token = _in_build.set(True)
             try:

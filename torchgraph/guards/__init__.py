@@ -11,7 +11,12 @@ from .checks import (
     same_attribute as same_attribute,
     same_value as same_value,
 )
-from .classes import Classes as Classes, shadows as shadows, stands_in as stands_in
+from .classes import (
+    Classes as Classes,
+    patching as patching,
+    shadows as shadows,
+    stands_in as stands_in,
+)
 from .guards import (
     Found as Found,
     Guards as Guards,

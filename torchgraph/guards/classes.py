@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import operator
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -19,6 +21,41 @@ def stands_in(function: Any, cls: type, name: str) -> object:
     """Mark ``function``, which is put into a class for a while, as no change of the class."""
     function.stands_for = vars(cls).get(name)
     return function
+
+
+class Patching:
+    """Who patches classes: the thread that records a step does. Others see that, and wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._thread: int | None = None
+        self.times = 0
+        """How often classes were patched until now."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other thread patches classes meanwhile, or looks what a class holds."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """This thread patches classes."""
+        with self._lock:
+            outer, self._thread = self._thread, threading.get_ident()
+            self.times += 1
+            try:
+                yield
+            finally:
+                self._thread = outer
+
+    def was_seen(self, since: int) -> bool:
+        """True when another thread may have patched a class since ``times`` was ``since``."""
+        return self.times != since or self._thread not in (None, threading.get_ident())
+
+
+patching = Patching()
+"""One at a time in a process."""
 
 
 def functions(cls: type) -> dict[str, object]:
@@ -47,8 +84,9 @@ class Classes:
     def __init__(self, classes: Iterable[type]) -> None:
         given = list(dict.fromkeys(classes))
         self._orders = [(cls, cls.__mro__) for cls in given]
-        self._expected = [(cls, functions(cls)) for cls in lines_of(given)]
-        self._last = self._content()
+        with patching.alone():
+            self._expected = [(cls, functions(cls)) for cls in lines_of(given)]
+            self._last = self._content()
 
     def hold(self) -> bool:
         """True when no function is another one. Almost always nothing is."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from types import ModuleType
 from typing import Protocol
 from unittest import mock
@@ -73,6 +74,8 @@ class Draws:
         self._gave_up = False
         self._forked = False
         """True once `build` has used ``torch.random.fork_rng()``."""
+        self._seeded = False
+        """True once this thread has called ``torch.manual_seed`` or ``torch.seed``."""
 
     def draw(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run a draw and write it down, or that it gives what an earlier one gave.
@@ -159,6 +162,9 @@ class Draws:
                     stack.enter_context(mock.patch.object(module, name, patched))
             fork = own(self._fork, torch.random.fork_rng)
             stack.enter_context(mock.patch.object(torch.random, "fork_rng", fork))
+            for module, name in product((torch, torch.random), ("manual_seed", "seed")):
+                patched = own(self._seed, getattr(module, name))
+                stack.enter_context(mock.patch.object(module, name, patched))
             yield
 
     def give_up(self) -> None:
@@ -196,7 +202,7 @@ class Draws:
 
     def _check_unmoved(self) -> None:
         if not self._gave_up and self._moved():
-            if self._others.ran() and not self._forked:
+            if self._others.ran() and not self._forked and not self._seeded:
                 self._writer.give_up(ELSEWHERE, passing=True)
                 return
             self._refuse(
@@ -217,6 +223,10 @@ class Draws:
 
     def _fork(self, theirs: Callable[..., object], *args: object, **kwargs: object) -> object:
         self._forked = True
+        return theirs(*args, **kwargs)
+
+    def _seed(self, theirs: Callable[..., object], *args: object, **kwargs: object) -> object:
+        self._seeded = True
         return theirs(*args, **kwargs)
 
     def _get(
