@@ -15,6 +15,7 @@ from examples.models import GPT
 from tests.support import settle
 from torchgraph.config import GraphConfig
 from torchgraph.errors import InvalidOption
+from torchgraph.lower.memory.block import Block
 from torchgraph.options.memory import STRAIGHTEN_MODES
 from torchgraph.testing import Setup, assert_parity
 
@@ -229,7 +230,7 @@ def test_the_arena_is_given_back_between_calls() -> None:
     executable = graph._last()[0].executable
     assert executable.memory.arena.nbytes > 0
     space = executable.function.__globals__
-    (block,) = [value for value in space.values() if isinstance(value, torch.UntypedStorage)]
+    (block,) = [value for value in space.values() if isinstance(value, Block)]
     assert block.nbytes() == 0
     with pytest.raises((AttributeError, TypeError)):
         executable.function([None] * len(executable.signature.inputs))

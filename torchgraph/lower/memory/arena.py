@@ -200,21 +200,3 @@ def _is_dense(value: torch.Tensor) -> bool:
     if value.layout is not torch.strided or value.storage_offset():
         return False
     return bool(value.untyped_storage().nbytes() == value.numel() * value.itemsize)
-
-
-class Block:
-    """The memory of an arena: views of it are made once, the memory comes and goes with a run."""
-
-    def __init__(self, arena: Arena) -> None:
-        self.nbytes = arena.nbytes
-        self.storage = torch.UntypedStorage(arena.nbytes)
-        self.views = {node: self._views(node, found) for node, found in arena.offsets.items()}
-        self.storage.resize_(0)
-
-    def _views(self, node: fx.Node, offsets: Sequence[int]) -> list[torch.Tensor]:
-        views = []
-        for value, offset in zip(results(node), offsets, strict=True):
-            view = torch.empty(0, dtype=value.dtype)
-            start = offset // value.itemsize
-            views.append(view.set_(self.storage, start, value.shape, value.stride()))
-        return views

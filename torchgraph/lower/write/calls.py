@@ -15,7 +15,6 @@ from torch import fx
 from torch.fx.node import Argument
 
 from ..._torch import (
-    FakeTensor,
     OpOverload,
     TorchDispatchMode,
     below_autograd,
@@ -25,8 +24,7 @@ from ..._torch import (
 )
 from ...library.expect import KERNELS
 from ...optim import fused
-from ..inplace.forms import OutForm
-from ..lifetimes import results
+from ..memory.block import Told
 
 _PLAIN = (
     int,
@@ -67,27 +65,19 @@ class Calls:
     def __init__(self) -> None:
         self._chosen: dict[Hashable, Callable[..., object]] = {}
 
-    def best(self, node: fx.Node) -> Callable[..., object]:
-        """A callable that takes the node's own args and kwargs."""
-        op = node.target
+    def best(self, call: fx.Node | Told) -> Callable[..., object]:
+        """A callable that takes the call's own args and kwargs."""
+        op = call.target
         assert isinstance(op, OpOverload)
-        known = KERNELS.get(op) or fused.kernel(op, node)
+        known = KERNELS.get(op)
+        if known is None and isinstance(call, fx.Node):
+            known = fused.kernel(op, call)
         if known is not None:
             return known
-        return self._for(op, node, node.kwargs)
-
-    def into(self, node: fx.Node, form: OutForm) -> Callable[..., object]:
-        """The best callable that also takes, by name, the tensors that ``form`` writes into."""
-        told = dict(zip(form.names, results(node), strict=True))
-        return self._for(form.op, node, {**node.kwargs, **told})
-
-    def _for(
-        self, op: OpOverload, node: fx.Node, kwargs: dict[str, Argument]
-    ) -> Callable[..., object]:
-        key = (op, _kind(node.args), _kind(kwargs))
+        key = (op, _kind(call.args), _kind(call.kwargs))
         found = self._chosen.get(key)
         if found is None:
-            found = self._chosen[key] = _choose(op, node.args, kwargs)
+            found = self._chosen[key] = _choose(op, call.args, call.kwargs)
         return found
 
 
@@ -141,7 +131,7 @@ def _filled(op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
 
 
 def _comparable(value: object) -> object:
-    if isinstance(value, FakeTensor):
+    if isinstance(value, torch.Tensor):
         return id(value)
     if isinstance(value, (list, tuple)):
         return [_comparable(item) for item in value]

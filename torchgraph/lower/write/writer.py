@@ -18,7 +18,8 @@ from ...ir.aliasing import alias_sources
 from ...ir.program import SKIPPED_BY, OutputKind, Program, Role
 from ...ir.writes import written_by
 from ..inplace.each_in_place import EachInPlace
-from ..memory.arena import COPIES, Arena, Block, form_of
+from ..memory.arena import Arena
+from ..memory.block import Block, Told
 from ..memory.planning import MemoryPlan
 from ..pauses import Pauses, is_pause
 from .calls import Calls
@@ -91,7 +92,7 @@ class _Writer:
         self.nodes += [None] * len(lines)
         dying = self._last_uses()
         branch = None
-        margin = self._open_block(lines)
+        margin = self._margin()
         for node in self._program.nodes:
             line = self._line(node)
             flag = node.meta.get(SKIPPED_BY) if line else branch
@@ -113,7 +114,6 @@ class _Writer:
             if gone and node.op != "output":
                 lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
                 self.nodes.append(node)
-        self._close_block(lines)
         if self._columns:
             lines.append("    return rows")
             self.nodes.append(None)
@@ -133,7 +133,10 @@ class _Writer:
     def _opening(self, names: list[str]) -> list[str]:
         """What comes before the first op."""
         if not self._columns:
-            return [f"def {self._name}(inputs):", f"    {_targets(names)} = inputs"]
+            opening = [f"def {self._name}(inputs):", f"    {_targets(names)} = inputs"]
+            if self._block.calls:
+                opening.append(f"    with {self._bind(self._block, 'arena')}:")
+            return opening
         return [
             f"def {self._name}(columns, shared):",
             f"    {_targets(names[self._columns :])} = shared",
@@ -141,24 +144,9 @@ class _Writer:
             f"    for {_targets(names[: self._columns])} in zip(*columns, strict=True):",
         ]
 
-    def _open_block(self, lines: list[str]) -> str:
-        """Begin what runs while the arena is there; the margin of its lines."""
-        if self._columns:
-            return "        "
-        if not self._block.views:
-            return "    "
-        lines.append(f"    {self._arena()}.resize_({self._block.nbytes})")
-        lines.append("    try:")
-        self.nodes += [None, None]
-        return "        "
-
-    def _close_block(self, lines: list[str]) -> None:
-        if self._block.views:
-            lines += ["    finally:", f"        {self._arena()}.resize_(0)"]
-            self.nodes += [None, None]
-
-    def _arena(self) -> str:
-        return self._bind(self._block.storage, "arena")
+    def _margin(self) -> str:
+        """That of the lines that compute."""
+        return "        " if self._columns or self._block.calls else "    "
 
     def _branch(self, name: str) -> Iterator[str]:
         """What opens a block that does not run where the SKIP output of that name is not 0."""
@@ -196,19 +184,12 @@ class _Writer:
             return f"{args[0]}[{args[1]}]"
         if node.target is operator.neg:
             return f"-{args[0]}"
-        slots = [self._bind(view, "slot") for view in self._block.views.get(node, ())]
-        if slots and node.target in COPIES:
-            return f"{slots[0]}.copy_({args[0]})"
-        keywords = [f"{key}={self._value(value)}" for key, value in node.kwargs.items()]
-        form = form_of(node) if slots else None
-        if form is not None:
-            keywords += [f"{name}={slot}" for name, slot in zip(form.names, slots, strict=True)]
-            function = self._bind(self._calls.into(node, form), schema_of(form.op).name[6:])
-        else:
-            function = self._function(node)
-        return f"{function}({', '.join(args + keywords)})"
+        call = self._block.calls.get(node, node)
+        arguments = [self._value(arg) for arg in call.args]
+        arguments += [f"{key}={self._value(value)}" for key, value in call.kwargs.items()]
+        return f"{self._function(call)}({', '.join(arguments)})"
 
-    def _function(self, node: fx.Node) -> str:
+    def _function(self, node: fx.Node | Told) -> str:
         target: Any = node.target
         if getattr(target, "__name__", "") == "_sym_sqrt":
             target = math.sqrt
@@ -236,7 +217,7 @@ class _Writer:
             return repr(float(value))  # NumPy's has a text of its own
         if type(value) in _LITERALS:
             return repr(value)
-        return self._bind(value, "const")
+        return self._bind(value, "memory" if isinstance(value, torch.Tensor) else "const")
 
     def _bind(self, value: Any, hint: str) -> str:
         key = id(value)

@@ -1,0 +1,61 @@
+"""Block: the memory of an arena while a step runs, and the calls that write into its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import fx
+from torch.fx.node import Argument
+
+from ..._torch import OpOverload
+from ..lifetimes import results
+from .arena import COPIES, Arena, form_of
+
+
+class Told(NamedTuple):
+    """A call that is told where to write, in place of a node that allocates."""
+
+    target: OpOverload
+    args: tuple[Argument, ...]
+    kwargs: dict[str, Argument]
+
+
+class Block:
+    """A context in which the memory is there; views of it are made once, it comes and goes."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._nbytes = arena.nbytes
+        self._storage = torch.UntypedStorage(arena.nbytes)
+        offsets = arena.offsets.items()
+        self.calls: Mapping[fx.Node, Told] = {
+            node: _told(node, self._slots(node, found)) for node, found in offsets
+        }
+        self._storage.resize_(0)
+
+    def __enter__(self) -> None:
+        self._storage.resize_(self._nbytes)
+
+    def __exit__(self, *_: object) -> None:
+        self._storage.resize_(0)
+
+    def nbytes(self) -> int:
+        """Bytes that it holds now."""
+        return self._storage.nbytes()
+
+    def _slots(self, node: fx.Node, offsets: Sequence[int]) -> list[torch.Tensor]:
+        slots = []
+        for value, offset in zip(results(node), offsets, strict=True):
+            slot = torch.empty(0, dtype=value.dtype)
+            start = offset // value.itemsize
+            slots.append(slot.set_(self._storage, start, value.shape, value.stride()))
+        return slots
+
+
+def _told(node: fx.Node, slots: Sequence[torch.Tensor]) -> Told:
+    if node.target in COPIES:
+        return Told(torch.ops.aten.copy_.default, (slots[0], node.args[0]), {})
+    form = form_of(node)
+    assert form is not None
+    return Told(form.op, node.args, {**node.kwargs, **dict(zip(form.names, slots, strict=True))})
