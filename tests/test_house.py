@@ -35,8 +35,8 @@ FLOORS = (
     {"lower", "record"},
     {"capture"},
     {"replay"},
-    {"buckets", "calls"},
-    {"inspect"},
+    {"calls"},
+    {"buckets", "inspect"},
     {"__init__", "__main__", "cli", "graph", "nn", "ops", "step_function", "testing"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from .._torch.surroundings import uncompiled
-from ..buckets.padder import Padder
 from ..collection import paused
 from ..errors import GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
@@ -19,7 +18,7 @@ from .in_eager import is_bare, run_bare, why_alone
 
 
 class Running(Aside):
-    """Base of Graph: runs a call.
+    """Runs a call.
 
     Args:
         name, module_text, block_text: as for `Stepping`.
@@ -29,9 +28,6 @@ class Running(Aside):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._padder = Padder(
-            self._inputs, self.build, self._program_for, self._program_aside, self._captured
-        )
         self._lock = threading.RLock()
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -45,28 +41,27 @@ class Running(Aside):
             with patching.alone():
                 call, replay = self._fit(args, kwargs)
         if replay is None:
-            returned = self._recorded(call)
-        elif self._has_gradients(replay) or self._recordings.doubts(replay, call):
-            returned = self._other(replay, call)
-        else:
-            try:
-                returned = self._replayed(replay, call)
-            except (ValueMoved, SharedMemory):  # nothing has happened
-                returned = self._other(replay, call)
-        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+            return self._recorded(call)
+        if self._has_gradients(replay) or self._recordings.doubts(replay, call):
+            return self._other(replay, call)
+        try:
+            return self._replayed(replay, call)
+        except (ValueMoved, SharedMemory):  # nothing has happened
+            return self._other(replay, call)
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         """The arguments by path, and the program that serves such a call; None for none yet."""
         options = self.config.options
         self._cache.shrink(options.cache_size)
         try:
-            if options.buckets is not None:
-                return self._padder.fit(args, kwargs, options)
-            call = self._inputs.bind(args, kwargs)
+            return self._bound(args, kwargs)
         except UnsupportedInput as error:
             call = unbound(args, kwargs, error.way_out)
             self._recordings.unbound(self._key(call), error, options)
             return call, None
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
+        call = self._inputs.bind(args, kwargs)
         return call, self._program_for(call)
 
     def _replayed(self, replay: Replay, call: Call) -> Any:

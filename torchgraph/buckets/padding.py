@@ -1,0 +1,37 @@
+"""Calls that are padded to their buckets, where an option asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..calls.running import Running
+from ..live.inputs import Call
+from ..replay.replay import Replay
+from .padder import Padder
+
+
+class Padding(Running):
+    """Base of Graph: pads a call before a program is looked for, and cuts what it returns.
+
+    Args:
+        name, module_text, block_text: as for `Running`.
+    """
+
+    def __init__(
+        self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
+    ) -> None:
+        super().__init__(name, module_text, block_text)
+        self._padder = Padder(
+            self._inputs, self.build, self._program_for, self._program_aside, self._captured
+        )
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        returned = super()._step(args, kwargs)
+        return returned if self.config.options.buckets is None else self._padder.cut(returned)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
+        options = self.config.options
+        if options.buckets is None:
+            return super()._bound(args, kwargs)
+        return self._padder.fit(args, kwargs, options)
