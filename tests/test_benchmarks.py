@@ -15,6 +15,7 @@ from benchmarks import (
     feature_cases,
     features,
     fusions,
+    guards,
     memory,
     memory_modes,
     ops,
@@ -131,6 +132,17 @@ def test_call(tmp_path: Path):
         assert set(measured["in the loop"]) == {"median", "min", "max", "quartiles"}
         assert measured["hot"]["median"] > 0
         assert measured["parts"]["guards"]["hot"]["median"] > 0
+
+
+def test_guards(tmp_path: Path):
+    guards.main(["--quick", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    kinds = [way for way in result["ways"].values() if "wins" in way]
+    assert len(kinds) == 5
+    assert len(result["ways"]) == 7
+    assert all(way["in the loop"]["median"] > 0 for way in result["ways"].values())
+    assert all(set(way["wins"]) == {"hot", "in the loop"} for way in kinds)
 
 
 def test_capture(tmp_path: Path):
