@@ -18,7 +18,7 @@ from tests.contract.models import (
     snapshot,
 )
 from tests.support import settle
-from torchgraph.errors import GraphError
+from torchgraph.errors import AttributeReadAndWritten, GraphError
 from torchgraph.testing import counters
 
 
@@ -162,8 +162,10 @@ def test_a_module_called_in_another_thread_during_a_capture_is_not_recorded():
 
     graph = Function(function, model=model.eval())
     assert torch.equal(graph(*data()), model(*data()))
-    assert torch.equal(settle(graph, *data()), model(*data()))
-    assert len(out) == 2
+    with pytest.warns(AttributeReadAndWritten, match="the list out"):
+        got = [graph(*data()) for _ in range(5)]
+    assert all(torch.equal(one, model(*data())) for one in got)
+    assert len(out) == 6  # as in eager
     assert torch.equal(out[0], other(torch.ones(1, 4)))
     assert type(out[0]) is torch.Tensor
 

@@ -7,7 +7,7 @@ import pytest
 from .programs import program
 from .running import is_fault, verdict
 
-QUICK, ALL, TOGETHER = 40, 2000, 20
+QUICK, ALL, TOGETHER = 20, 2000, 20
 
 
 def check(seeds: range, *, compiled: bool = False) -> None:

@@ -23,6 +23,7 @@ _ROOTS = {
     "LOAD_FAST": Root.LOCAL,
     "LOAD_FAST_CHECK": Root.LOCAL,
     "LOAD_FAST_BORROW": Root.LOCAL,
+    "LOAD_CLOSURE": Root.LOCAL,  # the cell, for a function that is made; from 3.13 on a LOAD_FAST
     "LOAD_DEREF": Root.FREE,
     "LOAD_CLASSDEREF": Root.FREE,
 }
@@ -140,7 +141,7 @@ class Scan:
             iterated = self._peek(1)
             known = isinstance(iterated, Iterated)
             self._stack.append(Result((iterated.chain.then(True, EACH),)) if known else None)
-        elif name in ("PUSH_NULL", "LOAD_CLOSURE"):
+        elif name == "PUSH_NULL":
             self._stack.append(None)
         else:
             return self._moves(ins)
