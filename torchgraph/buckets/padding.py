@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..calls.running import Running
+from ..errors import UnsupportedInput
 from ..live.inputs import Call
 from ..replay.replay import Replay
 from .padder import Padder
@@ -30,8 +31,11 @@ class Padding(Running):
         returned = super()._step(args, kwargs)
         return returned if self.config.options.buckets is None else self._padder.cut(returned)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
+    def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         options = self.config.options
         if options.buckets is None:
-            return super()._bound(args, kwargs)
-        return self._padder.fit(args, kwargs, options)
+            return super()._fit(args, kwargs)
+        try:
+            return self._padder.fit(args, kwargs, options)
+        except UnsupportedInput as error:
+            return self._unbound(args, kwargs, error), None

@@ -29,12 +29,17 @@ class Running(Aside):
     ) -> None:
         super().__init__(name, module_text, block_text)
         self._lock = threading.RLock()
+        self._met = self.config.options
+        """The options of the last call."""
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
         if broken := self._cache.broken:
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
+        if self.config.options is not self._met:
+            self._met = self.config.options
+            self._cache.shrink(self._met.cache_size)
         since = patching.times
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
@@ -51,18 +56,19 @@ class Running(Aside):
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
         """The arguments by path, and the program that serves such a call; None for none yet."""
-        options = self.config.options
-        self._cache.shrink(options.cache_size)
         try:
-            return self._bound(args, kwargs)
+            call = self._inputs.bind(args, kwargs)
         except UnsupportedInput as error:
-            call = unbound(args, kwargs, error.way_out)
-            self._recordings.unbound(self._key(call), error, options)
-            return call, None
-
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
-        call = self._inputs.bind(args, kwargs)
+            return self._unbound(args, kwargs, error), None
         return call, self._program_for(call)
+
+    def _unbound(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: UnsupportedInput
+    ) -> Call:
+        """A call that runs in eager, for an argument of it; else raises ``error``."""
+        call = unbound(args, kwargs, error.way_out)
+        self._recordings.unbound(self._key(call), error, self.config.options)
+        return call
 
     def _replayed(self, replay: Replay, call: Call) -> Any:
         """Run the program; then the schedulers step, as the user's loop would step them."""

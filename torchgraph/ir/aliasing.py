@@ -211,7 +211,8 @@ class MemoryLocation:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """True when ``tensor`` lies there."""
-        return (storage_id(tensor), tensor.storage_offset()) == (self.storage.cdata, self.offset)
+        there = tensor.storage_offset() == self.offset
+        return there and storage_id(tensor) == self.storage.cdata
 
 
 def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

@@ -270,7 +270,7 @@ class Replay:
         """Those that the last run did not skip."""
         if self.captured.driven:
             return list(self.captured.host.stepped)
-        if not self.skipped:
+        if not self._commit.skipped:
             return list(optimizers)
         numbered = enumerate(optimizers)
         return [optimizer for i, optimizer in numbered if names.optimizer(i) not in self.skipped]

@@ -89,6 +89,7 @@ class Doubt:
 
     def is_told_by(self, call: Call) -> bool:
         """True for another batch."""
-        if not all(place.holds(call.tensors[i]) for i, place in self.places.items()):
-            return True
+        for number, place in self.places.items():
+            if not place.holds(call.tensors[number]):
+                return True
         return self.batch is not None and not self.batch.equals(call)
