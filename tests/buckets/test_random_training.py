@@ -106,7 +106,7 @@ def agree(names: list[str], loss: str) -> str:
     return "runs"
 
 
-@settings(max_examples=250, deadline=None, database=None)
+@settings(max_examples=120, deadline=None, database=None)
 @given(
     names=st.lists(st.sampled_from(list(LAYERS)), min_size=1, max_size=4),
     loss=st.sampled_from(list(LOSSES)),

@@ -11,6 +11,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
+from tests.support import thinned
 from torchgraph._torch import storage_id
 from torchgraph.guards.sharing import Sharing
 from torchgraph.testing import counters
@@ -54,7 +55,7 @@ TIES = [buffers, parameters, part, over_numpy, at_the_address_of_before]
 
 @pytest.mark.parametrize("tie", TIES)
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=str)
-@pytest.mark.parametrize("backend", ["aten", "inductor"])
+@pytest.mark.parametrize("backend", thinned(["aten", "inductor"], keep=["aten"]))
 def test_states_that_are_tied_later(
     tie: Callable[[nn.Module], None], options: dict[str, Any], backend: str
 ) -> None:
