@@ -1,4 +1,4 @@
-"""The update ops and the gradient statistics against what torch has for the same, in time.
+"""The update ops against what torch has for the same, in time.
 
     python -m benchmarks.ops
     python -m benchmarks.ops --threads 2 --rounds 9

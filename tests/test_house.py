@@ -175,25 +175,6 @@ def test_a_document_names_files_that_are_there(path):
     assert {one for one in named if not any((at / one).exists() for at in (PACKAGE, ROOT))} == set()
 
 
-EDITS = {"call_function", "erase_node", "node_copy", "replace_all_uses_with", "update_arg"}
-
-
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if (PACKAGE / "passes") in p.parents], ids=module_of
-)
-def test_a_pass_edits_through_the_rewriter_alone(path):
-    calls = (node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
-    edits = {call.attr for call in calls if isinstance(call, ast.Attribute)} & EDITS
-    assert edits == set()
-
-
-def test_passes_know_neither_capture_nor_lowering():
-    for module, used in GRAPH.items():
-        if room_of(module) == "passes":
-            rooms = set(map(room_of, used))
-            assert not rooms & {"capture", "lower", "replay", "graph"}, module
-
-
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_no_import_inside_a_function(path):
     inside = [
@@ -248,13 +229,6 @@ def torch_names(path: Path) -> Iterator[str]:
 def test_private_names_of_torch_live_in_one_room(path):
     found = sorted(filter(is_private, torch_names(path)))
     assert found == [] or room_of(module_of(path)) == "_torch"
-
-
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_the_environment_is_read_in_one_file(path):
-    names = {dotted(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
-    found = names & {"os.environ", "os.getenv", "os.putenv"}
-    assert not found or path.name == "environment.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)

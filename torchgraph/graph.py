@@ -16,7 +16,7 @@ from . import amp
 from ._torch import is_tracing
 from ._torch.listening import is_listening
 from .amp import Scaler
-from .buckets.padding import Padding
+from .buckets.bucketing import Bucketing
 from .calls.stepping import building
 from .config import with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
@@ -43,7 +43,7 @@ from .optim.sparse import check_sparse
 from .replay.replay import Replay
 
 
-class Graph(Padding):
+class Graph(Bucketing):
     """A training or evaluation step that runs as one program.
 
     Subclass it, give it modules, write ``build``, add an optimizer to train. The first calls run

@@ -11,50 +11,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.fx.experimental.sym_node import SymNode
-
-
-@contextlib.contextmanager
-def symbolic_branches(record: Callable[[object, object], None]) -> Iterator[None]:
-    """Report each time Python takes the concrete value of a symbolic number with a known value.
-
-    ``record(number, value)`` is called for branches and conversions, not for ``torch._check``.
-    """
-
-    def branch(name: str, wrap: Callable[[SymNode], object]) -> Callable[..., object]:
-        original = getattr(SymNode, name)
-
-        def guarded(self: SymNode, file: str, line: int) -> object:
-            hint = self.hint if self.has_hint() else None
-            if hint is None:
-                return original(self, file, line)
-            record(wrap(self), hint)
-            return hint
-
-        return guarded
-
-    def expect_true(self: SymNode, file: str, line: int) -> object:
-        return self.hint if self.has_hint() else original_expect_true(self, file, line)
-
-    original_expect_true: Callable[..., object] = SymNode.expect_true
-    patches: dict[str, Any] = {
-        "guard_bool": branch("guard_bool", torch.SymBool),
-        "guard_int": branch("guard_int", torch.SymInt),
-        "guard_float": branch("guard_float", torch.SymFloat),
-        "expect_true": expect_true,
-    }
-    with mock.patch.multiple(SymNode, **patches):
-        yield
 
 
 def symbolic_function(name: str) -> Callable[[object], object] | None:
     """What takes the ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
     return getattr(torch, f"_sym_{name}", None)
-
-
-def is_symbolic_sqrt(target: object) -> bool:
-    """True for what a graph has where Python takes the root of a symbolic number."""
-    return bool(getattr(target, "__name__", "") == "_sym_sqrt")
 
 
 def _is_symbolic(value: object) -> bool:

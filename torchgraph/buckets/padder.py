@@ -1,7 +1,7 @@
 """Shape buckets: a batch is padded to a size that has a program, its outputs are cut to its own.
 
 Padded rows are copies of the last real row: valid wherever that row is, and not finite only where
-it is not. Whether real rows may run beside them is decided once for each size (`rows.analyse`),
+it is not. Whether real rows may run beside them is decided once for each size (`flow.analyse`),
 from a capture of the batch as it is, which is neither lowered nor compiled.
 """
 

@@ -81,7 +81,7 @@ class StateName(str):
         return self._at(*self.key[:-1], f"{self.key[-1]}_")
 
     def below(self, key: Any) -> StateName:
-        """Of what lies in this one: ``betas.0`` of ``betas``."""
+        """The name of what lies in this one: ``betas.0`` of ``betas``."""
         return self._at(*self.key, str(key))
 
     def _at(self, *key: str) -> StateName:
@@ -102,12 +102,12 @@ def _text(kind: NameKind, owner: str | int, key: tuple[str, ...], optimizer: int
 
 
 def parameter(path: str, name: str) -> StateName:
-    """Of a module; of a tensor that no module holds, with an empty path."""
+    """The name of a parameter of a module; an empty path for a tensor that no module holds."""
     return StateName(NameKind.PARAMETER, path, (name,))
 
 
 def buffer(path: str, name: str) -> StateName:
-    """Of a module."""
+    """The name of a buffer of a module."""
     return StateName(NameKind.BUFFER, path, (name,))
 
 

@@ -42,7 +42,7 @@ class Leaf:
     """One live tensor or number: where it is and what it was when scanned."""
 
     fqn: str
-    """Of a state a `names.StateName`; the paths of arguments, say, are plain texts."""
+    """A `names.StateName` for a state; the paths of arguments, say, are plain texts."""
     role: Role
     root: Any
     """The dict that holds the value, directly or inside of nested lists, tuples and dicts."""

@@ -43,7 +43,7 @@ class Plan(Composite):
     following: Lowered
     update: Lowered
     signature: Signature
-    """Of the whole step."""
+    """That of the whole step."""
     program: Program
     """The whole step, not split."""
     _progress: _Progress = field(default_factory=_Progress)

@@ -41,7 +41,7 @@ class Late:
     """A state that the host writes when the step is over, unless it was skipped."""
 
     position: int
-    """Of the state among the inputs of the whole."""
+    """The place of the state among the inputs of the whole."""
     skipped_by: int
     """The place among the device's outputs of the flag that leaves the state as it is."""
 
@@ -55,7 +55,7 @@ class Halves(Composite):
     device: Executable
     """Takes the inputs of the whole, then the vector of numbers."""
     signature: Signature
-    """Of the whole."""
+    """That of the whole."""
     program: Program
     """The whole, not halved."""
     on: torch.device

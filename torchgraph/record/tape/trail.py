@@ -41,11 +41,6 @@ class Trail:
         return self._phase
 
     @property
-    def in_engine(self) -> bool:
-        """True while the autograd engine runs."""
-        return self._phase is Phase.BACKWARD
-
-    @property
     def line(self) -> SourceLine | None:
         """The user's line that runs now."""
         frames = user_frames(1)

@@ -12,7 +12,7 @@ from ..replay.replay import Replay
 from .padder import Padder
 
 
-class Padding(Running):
+class Bucketing(Running):
     """Base of Graph: pads a call before a program is looked for, and cuts what it returns.
 
     Args:

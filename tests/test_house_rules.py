@@ -1,0 +1,216 @@
+"""The rules of the house that its documents state: tables, forbidden imports, edits, words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_house import (
+    ARCHITECTURE,
+    FILES,
+    FLOORS,
+    FOLDERS,
+    GRAPH,
+    PACKAGE,
+    dotted,
+    lines_of,
+    module_of,
+    room_of,
+    tree,
+)
+
+
+def rows(head: str) -> list[list[str]]:
+    """The cells of the table of docs/architecture.md whose head begins so."""
+    table = ARCHITECTURE[ARCHITECTURE.index(head) :].partition("\n\n")[0]
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([\w/.]+)`", text)
+
+
+def test_the_table_of_floors_is_the_house():
+    found = {int(number): set(quoted(rooms)) for number, rooms, _ in rows("| floor | rooms |")}
+    folders = {path.name for path in FOLDERS if path.parent == PACKAGE}
+    expected = {
+        number: {f"{room}/" if room in folders else room for room in floor}
+        for number, floor in enumerate(FLOORS, 1)
+    }
+    assert found == expected
+
+
+def test_each_row_is_a_room():
+    tables = [*rows("| room | answers |"), *rows("| fusion | |")]
+    named = {quoted(row[0])[0] for row in tables}
+    assert named == {f"{path.relative_to(PACKAGE)}/" for path in FOLDERS}
+
+
+@pytest.mark.parametrize("room", ["record", "capture"])
+def test_each_file_of_a_room_has_a_concern(room):
+    head = {"record": "| `take` |", "capture": "| `graph_of`, `fakes` |"}[room]
+    start = ARCHITECTURE.rindex("| file | concern |", 0, ARCHITECTURE.index(head))
+    table = ARCHITECTURE[start:].partition("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in quoted(row.split("|")[1])]
+    there = [path.stem for path in (PACKAGE / room).rglob("*.py") if path.stem != "__init__"]
+    assert Counter(named) == Counter(there)
+
+
+def test_each_type_is_where_the_table_says():
+    wrong = []
+    for row in rows("| type | where |"):
+        places = [one for one in quoted(row[1]) if one.endswith((".py", "/"))]
+        paths = [p for one in places for p in sorted((PACKAGE / one).rglob("*.py"))]
+        paths += [PACKAGE / one for one in places if one.endswith(".py")]
+        defined = {
+            node.name
+            for path in paths
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.ClassDef)
+        }
+        wrong += [name for name in quoted(row[0]) if name.isidentifier() and name not in defined]
+    assert wrong == []
+
+
+# What the "never" of a room says about others: room -> those that it must not import.
+NEVER = {
+    "passes": {"capture", "graph", "lower", "record", "replay"},
+    "lower": {"capture", "record", "replay"},
+    "guards": {"capture", "live", "lower", "passes", "record", "replay"},
+    "record": {"capture", "lower", "passes", "replay"},
+    "capture": {"lower", "passes", "replay"},
+    "ir": {"live", "lower", "record", "replay"},
+    "calls": {"buckets", "inspect"},
+}
+
+
+@pytest.mark.parametrize("room", NEVER)
+def test_a_room_does_not_know(room):
+    known = {
+        f"{module} imports {used}"
+        for module, all_used in GRAPH.items()
+        for used in all_used
+        if room_of(module) == room and room_of(used) in NEVER[room]
+    }
+    assert known == set()
+
+
+# Those that load what is not there always: extras, compiled libraries, the child of the compiler.
+IMPORTS_BY_NAME = {
+    "_extension",
+    "_torch",
+    "cli",
+    "lower.inductor.compile_child",
+    "passes.checkpointing.rule",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_nothing_is_imported_by_its_name(path):
+    names = {dotted(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+    calls = {
+        node.func.id
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    found = names & {"importlib.import_module"} | calls & {"__import__", "import_module"}
+    module = module_of(path)
+    assert not found or {module, room_of(module)} & IMPORTS_BY_NAME
+
+
+OF_THE_ENVIRONMENT = {"environ", "environb", "getenv", "putenv", "expandvars", "expanduser"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_the_environment_has_one_reader(path):
+    found = {
+        name
+        for node in ast.walk(tree(path))
+        for name in (
+            [node.attr]
+            if isinstance(node, ast.Attribute)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert not found & OF_THE_ENVIRONMENT or path.name == "environment.py"
+
+
+OF_A_GRAPH = set(
+    [
+        "call_function",
+        "create_node",
+        "eliminate_dead_code",
+        "erase_node",
+        "get_attr",
+        "graph_copy",
+        "node_copy",
+        "placeholder",
+        "prepend",
+        "replace_all_uses_with",
+        "replace_input_with",
+        "update_arg",
+        "update_kwarg",
+    ]
+)
+OF_A_NODE = {"args", "kwargs", "target", "signature"}
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if (PACKAGE / "passes") in p.parents], ids=module_of
+)
+def test_a_pass_writes_no_node(path):
+    def edits() -> Iterator[str]:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                yield node.func.attr
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield f"{node.attr} ="
+
+    forbidden = OF_A_GRAPH | {f"{name} =" for name in OF_A_NODE}
+    assert set(edits()) & forbidden == set()
+
+
+def compiled() -> list[Path]:
+    found = (PACKAGE / "csrc").rglob("*")
+    return [path for path in found if path.suffix in (".cpp", ".cu", ".cuh", ".h")]
+
+
+def test_no_compiled_file_is_over_400_lines():
+    assert {path.name for path in compiled() if lines_of(path) > 400} == set()
+
+
+def classes() -> Counter[str]:
+    return Counter(
+        node.name
+        for path in FILES
+        for node in tree(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["Call", "Layout", "Leaf", "NotFused", "Padding", "Part", "Place", "Region", "Rule", "Stage"],
+)
+def test_a_word_names_one_class(word):
+    assert classes()[word] <= 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_docstring_says_what_a_thing_is(path):
+    begins = [
+        node.value.value[:30]
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Expr)
+        if isinstance(node.value, ast.Constant)
+        if isinstance(node.value.value, str)
+        if node.value.value.startswith(("Of ", "As "))
+    ]
+    assert begins == []
