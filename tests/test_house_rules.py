@@ -142,23 +142,21 @@ def test_the_environment_has_one_reader(path):
     assert not found & OF_THE_ENVIRONMENT or path.name == "environment.py"
 
 
-OF_A_GRAPH = set(
-    [
-        "call_function",
-        "create_node",
-        "eliminate_dead_code",
-        "erase_node",
-        "get_attr",
-        "graph_copy",
-        "node_copy",
-        "placeholder",
-        "prepend",
-        "replace_all_uses_with",
-        "replace_input_with",
-        "update_arg",
-        "update_kwarg",
-    ]
-)
+OF_A_GRAPH = {
+    "call_function",
+    "create_node",
+    "eliminate_dead_code",
+    "erase_node",
+    "get_attr",
+    "graph_copy",
+    "node_copy",
+    "placeholder",
+    "prepend",
+    "replace_all_uses_with",
+    "replace_input_with",
+    "update_arg",
+    "update_kwarg",
+}
 OF_A_NODE = {"args", "kwargs", "target", "signature"}
 
 
