@@ -51,6 +51,13 @@ def test_each_row_is_a_room():
     assert named == {f"{path.relative_to(PACKAGE)}/" for path in FOLDERS}
 
 
+def test_each_file_at_the_top_says_what_it_is():
+    files = sorted(PACKAGE.glob("*.py"))
+    said = [(ast.get_docstring(tree(path)) or "").partition("\n")[0] for path in files]
+    expected = [[f"`{path.name}`", one] for path, one in zip(files, said, strict=True)]
+    assert rows("| file at the top | |") == expected
+
+
 @pytest.mark.parametrize("room", ["record", "capture"])
 def test_each_file_of_a_room_has_a_concern(room):
     head = {"record": "| `take` |", "capture": "| `graph_of`, `fakes` |"}[room]
