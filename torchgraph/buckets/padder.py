@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,9 +25,21 @@ from ..errors import (
 )
 from ..live.inputs import Call, Inputs, leaves
 from ..options.options import Options, ShapeBuckets
+from ..record.host.host import Host
 from ..replay.replay import Replay
 from ..structure import NOTHING, map_tensors
 from .flow import Cut, OtherProgram, analyse
+from .left import check_left
+
+
+class _Checked(NamedTuple):
+    """A size that may be padded: as long as replays do that to Python's objects."""
+
+    host: Host | None
+    cuts: tuple[Cut, ...]
+
+
+_UNCHECKED = _Checked(None, ())
 
 
 class Padder:
@@ -55,7 +67,7 @@ class Padder:
         self._program_for = program_for
         self._program_aside = program_aside
         self._capture = capture
-        self._checked: WeakKeyDictionary[Replay, dict[Any, tuple[Cut, ...]]] = WeakKeyDictionary()
+        self._checked: WeakKeyDictionary[Replay, dict[Any, _Checked]] = WeakKeyDictionary()
         self._alone: set[Any] = set()
         """The batches for which `build` runs other ops than for a padded one."""
         self._cuts: tuple[Cut, ...] = ()
@@ -94,9 +106,11 @@ class Padder:
         if replay is None:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
-        if rows.key not in known:
+        host = replay.captured.host  # another one once a second call has confirmed it
+        if known.get(rows.key, _UNCHECKED).host is not host:
             try:
-                known[rows.key] = self._analysed(as_it_is, call, replay, padded.arguments, buckets)
+                cuts = self._analysed(as_it_is, call, replay, padded.arguments, buckets)
+                known[rows.key] = _Checked(host, cuts)
             except OtherProgram as reason:
                 self._alone.add((buckets, rows.key))
                 where = f" at {reason.where}" if reason.where else ""
@@ -106,7 +120,7 @@ class Padder:
                     PaddingWarning,
                 )
                 return self._found(as_it_is)
-        self._cuts = known[rows.key]
+        self._cuts = known[rows.key].cuts
         return call, replay
 
     def cut(self, returned: Any) -> Any:
@@ -135,9 +149,11 @@ class Padder:
         real = self._capture(self._exact.bind(as_it_is.args, as_it_is.kwargs))
         _check_values(real, replay.captured)
         try:
-            return analyse(real.program, replay.captured.program, mask)
+            cuts = analyse(real.program, replay.captured.program, mask)
         except (PaddingRefused, OtherProgram):  # it may be of a time before optimizer state
-            return analyse(real.program, self._capture(call).program, mask)
+            cuts = analyse(real.program, self._capture(call).program, mask)
+        check_left(real.host, replay.captured.host, cuts)
+        return cuts
 
     # --- arguments --------------------------------------------------------------------------------
 

@@ -1,0 +1,49 @@
+"""What a padded step leaves in Python's objects: nobody cuts it, so it must tell no padded row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..record.host.alias import AliasSlot
+from ..record.host.host import Host
+from ..record.host.trees import ArgumentSlot, ContentsTree, OutputSlot, OutputTree
+from .flow import Cut, OtherProgram
+
+
+def check_left(real: Host, padded: Host, cuts: Sequence[Cut]) -> None:
+    """Check what two steps leave under names: of the batch as it is, and padded.
+
+    Args:
+        cuts: how the tensors are cut that the padded step returns.
+
+    Raises:
+        OtherProgram: it leaves another value, or a tensor with padded rows.
+    """
+    if _values(real) != _values(padded):
+        raise OtherProgram("it leaves a value in an object of Python's that follows the batch")
+    for slot in _slots([[one.tree for one in padded.assigned], _arguments(padded)]):
+        if not isinstance(slot, OutputSlot) or cuts[slot.position].padded:
+            raise OtherProgram("it leaves a tensor in an object of Python's that may have padding")
+
+
+def _values(host: Host) -> object:
+    return [(one.place.key, one.tree) for one in host.assigned], [
+        (one.call, one.args, one.kwargs) for one in host.actions
+    ]
+
+
+def _arguments(host: Host) -> list[object]:
+    return [(one.args, one.kwargs) for one in host.actions]
+
+
+def _slots(tree: object) -> Iterator[object]:
+    if isinstance(tree, (OutputSlot, ArgumentSlot, AliasSlot)):
+        yield tree
+    elif isinstance(tree, (OutputTree, ContentsTree)):
+        yield from tree.slots
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _slots(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _slots(item)
