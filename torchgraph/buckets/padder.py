@@ -38,6 +38,10 @@ class _Checked(NamedTuple):
     host: Host | None
     cuts: tuple[Cut, ...]
 
+    def is_of(self, host: Host) -> bool:
+        """True while replays do what they did."""
+        return self.host is host or (self.host is not None and self.host.key() == host.key())
+
 
 _UNCHECKED = _Checked(None, ())
 
@@ -107,7 +111,7 @@ class Padder:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
         host = replay.captured.host  # another one once a second call has confirmed it
-        if known.get(rows.key, _UNCHECKED).host is not host:
+        if not known.get(rows.key, _UNCHECKED).is_of(host):
             try:
                 cuts = self._analysed(as_it_is, call, replay, padded.arguments, buckets)
                 known[rows.key] = _Checked(host, cuts)
@@ -120,6 +124,7 @@ class Padder:
                     PaddingWarning,
                 )
                 return self._found(as_it_is)
+        known[rows.key] = _Checked(host, known[rows.key].cuts)
         self._cuts = known[rows.key].cuts
         return call, replay
 
