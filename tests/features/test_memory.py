@@ -231,10 +231,15 @@ def test_the_arena_is_given_back_between_calls() -> None:
     assert executable.memory.arena.nbytes > 0
     space = executable.function.__globals__
     (block,) = [value for value in space.values() if isinstance(value, Block)]
-    assert block.nbytes() == 0
+    arguments = [v for told in block.calls.values() for v in (*told.args, *told.kwargs.values())]
+    slot = next(value for value in arguments if isinstance(value, torch.Tensor))
+    memory = slot.untyped_storage()
+    assert memory.nbytes() == 0
+    with block:
+        assert memory.nbytes() == executable.memory.arena.nbytes
     with pytest.raises((AttributeError, TypeError)):
         executable.function([None] * len(executable.signature.inputs))
-    assert block.nbytes() == 0
+    assert memory.nbytes() == 0
 
 
 def test_check_and_other_backends_go_on() -> None:

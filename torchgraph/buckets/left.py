@@ -19,21 +19,16 @@ def check_left(real: Host, padded: Host, cuts: Sequence[Cut]) -> None:
     Raises:
         OtherProgram: it leaves another value, or a tensor with padded rows.
     """
-    if _values(real) != _values(padded):
+    if _done(real) != _done(padded):
         raise OtherProgram("it leaves a value in an object of Python's that follows the batch")
-    for slot in _slots([[one.tree for one in padded.assigned], _arguments(padded)]):
+    for slot in _slots(_done(padded)):
         if not isinstance(slot, OutputSlot) or cuts[slot.position].padded:
             raise OtherProgram("it leaves a tensor in an object of Python's that may have padding")
 
 
-def _values(host: Host) -> object:
-    return [(one.place.key, one.tree) for one in host.assigned], [
-        (one.call, one.args, one.kwargs) for one in host.actions
-    ]
-
-
-def _arguments(host: Host) -> list[object]:
-    return [(one.args, one.kwargs) for one in host.actions]
+def _done(host: Host) -> object:
+    assigned = [(one.place.key, one.tree) for one in host.assigned]
+    return assigned, [(one.call, one.args, one.kwargs) for one in host.actions]
 
 
 def _slots(tree: object) -> Iterator[object]:

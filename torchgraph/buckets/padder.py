@@ -35,15 +35,12 @@ from .left import check_left
 class _Checked(NamedTuple):
     """A size that may be padded: as long as replays do that to Python's objects."""
 
-    host: Host | None
+    host: Host
     cuts: tuple[Cut, ...]
 
     def is_of(self, host: Host) -> bool:
         """True while replays do what they did."""
-        return self.host is host or (self.host is not None and self.host.key() == host.key())
-
-
-_UNCHECKED = _Checked(None, ())
+        return self.host is host or self.host.key() == host.key()
 
 
 class Padder:
@@ -111,21 +108,22 @@ class Padder:
             return self._inputs.bind(as_it_is.args, as_it_is.kwargs), None
         known = self._checked.setdefault(replay, {})
         host = replay.captured.host  # another one once a second call has confirmed it
-        if not known.get(rows.key, _UNCHECKED).is_of(host):
+        checked = known.get(rows.key)
+        if checked is not None and checked.is_of(host):
+            cuts = checked.cuts
+        else:
             try:
                 cuts = self._analysed(as_it_is, call, replay, padded.arguments, buckets)
-                known[rows.key] = _Checked(host, cuts)
             except OtherProgram as reason:
                 self._alone.add((buckets, rows.key))
                 where = f" at {reason.where}" if reason.where else ""
                 warn(
                     f"A batch of {rows.count} rows is not padded, it has a program of its own: "
-                    f"the step runs other ops for it ({reason}{where}).",
+                    f"the step is another one for it ({reason}{where}).",
                     PaddingWarning,
                 )
                 return self._found(as_it_is)
-        known[rows.key] = _Checked(host, known[rows.key].cuts)
-        self._cuts = known[rows.key].cuts
+        known[rows.key], self._cuts = _Checked(host, cuts), cuts
         return call, replay
 
     def cut(self, returned: Any) -> Any:

@@ -40,7 +40,7 @@ class Running(Aside):
         if self.config.options is not self._met:
             self._met = self.config.options
             self._cache.shrink(self._met.cache_size)
-        since = patching.times
+        since = patching.ended
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
             with patching.alone():

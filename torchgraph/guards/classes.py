@@ -29,8 +29,8 @@ class Patching:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._thread: int | None = None
-        self.times = 0
-        """How often classes were patched until now."""
+        self.ended = (0, 0)
+        """How often classes were patched until now, and by which thread the last time."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -43,15 +43,17 @@ class Patching:
         """This thread patches classes."""
         with self._lock:
             outer, self._thread = self._thread, threading.get_ident()
-            self.times += 1
             try:
                 yield
             finally:
                 self._thread = outer
+                self.ended = (self.ended[0] + 1, threading.get_ident())
 
-    def was_seen(self, since: int) -> bool:
-        """True when another thread may have patched a class since ``times`` was ``since``."""
-        return self.times != since or self._thread not in (None, threading.get_ident())
+    def was_seen(self, since: tuple[int, int]) -> bool:
+        """True when another thread may have patched a class since ``ended`` was ``since``."""
+        here = threading.get_ident()
+        ended = self.ended != since and self.ended[1] != here
+        return ended or self._thread not in (None, here)
 
 
 patching = Patching()

@@ -270,10 +270,11 @@ class Replay:
         """Those that the last run did not skip."""
         if self.captured.driven:
             return list(self.captured.host.stepped)
-        if not self._commit.skipped:
+        skipped = self._commit.skipped
+        if not skipped:
             return list(optimizers)
         numbered = enumerate(optimizers)
-        return [optimizer for i, optimizer in numbered if names.optimizer(i) not in self.skipped]
+        return [optimizer for i, optimizer in numbered if names.optimizer(i) not in skipped]
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""

@@ -40,10 +40,6 @@ class Block:
     def __exit__(self, *_: object) -> None:
         self._storage.resize_(0)
 
-    def nbytes(self) -> int:
-        """Bytes that it holds now."""
-        return self._storage.nbytes()
-
     def _slots(self, node: fx.Node, offsets: Sequence[int]) -> list[torch.Tensor]:
         slots = []
         for value, offset in zip(results(node), offsets, strict=True):

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from ..._torch import OpOverload, schema_of
+from ..._torch.symbolic import symbolic_function
 from ...counters import counters
 from ...ir import effects
 from ...ir.aliasing import alias_sources
@@ -177,21 +178,20 @@ class _Writer:
         return self._call(node) if effects.of(node).expects else f"{node.name} = {self._call(node)}"
 
     def _call(self, node: fx.Node) -> str:
-        args = [self._value(arg) for arg in node.args]
+        call = self._block.calls.get(node, node)
+        args = [self._value(arg) for arg in call.args]
         if node.target in _INFIX:
             return f"{args[0]} {_INFIX[node.target]} {args[1]}"
         if node.target is operator.getitem:
             return f"{args[0]}[{args[1]}]"
         if node.target is operator.neg:
             return f"-{args[0]}"
-        call = self._block.calls.get(node, node)
-        arguments = [self._value(arg) for arg in call.args]
-        arguments += [f"{key}={self._value(value)}" for key, value in call.kwargs.items()]
-        return f"{self._function(call)}({', '.join(arguments)})"
+        args += [f"{key}={self._value(value)}" for key, value in call.kwargs.items()]
+        return f"{self._function(call)}({', '.join(args)})"
 
     def _function(self, node: fx.Node | Told) -> str:
         target: Any = node.target
-        if getattr(target, "__name__", "") == "_sym_sqrt":
+        if target is symbolic_function("sqrt"):
             target = math.sqrt
         if isinstance(target, EachInPlace):
             return self._bind(self._each(target), target.__name__)
