@@ -16,6 +16,7 @@ from pathlib import Path
 from .errors import InvalidOption
 
 BACKENDS = ("auto", "aten", "inductor")
+_IMPORTS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
 _CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict"), "TORCHGRAPH_BACKEND": BACKENDS}
 
 
@@ -55,3 +56,18 @@ def inductor_environment() -> dict[str, str]:
         if (name.startswith(("TORCHINDUCTOR_", "TORCH_COMPILE_")) and not name.endswith("_DIR"))
         or name == "CXX"
     }
+
+
+def compiler_environment(folder: Path, threads: int) -> dict[str, str]:
+    """The variables of a compiling process that works in ``folder`` with so many threads.
+
+    It is told what to import, so nothing that changes that is handed on. A relative path of a
+    compiler is one of this process's directory.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in _IMPORTS}
+    given.update(PYTHONNOUSERSITE="1", PYTHONSAFEPATH="1", TMPDIR=str(folder))
+    given.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+    compiler = given.get("CXX", "")
+    if os.sep in compiler:
+        given["CXX"] = os.path.abspath(compiler)
+    return given

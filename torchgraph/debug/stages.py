@@ -74,6 +74,10 @@ class Stages:
         self._bar.advance()
         self.say(1, f"{self._head} end {name}.")
 
+    def describe(self, what: str) -> bool:
+        """Show on the bar what the running stage does; False where there is no bar."""
+        return self._bar.describe(what)
+
     def say(self, level: int, line: str) -> None:
         """Print ``line`` when the debug level is at least ``level``."""
         if self.level >= level:
@@ -132,9 +136,11 @@ class _Bar:
         self._timer.daemon = True
         self._timer.start()
 
-    def describe(self, name: str) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, description=f"{self._graph_name}: {name}")
+    def describe(self, name: str) -> bool:
+        progress = self._progress
+        if progress is not None:
+            progress.update(self._task, description=f"{self._graph_name}: {name}")
+        return progress is not None
 
     def advance(self) -> None:
         if self._progress is not None:

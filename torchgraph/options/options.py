@@ -99,6 +99,8 @@ class RunningOptions:
     cache_size: int = field(default=8, compare=False)
     outputs_buffer_size: int = field(default=0, compare=False)
     """How many sets of output tensors take turns; 0: fresh ones at each call."""
+    compile_timeout: float | None = field(default=600.0, compare=False)
+    """Seconds that a call waits for Inductor, at most; None: as long as it takes."""
 
 
 @dataclass(frozen=True)

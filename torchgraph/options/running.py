@@ -37,6 +37,18 @@ class RunningVerbs(Verbs):
             raise InvalidOption(f"switch_at takes an int of at least 1, not {switch_at!r}.")
         self._set(backend=backend, switch_at=switch_at)
 
+    def set_compile_timeout(self, seconds: float | None) -> None:
+        """How long a call waits for Inductor before `aten` goes on for good; 600 s by default.
+
+        None: as long as it takes. Ctrl-C ends the wait as well. It takes effect at once.
+
+        Raises:
+            InvalidOption: no number above 0.
+        """
+        if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
+            raise InvalidOption(f"set_compile_timeout takes seconds above 0, not {seconds!r}.")
+        self._set(compile_timeout=seconds)
+
     def set_rng(self, mode: str) -> None:
         """``"eager"``, the default: every program draws the numbers that eager would draw.
 

@@ -14,17 +14,20 @@ _set_handler = _signal.signal  # the public one spends 3 us on an enum, twice in
 class InterruptsWait:
     """Ctrl-C inside a step takes effect when the step is over."""
 
+    caught: bool
+    """True once there was one."""
+
     def __enter__(self) -> None:
-        self._caught = False
+        self.caught = False
         self._main = threading.get_ident() == threading.main_thread().ident
         if self._main:
             self._before = _set_handler(_INTERRUPT, self._catch)
 
     def _catch(self, number: int, frame: Any) -> None:
-        self._caught = True
+        self.caught = True
 
     def __exit__(self, *_: object) -> None:
         if self._main:
             _set_handler(_INTERRUPT, signal.SIG_DFL if self._before is None else self._before)
-            if self._caught:
+            if self.caught:
                 signal.raise_signal(_INTERRUPT)

@@ -120,7 +120,7 @@ class Replay:
         switch = self._switch
         if switch is None or switch.is_over:
             return self._around
-        compiled = switch.due(calls, self.runs)
+        compiled = switch.due(calls, self.runs, options.compile_timeout)
         if compiled is not None:
             self._take(compiled.code)
             self.audit = compiled.audit

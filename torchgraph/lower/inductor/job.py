@@ -30,7 +30,7 @@ from ..regions.region import Region
 from . import in_cpp
 from .reading import read
 
-_FORMAT = 6
+_FORMAT = 7
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for
@@ -174,6 +174,9 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.
         "cpp.vec_isa_ok": True,
+        # They win a second of ten, and lie in a directory for temporary files, 150 MB each, where
+        # another user can put others in their place.
+        "cpp_cache_precompile_headers": False,
     }
 
 
