@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_PREFIX = "torchgraph-"
+_PREFIX = "torchgraph-compiles-"
+_NAME = re.compile(_PREFIX + r"(\d+)-\w{8}", re.ASCII)
+"""The process that made it, and eight letters. Nothing else is swept."""
 _YOUNG = 60.0
 """Seconds for which an unlocked folder is left alone: its maker may be about to lock it."""
 _PLAIN = re.compile(r"[\w/.+-]+", re.ASCII)
@@ -92,11 +94,13 @@ def _plain_directory(wanted: Sequence[Path]) -> Path:
 
 def _remove_if_left(folder: Path) -> None:
     """Remove a folder of ours whose maker is gone: the system gave its lock back."""
+    maker = _NAME.fullmatch(folder.name)
     with contextlib.suppress(OSError):  # another process was faster
         found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if maker is None or not is_ours or stat.S_IMODE(found.st_mode) != 0o700:
             return
-        if time.time() - found.st_mtime < _YOUNG and _is_alive(folder.name):
+        if time.time() - found.st_mtime < _YOUNG and _is_alive(int(maker[1])):
             return
         lock = locked(folder)
         if lock is not None:
@@ -104,12 +108,10 @@ def _remove_if_left(folder: Path) -> None:
             os.close(lock)
 
 
-def _is_alive(name: str) -> bool:
-    """False when the process that the name tells is gone."""
-    maker = name.removeprefix(_PREFIX).partition("-")[0]
+def _is_alive(process: int) -> bool:
     try:
-        os.kill(int(maker), 0)
-    except (ValueError, ProcessLookupError):
+        os.kill(process, 0)
+    except (OverflowError, ProcessLookupError):
         return False
     except PermissionError:
         pass
