@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,13 @@ from typing import Any
 
 import build_extensions
 from find_torch import torch_root
-from setuptools import build_meta
+from setuptools import __version__ as setuptools_version, build_meta
+
+if int(setuptools_version.split(".")[0]) < 77:  # which --no-build-isolation does not look at
+    raise SystemExit(
+        f"error: torchgraph is built by setuptools>=77, and this environment has "
+        f"{setuptools_version}; run: pip install --upgrade setuptools"
+    )
 
 _FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 _ENDINGS = {".py", ".typed", ".cpp", ".cu", ".h", ".md"}
@@ -63,7 +70,9 @@ def build_wheel(
     directory = os.path.abspath(directory)
     with _copy():
         _say_what_is_left_out()
-        return build_meta.build_wheel(directory, config_settings)
+        wheel = build_meta.build_wheel(directory, config_settings)
+    _let_owners_alone_write(Path(directory, wheel))
+    return wheel
 
 
 def build_editable(
@@ -84,11 +93,22 @@ def _say_what_is_left_out() -> None:
         print(line, flush=True)
 
 
+def _let_owners_alone_write(wheel: Path) -> None:
+    """Setuptools lets a group write the wheel's RECORD."""
+    narrow = wheel.with_name(f"{wheel.name}.{os.getpid()}.part")
+    with zipfile.ZipFile(wheel) as before, zipfile.ZipFile(narrow, "w") as after:
+        for entry in before.infolist():
+            content = before.read(entry)
+            entry.external_attr &= ~(0o022 << 16)
+            after.writestr(entry, content)
+    narrow.replace(wheel)
+
+
 @contextmanager
 def _copy() -> Iterator[None]:
     """Work in a copy of what is distributed, whose files nobody but the owner may write."""
     here = Path.cwd()
-    with tempfile.TemporaryDirectory(prefix="torchgraph-build-") as folder:
+    with tempfile.TemporaryDirectory(prefix="build-torchgraph-") as folder:
         before = os.umask(0o022)
         try:
             _copy_into(here, Path(folder))

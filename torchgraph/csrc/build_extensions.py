@@ -236,7 +236,7 @@ def _explained(failed: list[subprocess.CompletedProcess[str]]) -> str:
     said = [
         f"$ {shlex.join(one.args)}\n{one.stdout}[ended with {one.returncode}]" for one in failed
     ]
-    file, log = tempfile.mkstemp(prefix="torchgraph-build-", suffix=".log", text=True)
+    file, log = tempfile.mkstemp(prefix="build-torchgraph-", suffix=".log", text=True)
     with os.fdopen(file, "w", encoding="utf-8", errors="replace") as out:
         out.write("\n\n".join(said) + "\n")
     first = failed[0]
