@@ -253,6 +253,7 @@ print(tg.__file__, _extension.load(), _extension.guards() is not None)
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute of a compiler, on an idle machine
 def test_an_sdist_trains_after_its_installation(source, tmp_path):
     sdist = build("build_sdist", source, tmp_path / "out")
     shutil.rmtree(source)
@@ -289,6 +290,7 @@ def train(python, folder, **variables: str) -> str:
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute of a compiler, on an idle machine
 def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
     wheel = build("build_wheel", source, tmp_path / "out", TORCHGRAPH_NO_CUDA="1")
     archive = zipfile.ZipFile(wheel)
