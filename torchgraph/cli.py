@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -82,9 +83,9 @@ def findings() -> Iterator[Finding]:
     yield _cuda()
     yield _tool("C++ compiler", "c++", "g++", "clang++")
     yield _tool("nvcc", "nvcc")
-    yield _compiled("compiled ops", "cpu")
-    yield _compiled("compiled CUDA ops", "cuda")
-    yield _compiled_guards()
+    yield _compiled("compiled ops", "cpu", "references in ATen run instead")
+    yield _compiled("compiled CUDA ops", "cuda", "references in ATen run instead")
+    yield _compiled("compiled guards", "guards", "Python compares instead")
     yield _package("triton")
     yield _private_names()
     yield _tested("self-test", _self_test)
@@ -111,26 +112,25 @@ def _tool(what: str, *commands: str) -> Finding:
     return Finding(what, path or "not found", True if path else None)
 
 
-def _compiled(what: str, device: str) -> Finding:
-    library = _extension.path(device)
+def _compiled(what: str, part: str, instead: str) -> Finding:
+    """A compiled library: loaded, at fault, or not there, and then why."""
+    library = _extension.path(part)
+    if part == "cuda" and torch.version.cuda is None:
+        return Finding(what, "for a torch with CUDA", None)
     if library is None:
-        return Finding(what, "not compiled; references in ATen run instead, slower", None)
-    try:
-        loaded = _extension.load(device)
-    except OSError as error:
-        return Finding(what, f"{library} does not load: {error}", False)
-    return Finding(what, str(library) if loaded else "for a torch with CUDA", loaded or None)
+        tools = "this torch and nvcc are" if part == "cuda" else "a C++ compiler is"
+        way_out = f"to change it, install torchgraph again where {tools}"
+        return Finding(what, f"not compiled; {instead}, slower; {way_out}", None)
+    if _loads(part):
+        return Finding(what, str(library))
+    why = _extension.failure(part) or "the compiled ops, which it needs, are not loaded"
+    return Finding(what, f"{why}; {instead}, slower", False)
 
 
-def _compiled_guards() -> Finding:
-    what, library = "compiled guards", _extension.path("guards")
-    if library is None:
-        return Finding(what, "not compiled; Python compares instead, slower", None)
-    try:
-        _extension.guards()
-    except ImportError as error:
-        return Finding(what, f"{library} does not load: {error}", False)
-    return Finding(what, str(library))
+def _loads(part: str) -> bool:
+    with warnings.catch_warnings():  # what a warning says is what the doctor says
+        warnings.simplefilter("ignore")
+        return _extension.guards() is not None if part == "guards" else _extension.load(part)
 
 
 def _package(name: str) -> Finding:
