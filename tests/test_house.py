@@ -266,7 +266,7 @@ def public(cls: type) -> set[str]:
 
 def test_names_of_the_graph():
     assert public(tg.Graph) == {
-        "add_optimizer", "build", "check", "close", "debug", "is_compiled", "last_lr",
+        "add_optimizer", "build", "check", "close", "debug", "full_text", "is_compiled", "last_lr",
         "load_state_dict", "name", "program", "report", "set_grad_scaler", "state_dict", "sync",
         "trace", "training", "with_dynamic_input_shape",
     }  # fmt: skip

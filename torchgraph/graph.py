@@ -289,6 +289,19 @@ class Graph(Bucketing):
             return source
         return replay.described(source, inputs)
 
+    def full_text(self, lines: int | None = None) -> str:
+        """What ``print(graph)`` shows, with all of its lines.
+
+        Args:
+            lines: after so many, modules and operators are only counted, as ``print`` does.
+
+        Raises:
+            InvalidOption: no int of at least 1.
+        """
+        if lines is not None and (type(lines) is not int or lines < 1):
+            raise InvalidOption(f"full_text takes a number of lines of at least 1, not {lines!r}.")
+        return tree_text(self._tree(), lines)
+
     def __repr__(self) -> str:
         return tree_text(self._tree())
 
