@@ -112,11 +112,14 @@ class RunningVerbs(Verbs):
         Raises:
             InvalidOption: a dimension without sizes or sizes without one; another type.
         """
-        listed = holds(Count | None, dim) and holds(Sequence[PositiveInt], sizes)
-        if not listed or (dim is None) is bool(sizes):
+        if not (holds(Count | None, dim) and holds(Sequence[PositiveInt], sizes)):
             raise InvalidOption(
                 "set_shape_buckets takes a dimension counted from 0 and sizes of at least 1, not "
-                f"{shown(dim)} and {shown(sizes)}.",
+                f"{shown(dim)} and {shown(sizes)}."
+            )
+        if (dim is None) is bool(sizes):
+            raise InvalidOption(
+                f"set_shape_buckets({dim}, {shown(sizes)}): a dimension goes with sizes.",
                 fix="set_shape_buckets(0, [32, 64]); set_shape_buckets(None) pads no more.",
             )
         if not holds(str, mask) or not holds(Sequence[str], whole):
