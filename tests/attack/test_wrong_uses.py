@@ -20,6 +20,7 @@ from torchgraph.errors import GraphError
 
 OPTIONS = [*one_a_line(CONFIG)]
 OTHERS = [*one_a_line(GRAPH), *one_a_line(LIBRARY), *by_empty_lines(CLASSES)]
+SETTINGS = ("block.", "graph.debug", "graph.set_", "graph.add_", "graph.model.", "del graph.")
 EVERY = "\n".join(snippet for _, snippet in [*OPTIONS, *OTHERS])
 
 
@@ -32,11 +33,16 @@ def refused(world: World, snippet: str) -> Exception:
 @pytest.mark.filterwarnings("ignore")  # steps that warn first and are refused then
 @pytest.mark.parametrize(("error", "snippet"), OTHERS, ids=[snippet for _, snippet in OTHERS])
 def test_a_wrong_use_gets_its_error(error, snippet):
-    found = refused(World(), snippet)
+    world = World()
+    before = world["config"].options
+    found = refused(world, snippet)
     assert type(found).__name__ == error
     assert isinstance(found, GraphError) or error == "RuntimeError"
     assert " at 0x" not in str(found)
     assert error == "RuntimeError" or len(str(found)) < 700
+    if "\n" not in snippet and snippet.startswith(SETTINGS):
+        assert world["config"].options is before
+        assert world["graph"](world["x"]).isfinite()
 
 
 @pytest.mark.parametrize(("error", "snippet"), OPTIONS, ids=[snippet for _, snippet in OPTIONS])
