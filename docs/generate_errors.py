@@ -19,6 +19,14 @@ message says what happened, the line of your code where it did, and the way out.
 
 A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
 
+Wrong uses are refused where they are written, and change nothing: an option or an argument that is
+misspelt, of another type, out of its range or without a meaning beside another one
+([`InvalidOption`](#invalidoption)); a name that is not there, or is set where it is to be called
+([`UnknownName`](#unknownname), with the name that was meant); a private name of Graph in a class of
+yours ([`ModuleNameTaken`](#modulenametaken)). No int stands for a bool and no bool for an int. What
+is wrong in your own step stays eager's error, with its type and its text, at your line; so does
+what torch says of an op that is called wrongly.
+
 What no program can hold is a [`NoProgram`](#noprogram), of the first call of a Graph or of the
 second. What shows only later never raises: eager goes on, and a warning says so. With
 `config.set_fallback("eager")` that holds for all of them:

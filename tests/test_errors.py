@@ -93,6 +93,11 @@ def _():
     Eval(nn.Linear(1, 1)).config.set_cache_size(0)
 
 
+@raised("UnknownName")
+def _():
+    Eval(nn.Linear(1, 1)).config.enable_ampp(True)
+
+
 @raised("NotAnOptimizer")
 def _():
     Eval(nn.Linear(1, 1)).add_optimizer(None)
@@ -355,7 +360,7 @@ def test_every_error_has_a_way_out_or_the_message_is_one():
     without = {name for name, cls in catalogue().items() if not cls.fix}
     assert without == {
         "CaptureError", "GraphError", "InvalidOption", "NotSupported", "ParityError", "PassFailed",
-        "StateDictMismatch", "StepFailed", "VerifyError",
+        "StateDictMismatch", "StepFailed", "UnknownName", "VerifyError",
     }  # fmt: skip
 
 

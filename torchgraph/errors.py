@@ -52,10 +52,7 @@ class GraphNotInitialized(GraphError, AttributeError):
 class BuildNotOverridden(GraphError, NotImplementedError):
     """Calling a Graph whose class defines no ``build``."""
 
-    fix = (
-        "define build(self, ...) in your Graph: forward, loss.backward() and what you want "
-        "returned."
-    )
+    fix = "define build(self, ...): forward, loss.backward(), and what to return."
 
 
 class OptimizerAttribute(GraphError, AttributeError):
@@ -74,9 +71,9 @@ class TensorAttribute(GraphError, AttributeError):
 
 
 class ModuleNameTaken(GraphError, KeyError):
-    """``self.config = nn.Linear(2, 2)``: the name belongs to the Graph, or holds a plain value."""
+    """``self.config = nn.Linear(2, 2)``, ``def _step(self)``: the name is the Graph's, or taken."""
 
-    fix = "choose another attribute name for the module."
+    fix = "choose another name."
 
 
 class NestedGraph(GraphError):
@@ -101,8 +98,12 @@ class CudaGraphRefused(GraphError):
     fix = 'change what is listed, or let config.set_cuda_graph("auto") run it op by op.'
 
 
-class InvalidOption(GraphError, ValueError):
-    """``graph.config.set_cache_size(0)``: a value that the option does not take."""
+class InvalidOption(GraphError, ValueError, TypeError):
+    """``config.set_cache_size(0)``, ``config.set_cache_size(sise=8)``: arguments that are wrong."""
+
+
+class UnknownName(InvalidOption, AttributeError):
+    """``config.enable_ampp(True)``, ``config.enable_amp = True``, ``graph.train()``: none such."""
 
 
 # --- optimizers and schedulers -------------------------------------------------------------------
@@ -111,7 +112,7 @@ class InvalidOption(GraphError, ValueError):
 class NotAnOptimizer(GraphError, AssertionError):
     """``self.add_optimizer(None)``, or the same optimizer added twice, or a foreign scheduler."""
 
-    fix = "give a torch.optim.Optimizer once, and a scheduler made with that same optimizer."
+    fix = "give a torch optimizer once, and a scheduler that was made with it."
 
 
 class ParameterOutsideGraph(GraphError, ValueError):
@@ -156,10 +157,7 @@ class GradPresent(GraphError):
 class SchedulerSteppedTwice(GraphError):
     """``scheduler.step()`` in the loop, for a scheduler that was given to ``add_optimizer``."""
 
-    fix = (
-        "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the "
-        "Graph."
-    )
+    fix = "leave lr_sch out of add_optimizer and step it yourself, or let the Graph alone step it."
 
 
 class SchedulerNeedsLoss(GraphError):
@@ -258,7 +256,7 @@ class SharedMemory(NoProgram):
 
 
 class UnsupportedInput(NoProgram, TypeError):
-    """``graph(x, open("file"))``: an argument that can be neither bound nor compared."""
+    """``graph(x, open("file"))``: what `build` does not take, or nobody can bind or compare."""
 
     fix = "pass tensors, numbers, strings, None, or any containers and objects that hold them."
 

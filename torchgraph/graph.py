@@ -7,7 +7,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rich.tree import Tree
 from torch.optim import Optimizer
@@ -16,6 +16,7 @@ from . import amp
 from ._torch import is_tracing
 from ._torch.listening import is_listening
 from .amp import Scaler
+from .blocks.block import Level, Ranks
 from .buckets.bucketing import Bucketing
 from .calls.stepping import building
 from .config import with_dynamic_input_shape
@@ -40,6 +41,7 @@ from .live import state
 from .live.inputs import Call
 from .optim.rules import added_at
 from .optim.sparse import check_sparse
+from .options.checking import OWN_CHECK, Count, PositiveInt, checked, shown
 from .replay.replay import Replay
 
 
@@ -58,12 +60,13 @@ class Graph(Bucketing):
 
     _instances: ClassVar[Counter[str]] = Counter()
 
+    @checked
     def __init__(
         self,
         *,
-        debug_v_level: int = -1,
-        debug_ranks: int | Sequence[int] | None = None,
-        debug_max_py_stack_depth: int = 2,
+        debug_v_level: Level = -1,
+        debug_ranks: Ranks = None,
+        debug_max_py_stack_depth: Count = 2,
         debug_only_user_py_stack: bool = True,
         debug_op_repr_with_py_stack: bool = False,
     ) -> None:
@@ -82,11 +85,13 @@ class Graph(Bucketing):
             only_user_py_stack=debug_only_user_py_stack,
             op_repr_with_py_stack=debug_op_repr_with_py_stack,
         )
+        self._own_until_now()
 
     # --- what a user writes -----------------------------------------------------------------------
 
+    @checked
     def add_optimizer(
-        self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
+        self, optim: Annotated[Optimizer, OWN_CHECK], *, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
         """Train with ``optim``, a torch optimizer. May be called repeatedly.
 
@@ -100,7 +105,7 @@ class Graph(Bucketing):
             NotAnOptimizer; UnsupportedOptimizer for ``is_sparse``, else by the first call.
         """
         if not isinstance(optim, Optimizer):
-            raise NotAnOptimizer(f"add_optimizer takes a torch.optim.Optimizer, not {optim!r}.")
+            raise NotAnOptimizer(f"add_optimizer takes a torch optimizer, not {shown(optim)}.")
         if any(known is optim for known in self._optimizers):
             raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {self._name}.")
         if is_sparse:
@@ -113,6 +118,7 @@ class Graph(Bucketing):
         is_sparse = is_sparse or self.config.options.sparse_update
         self.config._set(training=True, sparse_update=is_sparse)
 
+    @checked
     def set_grad_scaler(self, grad_scaler: Scaler | None = None) -> None:
         """Scale gradients in the program, unscale them, and skip the steps that overflow.
 
@@ -147,11 +153,13 @@ class Graph(Bucketing):
         with self._lock:
             return self._step(args, kwargs)
 
+    @checked
     def sync(self) -> None:
         """Look at everything anew: kept casts of the weights are made again by the next call."""
         for replay in self._cache:
             replay.derived.forget()
 
+    @checked
     def close(self) -> None:
         """Give back the programs, and the memory of their CUDA Graphs. State stays: it is yours.
 
@@ -169,12 +177,16 @@ class Graph(Bucketing):
 
     # --- state ------------------------------------------------------------------------------------
 
+    @checked
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
         return state.collect(*self._held(), self._progress)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+    @checked
+    def load_state_dict(
+        self, state_dict: Annotated[Mapping[str, Any], OWN_CHECK], strict: bool = True
+    ) -> None:
         """Load at any time; the next call uses it. Nothing is written unless everything fits.
 
         Raises:
@@ -214,6 +226,7 @@ class Graph(Bucketing):
         """
         return self._last()[0].program
 
+    @checked
     def report(self, *, memory: Sequence[Any] | None = None) -> Report:
         """What was captured, what the passes did, what is guarded and baked, and how long it took.
 
@@ -266,7 +279,7 @@ class Graph(Bucketing):
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None and self._last_call is not None:
-            self._compile(*self._last_call)  # of a step that is not confirmed
+            self._compile_step(*self._last_call)  # of a step that is not confirmed
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
         return self._shown
@@ -289,7 +302,8 @@ class Graph(Bucketing):
             return source
         return replay.described(source, inputs)
 
-    def full_text(self, lines: int | None = None) -> str:
+    @checked
+    def full_text(self, lines: PositiveInt | None = None) -> str:
         """What ``print(graph)`` shows, with all of its lines.
 
         Args:
@@ -298,8 +312,6 @@ class Graph(Bucketing):
         Raises:
             InvalidOption: no int of at least 1.
         """
-        if lines is not None and (type(lines) is not int or lines < 1):
-            raise InvalidOption(f"full_text takes a number of lines of at least 1, not {lines!r}.")
         return tree_text(self._tree(), lines)
 
     def __repr__(self) -> str:
@@ -311,10 +323,11 @@ class Graph(Bucketing):
     # --- other ways to make one -------------------------------------------------------------------
 
     @staticmethod
-    def trace(func: Callable[..., Any]) -> Graph:
+    @checked
+    def trace(func: Annotated[Callable[..., Any], OWN_CHECK]) -> Graph:
         """Decorator: make a Graph object that runs a plain function. OneFlow: ``Graph.trace``."""
         if not inspect.isfunction(func):
-            raise InvalidOption(f"Graph.trace takes a plain function, not {func!r}.")
+            raise InvalidOption(f"Graph.trace takes a plain function, not {shown(func)}.")
         made = type(f"{func.__name__}_graph", (Graph,), {"build": staticmethod(func)})
         graph: Graph = made()
         return graph

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from .errors import InvalidOption, NotAnOptimizer
+from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
 from .graph import Graph
 from .live.discovery import Discovered, discover
 from .live.step import Step
+from .options.checking import OWN_CHECK, checked, shown
 from .structure import parts_of_partial
 
 
@@ -56,8 +58,9 @@ class StepFunction(Graph):
         found: StepFunction = steps[self]
         return found
 
+    @checked
     def add_optimizer(
-        self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
+        self, optim: Annotated[Optimizer, OWN_CHECK], *, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
         """Refused: the function calls ``optimizer.step()`` itself."""
         raise NotAnOptimizer(
@@ -117,7 +120,8 @@ class StepFunction(Graph):
         return self._modules, self._optimizers, self._found.schedulers, scaler
 
 
-def step(function: Callable[..., Any]) -> StepFunction:
+@checked
+def step(function: Annotated[Callable[..., Any], OWN_CHECK]) -> StepFunction:
     """Run a function as one program: a training step with its own ``optimizer.step()``.
 
     The first calls run as in eager and are recorded; later ones replay. The body is that of a
@@ -134,7 +138,14 @@ def step(function: Callable[..., Any]) -> StepFunction:
         InvalidOption: it is none of these.
     """
     if isinstance(function, (nn.Module, Graph, type)) or not callable(function):
-        raise InvalidOption(f"tg.step takes a function, not {function!r}.")
+        raise InvalidOption(f"tg.step takes a function, not {shown(function)}.")
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise InvalidOption(
+            f"tg.step takes a function of Python's, and {shown(function)} is not.",
+            fix="wrap it: lambda x: f(x)",
+        ) from None
     inner, *_ = parts_of_partial(function) or (function,)
     name = str(getattr(function, "__name__", getattr(inner, "__name__", "step")))
     made = type(name.strip("<>"), (StepFunction,), {"__module__": function.__module__})
@@ -155,14 +166,24 @@ class TrainStep(Graph):
 
     def build(self, *batch: Any) -> Any:
         """All but the last argument go into the model, the last one into the loss."""
+        if len(batch) < 2:
+            raise UnsupportedInput(
+                f"train_step calls loss_fn(model(x), y): it takes x and y, not {len(batch)} "
+                "argument(s).",
+                falls_back=False,
+            )
         *inputs, target = batch
         loss = self.loss_fn(self.model(*inputs), target)
         loss.backward()
         return loss
 
 
+@checked
 def train_step(
-    model: nn.Module, loss_fn: Callable[..., Any], optimizer: Optimizer, lr_sch: Any = None
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: Annotated[Optimizer, OWN_CHECK],
+    lr_sch: Any = None,
 ) -> Graph:
     """A Graph in one line: ``step(x, y)`` runs ``loss_fn(model(x), y)``, backward and the update.
 
@@ -170,4 +191,9 @@ def train_step(
         loss_fn: a module or function of (model output, target) that returns a scalar tensor.
         lr_sch: as for `Graph.add_optimizer`.
     """
+    if isinstance(loss_fn, type):
+        raise InvalidOption(
+            f"train_step: loss_fn is {shown(loss_fn)}, not an object of it.",
+            fix=f"{loss_fn.__name__}()",
+        )
     return TrainStep(model, loss_fn, optimizer, lr_sch)

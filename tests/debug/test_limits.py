@@ -138,5 +138,5 @@ def test_lifetimes_walk_over_no_table_for_each_node():
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.0, "10", True])
 def test_a_limit_is_a_number_of_lines(wrong):
-    with pytest.raises(InvalidOption, match="full_text takes a number of lines of at least 1"):
+    with pytest.raises(InvalidOption, match="full_text takes an int of at least 1"):
         deep(1).full_text(wrong)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import logging
 import operator
 import threading
 import types
@@ -95,8 +96,31 @@ class _HostValue(Source):
         return GuardSource.CONSTANT
 
 
+_LOGGER = logging.getLogger(FakeTensorMode.__module__)
+_fakes = threading.local()
+
+
+def _heard(record: logging.LogRecord) -> bool:
+    return not getattr(_fakes, "unheard", False)
+
+
+@contextlib.contextmanager
+def fakes_unheard() -> Iterator[None]:
+    """Torch logs the traceback of a fake op that fails; here that is an answer, and not the user's.
+
+    Their own fake modes are heard, on other threads too.
+    """
+    before = getattr(_fakes, "unheard", False)
+    _fakes.unheard = True
+    try:
+        yield
+    finally:
+        _fakes.unheard = before
+
+
 def fake_mode() -> FakeTensorMode:
     """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
+    _LOGGER.addFilter(_heard)  # once: the logger keeps it once
     return _FakeMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
 
 
@@ -108,7 +132,8 @@ class _FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an op on fake tensors, and give a view the strides that it has for real."""
-        made = super().dispatch(func, types, args, kwargs or {})
+        with fakes_unheard():
+            made = super().dispatch(func, types, args, kwargs or {})
         if func in _VIEWS and isinstance(made, FakeTensor) and _is_plain(args[0], made):
             known, source = tuple(made.shape), args[0]
             with torch._C._DisableTorchDispatch():

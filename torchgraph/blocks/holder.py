@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -20,9 +20,19 @@ from ..errors import (
     TensorAttribute,
 )
 from ..ir.names import TRAIN
+from ..options.checking import Count, checked
 from ..structure import Itself
-from .block import BlockTree, DebugOptions
+from .block import BlockTree, DebugOptions, Level, Ranks
+from .own_names import (
+    missing,
+    refuse_overwritten,
+    refuse_own,
+    refuse_redefined,
+    refuse_to_delete,
+)
 from .proxy import proxy_of, unwrap
+
+_OF_ANOTHER_ERROR = (nn.Module, Optimizer, torch.Tensor)
 
 
 class ModuleHolder(Itself):
@@ -34,10 +44,25 @@ class ModuleHolder(Itself):
         module_text, block_text: render what lies at a path, for `BlockTree`.
     """
 
+    _own_names: frozenset[str] = frozenset()
+    """The names of a Graph's state, once it is there."""
+
     def __init__(self, module_text: Callable[[str], str], block_text: Callable[[str], str]) -> None:
+        self._set_before = dict(vars(self))
         self._modules: OrderedDict[str, nn.Module] = OrderedDict()
         self._blocks = BlockTree(self._modules, module_text, block_text)
         self._bare = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_redefined(cls)
+
+    def _own_until_now(self) -> None:
+        """What is there now is the Graph's own, but for what the user had set before."""
+        before = self._set_before
+        del self._set_before
+        refuse_overwritten(self, before)
+        self._own_names = frozenset(vars(self)) - frozenset(before)
 
     def _is_initialized(self) -> bool:
         return "_modules" in vars(self)
@@ -51,12 +76,13 @@ class ModuleHolder(Itself):
         finally:
             vars(self)["_bare"] = False
 
+    @checked
     def debug(
         self,
-        v_level: int = -1,
+        v_level: Level = -1,
         *,
-        ranks: int | Sequence[int] | None = None,
-        max_py_stack_depth: int = 2,
+        ranks: Ranks = None,
+        max_py_stack_depth: Count = 2,
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
         mode: bool | None = None,
@@ -84,6 +110,8 @@ class ModuleHolder(Itself):
 
     def __setattr__(self, name: str, value: object) -> None:
         value = unwrap(value)
+        if not isinstance(value, _OF_ANOTHER_ERROR):
+            refuse_own(self, self._own_names, name, value)
         if isinstance(value, nn.Module):
             self._set_module(name, value)
         elif isinstance(value, Optimizer):
@@ -127,16 +155,20 @@ class ModuleHolder(Itself):
                 raise GraphNotInitialized(
                     f"{type(self).__name__}.{name} is read before super().__init__()."
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise missing(self, name, vars(self)["_modules"], vars(self)["_bare"])
         own = vars(self)
         return module if own["_bare"] else proxy_of(own["_blocks"].block(name))
 
     def __delattr__(self, name: str) -> None:
+        refuse_to_delete(self, self._own_names, name)
         if vars(self).get("_modules", {}).pop(name, None) is None:
             object.__delattr__(self, name)
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
+
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__({})
 
     def __reduce__(self) -> NoReturn:
         raise NotSupported(

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from ..errors import UnknownName
+from ..options.checking import shown
 from .block import GraphBlock, GraphModule
 
 # Methods that hand out modules: through a proxy they hand out proxies, since code ported from
@@ -29,6 +31,10 @@ _WALKS = frozenset(
         nn.ModuleDict.values,
     }
 )
+
+
+_SETTINGS = frozenset({"activation_checkpointing", "stage_id"})
+"""What is set on the block of a module."""
 
 
 class Proxy:
@@ -62,6 +68,12 @@ class Proxy:
         return _found(self, value, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SETTINGS and not hasattr(self._torchgraph_origin, name):
+            path = self._torchgraph_block.path
+            raise UnknownName(
+                f"graph.{path}.{name} is no setting of the Graph.",
+                fix=f"graph.{path}.to(GraphModule).{name} = {shown(value)}",
+            )
         setattr(self._torchgraph_origin, name, unwrap(value))
 
     def __delattr__(self, name: str) -> None:
@@ -150,7 +162,7 @@ class ProxyContainer(ProxyModule):
 def proxy_of(block: GraphModule) -> ProxyModule:
     """The proxy of the block's module; one and the same for one block."""
     if block.proxy is None:
-        block.proxy = _proxy_class(block.origin)(block, block.origin)
+        vars(block)["proxy"] = _proxy_class(block.origin)(block, block.origin)
     found: ProxyModule = block.proxy
     return found
 

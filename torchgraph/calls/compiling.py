@@ -37,7 +37,7 @@ class Compiling(Stepping):
         """The program that was made last, of which call, and its arguments described."""
         self._stage_seconds: dict[str, float] = {}
 
-    def _compile(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
+    def _compile_step(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
         """A program of what ``call`` left, bound to the objects that are there.
 
         Args:

@@ -12,6 +12,8 @@ from ..errors import GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
+from ..passes import pipeline
+from ..passes.runner import check_names
 from ..replay.replay import Replay
 from .aside import Aside
 from .in_eager import is_bare, run_bare, why_alone
@@ -38,6 +40,7 @@ class Running(Aside):
             raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
         self._schedulers.check()
         if self.config.options is not self._met:
+            check_names(pipeline(self.config.options), self.config.options.passes)
             self._met = self.config.options
             self._cache.shrink(self._met.cache_size)
         since = patching.ended

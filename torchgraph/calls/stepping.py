@@ -23,6 +23,7 @@ from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
 from ..live.step import Step
+from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
@@ -58,6 +59,9 @@ class Stepping(ModuleHolder):
         self._driven = False
         """True when `build` takes the optimizers' steps itself."""
         self._schedulers = Schedulers()
+        if isinstance(self.build, type) or not callable(self.build):
+            found = shown(self.build)
+            raise BuildNotOverridden(f"{type(self).__name__}.build is {found}, not a function.")
         self._inputs = Inputs(self.build)
         self._progress = state.Progress()
         self._strangers: WeakSet[nn.Module] = WeakSet()
@@ -68,7 +72,11 @@ class Stepping(ModuleHolder):
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The step: forward, ``loss.backward()``, what to return. To be overridden."""
-        raise BuildNotOverridden(f"{type(self).__name__} does not define build().")
+        defined = {name for cls in type(self).__mro__ for name in vars(cls)}
+        own = sorted(defined - {name for cls in Stepping.__mro__ for name in vars(cls)})
+        near = "forward" if "forward" in own else nearest("build", own)
+        but = f", but {near}()" if near else ""
+        raise BuildNotOverridden(f"{type(self).__name__} does not define build(){but}.")
 
     def _scan(self) -> Step:
         """What a step consists of now."""
