@@ -115,7 +115,7 @@ def test_a_wait_says_what_for_and_how_long(empty, sleeping, monkeypatch, capfd):
 @pytest.mark.parametrize("wrong", [0, -1, "600", True, float("nan")])
 def test_a_timeout_is_a_number_of_seconds(wrong):
     with pytest.raises(
-        InvalidOption, match="set_compile_timeout takes (seconds above 0|a number or None), not"
+        InvalidOption, match=r"set_compile_timeout takes (seconds above 0|a number or None), not"
     ):
         Graph().config.set_compile_timeout(wrong)
 

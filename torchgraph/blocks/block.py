@@ -320,6 +320,11 @@ class BlockTree:
         }
         self._debug[path] = options
 
+    @property
+    def most_debug(self) -> int:
+        """The highest level that holds anywhere."""
+        return max(options.level() for options in self._debug.values())
+
     def debug(self, path: str = "") -> DebugOptions:
         """The options that hold at ``path``."""
         while path not in self._debug:

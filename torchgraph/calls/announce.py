@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+
+from torch import nn
 
 from ..blocks.block import DebugOptions
-from ..capture.program_of import Captured
 from ..debug.stages import Stages
-from ..debug.tree import TreeSource, trace_lines
+from ..debug.tree import CallLines
 from ..errors import MemoryBudgetWarning, warn
 from ..ir import text
 from ..ir.program import Program
-from ..live.inputs import Call, described
+from ..live.inputs import described
 from ..replay.replay import Replay
 
 
-def modules(
-    stages: Stages,
-    source: TreeSource,
-    captured: Captured,
-    call: Call,
-    options: Callable[[str], DebugOptions],
-) -> None:
-    """Level 1: each module that was called. ``options`` are those of the module at a path."""
-    if stages.level < 1:
-        return
-    inputs = described((call.args, call.kwargs))
-    for path, line in trace_lines(replace(source, calls=captured.calls, inputs=inputs)):
-        if options(path).level() >= 1:
-            stages.say(1, line)
+class Building:
+    """Level 1: the lines of each module, when it is called and when it has run, once.
+
+    Args:
+        options: those of the module at a path.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        modules: Mapping[str, nn.Module],
+        options: Callable[[str], DebugOptions],
+    ) -> None:
+        self._stages = stages
+        self._lines = CallLines(modules)
+        self._options = options
+
+    def __call__(self, path: str, tag: str, values: object) -> None:
+        if self._options(path).level() >= 1:
+            for line in self._lines.of(path, tag, described(values)):
+                self._stages.tell(line)
 
 
 def program(stages: Stages, name: str, replay: Replay, tree: Callable[[], str]) -> None:

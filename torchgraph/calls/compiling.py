@@ -52,10 +52,9 @@ class Compiling(Stepping):
         stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
         passes = pipeline(options)
         with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
-            with stages.part("building graph modules"):
+            with stages.part("building graph from the step that ran"):
                 captured = self._program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
-            announce.modules(stages, self._source(), captured, before, self._blocks.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -17,6 +17,7 @@ from .._torch.surroundings import uncompiled
 from ..amp import Scaler
 from ..blocks.holder import ModuleHolder
 from ..config import GraphConfig
+from ..debug.stages import Stages
 from ..errors import BuildNotOverridden
 from ..guards import Name, patching
 from ..live import state
@@ -27,6 +28,7 @@ from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
+from . import announce
 from .schedule import Schedulers
 
 _in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
@@ -66,6 +68,8 @@ class Stepping(ModuleHolder):
         self._progress = state.Progress()
         self._strangers: WeakSet[nn.Module] = WeakSet()
         """Modules that no attribute holds, of which was warned."""
+        self._announced_calls: set[Hashable] = set()
+        """Keys of arguments for which `debug` has said which modules are called."""
         self._last_call: tuple[Outcome, Call] | None = None
         """The last call that ran as eager runs it, without its data."""
         self.config = GraphConfig()
@@ -125,7 +129,7 @@ class Stepping(ModuleHolder):
     def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
         """Run a call as eager runs it. ``heard``: write it down; ``strict``: as `take` has it."""
         given = call.unbound
-        with self._building(), uncompiled():
+        with self._building(), uncompiled(), self._announced(call, heard) as told:
             return take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
@@ -134,12 +138,27 @@ class Stepping(ModuleHolder):
                 graph_class=Stepping,
                 depth=self._blocks.debug().max_py_stack_depth,
                 options=self.config.options,
+                told=told,
                 heard=heard,
                 strict=strict,
                 may_rest=self._progress.step > 0,
                 warned=self._strangers,
                 built=self._schedulers.check_loss,
             )
+
+    @contextmanager
+    def _announced(self, call: Call, heard: bool) -> Iterator[announce.Building | None]:
+        """Says at debug level 1 which modules are called, the first time for arguments like these.
+
+        It is told of them.
+        """
+        if not heard or self._blocks.most_debug < 1 or call.key in self._announced_calls:
+            yield None
+            return
+        self._announced_calls.add(call.key)
+        stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
+        with stages.part("building graph modules"):
+            yield announce.Building(stages, self._modules, self._blocks.debug)
 
     @contextmanager
     def _building(self) -> Iterator[None]:

@@ -81,8 +81,12 @@ class Stages:
     def say(self, level: int, line: str) -> None:
         """Print ``line`` when the debug level is at least ``level``."""
         if self.level >= level:
-            self._console.out(line, highlight=False)
-            self._console.file.flush()
+            self.tell(line)
+
+    def tell(self, line: str) -> None:
+        """Print ``line`` at every level."""
+        self._console.out(line, highlight=False)
+        self._console.file.flush()
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

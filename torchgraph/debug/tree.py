@@ -13,6 +13,8 @@ from ..ir.program import CallRecord, Program
 from .modules import ModuleEntry, ModuleForest, TensorEntry
 from .operators import DescribedLeaf, OperatorLines, io_names
 
+DescribedLeaves = tuple[DescribedLeaf, ...]
+
 
 @dataclass(frozen=True)
 class TreeSource:
@@ -68,11 +70,27 @@ def block_text(source: TreeSource, path: str) -> str:
     return view.joined(view.block(view.forest.place(path)))
 
 
-def trace_lines(source: TreeSource) -> Iterator[tuple[str, str]]:
-    """What ``debug(1)`` prints of a capture: (module path, line), modules in tree order."""
-    view = _View(source, None)
-    for root in view.forest.roots:
-        yield from view.trace(root)
+class CallLines:
+    """The lines of a module, before and after it runs: MODULE, INPUTs, its tensors; OUTPUTs."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._forest = ModuleForest(modules)
+        self._begun: set[tuple[str, DescribedLeaves]] = set()
+
+    def of(self, path: str, tag: str, leaves: DescribedLeaves) -> Iterator[str]:
+        """What is to be said when a call of the module at ``path`` begins, or has ended.
+
+        Calls with equal inputs, or equal outputs, are told once.
+        """
+        entry = self._forest.entries.get(self._forest.place(path))
+        if entry is None or (f"{tag}:{path}", leaves) in self._begun:
+            return
+        self._begun.add((f"{tag}:{path}", leaves))
+        if tag == "INPUT":
+            yield f"(MODULE:{entry.path}:{entry.shallow})"
+        yield from _io(tag, entry.path, leaves)
+        if tag == "INPUT":
+            yield from _tensor_lines(entry)
 
 
 def _shallow(source: TreeSource) -> str:
@@ -89,6 +107,16 @@ def _tensor(tag: str, entry: TensorEntry) -> str:
     meta = entry.meta or "tensor(<uninitialized>)"
     shared = f", shared with {entry.shared_with}" if entry.shared_with else ""
     return f"({tag}:{entry.path}:{meta}{shared})"
+
+
+def _tensor_lines(entry: ModuleEntry) -> list[str]:
+    lines = [_tensor("PARAMETER", found) for found in entry.parameters]
+    return lines + [_tensor("BUFFER", found) for found in entry.buffers]
+
+
+def _io(tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
+    names = io_names(scope, tag.lower(), leaves)
+    return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
 
 
 class _View:
@@ -118,10 +146,7 @@ class _View:
         ).lines
 
     def io(self, tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
-        if not self.known:
-            return []
-        names = io_names(scope, tag.lower(), leaves)
-        return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
+        return _io(tag, scope, leaves) if self.known else []
 
     def joined(self, lines: Sequence[str]) -> str:
         """The text of some lines, with a way to see the rest where they are not all."""
@@ -152,7 +177,7 @@ class _View:
             self._left -= 1
             return [f"{head}, shared with {entry.shared_with}): ()"]
         lines = self._inputs(entry)
-        lines += [f"{line}: ()" for line in self._tensors(entry)]
+        lines += [f"{line}: ()" for line in _tensor_lines(entry)]
         self._left -= len(lines) + 4  # its own two, and those around its operators
         lines += self.modules(entry.children)
         lines += self._outputs(entry)
@@ -163,21 +188,6 @@ class _View:
         setting = self.checkpointing.get(path)
         said = "" if setting is None else f"activation_checkpointing={setting}, "
         return _nested(f"(GraphModule:{path}({said}))", self.operators_of(path))
-
-    def trace(self, entry: ModuleEntry) -> Iterator[tuple[str, str]]:
-        called = entry.path in self.calls
-        if called:
-            yield entry.path, f"(MODULE:{entry.path}:{entry.shallow})"
-            for line in (*self._inputs(entry), *self._tensors(entry)):
-                yield entry.path, line
-        for child in entry.children:
-            yield from self.trace(child)
-        for line in self._outputs(entry):
-            yield entry.path, line
-
-    def _tensors(self, entry: ModuleEntry) -> list[str]:
-        lines = [_tensor("PARAMETER", found) for found in entry.parameters]
-        return lines + [_tensor("BUFFER", found) for found in entry.buffers]
 
     def _inputs(self, entry: ModuleEntry) -> list[str]:
         calls = self.calls.get(entry.path, ())

@@ -315,6 +315,10 @@ def _equal(old: object, new: object) -> bool:
     return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
 
 
+Told = Callable[[str, str, object], None]
+"""Takes the path of a module, ``"INPUT"`` or ``"OUTPUT"``, and the values."""
+
+
 class CallWatch:
     """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
@@ -329,6 +333,8 @@ class CallWatch:
         self._trail = trail
         self._met = met
         self.calls: list[CallRecord] = []
+        self.told: Told | None = None
+        """Told of each call as it begins and as it ends."""
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
 
@@ -351,8 +357,11 @@ class CallWatch:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
                 path = self._meet(module)
+            told = self.told or (lambda *_: None)
+            told(path, "INPUT", (args, kwargs))
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
+            told(path, "OUTPUT", (out,))
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
