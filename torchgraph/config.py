@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn
+from weakref import proxy
 
 from .environment import chosen
 from .errors import InvalidOption, NotAvailableYet, NotSupported
@@ -79,7 +80,7 @@ class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, Memo
             ),
             backend=chosen("TORCHGRAPH_BACKEND", "auto"),
         )
-        self.passes = PassSelection(self)
+        self.passes = PassSelection(proxy(self))
 
     @property
     def training(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .._torch.surroundings import ANOMALY
+from ..collection import weakly
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
 from ..ir.program import OutputKind, OutputSpec
@@ -120,7 +121,7 @@ class _Taking:
         self._plain = Scaling.over(step.leaves, [leaf.value for leaf in step.leaves])
         self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
         self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
-        self._recorder.check = self._gradients.check
+        recorder.check = weakly(self._gradients.check)
         self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
         if self._count > 1:
