@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn
+from weakref import proxy
 
 from .environment import chosen
 from .errors import InvalidOption, NotAvailableYet, NotSupported
@@ -105,7 +106,7 @@ class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, Memo
             ),
             backend=chosen("TORCHGRAPH_BACKEND", "auto"),
         )
-        vars(self)["passes"] = PassSelection(self)
+        vars(self)["passes"] = PassSelection(proxy(self))
 
     @property
     def _called(self) -> str:

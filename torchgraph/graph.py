@@ -19,6 +19,7 @@ from .amp import Scaler
 from .blocks.block import Level, Ranks
 from .buckets.bucketing import Bucketing
 from .calls.stepping import building
+from .collection import weakly
 from .config import with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text
@@ -73,10 +74,10 @@ class Graph(Bucketing):
         name = type(self).__name__
         super().__init__(
             f"{name}_{Graph._instances[name]}",
-            lambda path: module_text(self._tree(path), path),
-            lambda path: block_text(self._tree(path), path),
+            weakly(self._module_text, gone=_without_graph),
+            weakly(self._block_text, gone=_without_graph),
         )
-        self._blocks.changed = lambda modules: self.config._set(checkpointed=modules)
+        self._blocks.changed = weakly(self._set_checkpointed, gone=_without_graph)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -314,6 +315,15 @@ class Graph(Bucketing):
         """
         return tree_text(self._tree(), lines)
 
+    def _module_text(self, path: str) -> str:
+        return module_text(self._tree(path), path)
+
+    def _block_text(self, path: str) -> str:
+        return block_text(self._tree(path), path)
+
+    def _set_checkpointed(self, settings: tuple[tuple[str, bool], ...]) -> None:
+        self.config._set(checkpointed=settings)
+
     def __repr__(self) -> str:
         return tree_text(self._tree())
 
@@ -328,8 +338,21 @@ class Graph(Bucketing):
         """Decorator: make a Graph object that runs a plain function. OneFlow: ``Graph.trace``."""
         if not inspect.isfunction(func):
             raise InvalidOption(f"Graph.trace takes a plain function, not {shown(func)}.")
-        made = type(f"{func.__name__}_graph", (Graph,), {"build": staticmethod(func)})
-        graph: Graph = made()
+        made = type(f"{func.__name__}_graph", (_Traced,), {})
+        graph: Graph = made(func)
         return graph
 
     with_dynamic_input_shape = staticmethod(with_dynamic_input_shape)
+
+
+class _Traced(Graph):
+    """What `Graph.trace` makes. Its class, which only a collection frees, holds no function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        vars(self)["build"] = function
+        super().__init__()
+
+
+def _without_graph(path: object) -> str:
+    """What is left to say of a block, or to do with its settings, after its Graph."""
+    return f"({path} of a Graph that is gone)"

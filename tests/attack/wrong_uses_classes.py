@@ -50,7 +50,7 @@ class Mixed(Mixin, tg.Graph):
 
 class Early(tg.Graph):
     def __init__(self):
-        self._cache = {}
+        self._progress = {}
         super().__init__()
 Early()
 """,

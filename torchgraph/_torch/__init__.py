@@ -197,12 +197,18 @@ def trace_ops(function: Callable[..., object], *args: object, **options: Any) ->
     if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
         options["_disable_torch_fn_metadata_mode"] = True
     with _use_lazy_graph_module(True):
-        return make_fx(function, **options)(*args)
+        return _owning(make_fx(function, **options)(*args))
 
 
-def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+def graph_module(root: fx.GraphModule | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
     """A module for ``graph`` whose code is generated when it is first called."""
-    return _LazyGraphModule(root, graph)
+    return _owning(_LazyGraphModule(root, graph))
+
+
+def _owning(module: fx.GraphModule) -> fx.GraphModule:
+    """``module``, which its graph does not hold: its tensors go with it, not with a collection."""
+    module.graph.owning_module = None
+    return module
 
 
 def known_values(value: object) -> Any:

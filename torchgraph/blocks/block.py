@@ -6,9 +6,11 @@ what happens to the modules after they were given to the Graph is seen.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -155,8 +157,8 @@ class GraphModule(GraphBlock):
 
     origin: nn.Module
     tree: BlockTree
-    proxy: Any
-    """What stands for the module outside of build, once asked for."""
+    proxy: weakref.ref[Any] | None
+    """What stands for the module outside of build, as long as someone holds it."""
 
     def __init__(self, path: str, origin: nn.Module, tree: BlockTree) -> None:
         super().__init__(path, GraphBlockType.MODULE)
@@ -263,7 +265,8 @@ class BlockTree:
         """What was said of modules, by the path at which it was said."""
         self.changed: Callable[[tuple[tuple[str, bool], ...]], None] = lambda settings: None
         """Is told of these settings, by the paths under which the modules are captured."""
-        self._blocks: dict[str, GraphModule] = {}
+        self._blocks: WeakValueDictionary[str, GraphModule] = WeakValueDictionary()
+        """Those that someone holds: a block holds the tree, and what is said of it is held here."""
         self._debug: dict[str, DebugOptions] = {"": DebugOptions()}
 
     def module(self, path: str) -> nn.Module:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -161,9 +162,10 @@ class ProxyContainer(ProxyModule):
 
 def proxy_of(block: GraphModule) -> ProxyModule:
     """The proxy of the block's module; one and the same for one block."""
-    if block.proxy is None:
-        vars(block)["proxy"] = _proxy_class(block.origin)(block, block.origin)
-    found: ProxyModule = block.proxy
+    found: ProxyModule | None = None if block.proxy is None else block.proxy()
+    if found is None:
+        found = _proxy_class(block.origin)(block, block.origin)
+        vars(block)["proxy"] = weakref.ref(found)
     return found
 
 

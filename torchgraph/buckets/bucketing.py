@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..calls.running import Running
+from ..collection import weakly
 from ..errors import UnsupportedInput
 from ..live.inputs import Call
 from ..replay.replay import Replay
@@ -19,12 +20,18 @@ class Bucketing(Running):
         name, module_text, block_text: as for `Running`.
     """
 
+    __slots__ = ("_padder",)
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
         self._padder = Padder(
-            self._inputs, self.build, self._program_for, self._program_aside, self._captured
+            self._inputs,
+            self.build,
+            weakly(self._program_for),
+            weakly(self._program_aside),
+            weakly(self._captured),
         )
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

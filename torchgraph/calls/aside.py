@@ -9,6 +9,7 @@ from typing import Any
 
 from .._torch.surroundings import ambient, unfollowed
 from ..capture.program_of import Captured
+from ..collection import weakly
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
@@ -26,12 +27,14 @@ class Aside(Compiling):
         name, module_text, block_text: as for `Stepping`.
     """
 
+    __slots__ = ("_recordings",)
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        compiled = partial(self._compile_step, goes_on=True)
-        self._recordings = Recordings(self._cache, self._take, compiled)
+        compiled = partial(weakly(self._compile_step), goes_on=True)
+        self._recordings = Recordings(self._cache, weakly(self._take), compiled)
 
     def _key(self, call: Call) -> Any:
         return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))

@@ -28,6 +28,8 @@ class Compiling(Stepping):
         name, module_text, block_text: as for `Stepping`.
     """
 
+    __slots__ = ("_cache", "_shown")
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:

@@ -42,10 +42,15 @@ def building() -> bool:
 class Stepping(ModuleHolder):
     """The modules, optimizers, scaler and schedulers of a Graph, and its `build`.
 
+    What leads to programs lies in slots, here and in the classes below: programs hold the dict of
+    the attributes that they guard, and a dict that led back to them would wait for a collection.
+
     Args:
         name: the Graph's.
         module_text, block_text: as for `ModuleHolder`.
     """
+
+    __slots__ = ("_last_call", "_rebound", "_strays")
 
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]

@@ -10,7 +10,7 @@ import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ..lines import SourceLine
@@ -207,7 +207,10 @@ class _Compiling:
         elif by is By.ITEM and isinstance(held, list):
             self._checks.elements(held)
         elif by in (By.SLOT, By.CLASS) and _is_steady(value, key, by, found):
-            self._checks.attribute(value, key, getattr(value, key))
+            if _may_hold_programs(name, value):
+                self._checks.call(_is_same, (name.owner, key, getattr(value, key)))
+            else:
+                self._checks.attribute(value, key, getattr(value, key))
         else:
             self._checks.call(name.holds, ())
             return False
@@ -238,6 +241,19 @@ class _Compiling:
             return
         for item in value.values() if isinstance(value, dict) else value:
             self._inside(name, item, level + 1)
+
+
+def _may_hold_programs(name: Name, value: object) -> bool:
+    """True for an object of the user's that a name begins at, which need not be held: a trainer."""
+    if value is not name.owner() or isinstance(value, (type, FunctionType, ModuleType)):
+        return False
+    return isinstance(name.owner, Same) and not name.owner.holds
+
+
+def _is_same(owner: Callable[[], object], name: str, value: object) -> bool:
+    """True when an object has this very attribute, or is gone: then nobody reads it any more."""
+    found = owner()
+    return found is None or getattr(found, name, ABSENT) is value
 
 
 def _is_steady(value: object, key: str, by: By, found: object) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .._torch.surroundings import ANOMALY
+from ..collection import weakly
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
 from ..ir.program import OutputKind, OutputSpec
@@ -69,13 +70,11 @@ def take(
     ``strict``: what no program can hold is raised; else `Outcome.eager` says it.
 
     Raises:
-        CaptureError and its kin, or what ``build`` raises: tensors, attributes and generators are
-        as before.
+        CaptureError and its kin, or what ``build`` raises: all is as before.
         What an optimizer's step raises: the state is as the step left it.
     """
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
-    taking.built, taking.warned = built, warned
-    taking._calls.told = told
+    taking.built, taking.warned, taking._calls.told = built, warned, told
     taking.may_rest = taking.driven.late = may_rest
     try:
         taking.heard = not taking.refused(strict) and heard
@@ -121,7 +120,7 @@ class _Taking:
         self._plain = Scaling.over(step.leaves, [leaf.value for leaf in step.leaves])
         self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
         self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
-        self._recorder.check = self._gradients.check
+        recorder.check = weakly(self._gradients.check)
         self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
         if self._count > 1:

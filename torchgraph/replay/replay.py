@@ -13,6 +13,7 @@ import torch
 
 from .._torch import below_autograd
 from ..capture.program_of import Captured
+from ..collection import afresh
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, StepFailed
 from ..guards import Found
@@ -324,7 +325,7 @@ class Replay:
             if not self.executable.moved(error):
                 raise self._failed(error, wrote=wrote) from error
             moved = self._moved(error)
-        raise moved  # out here, where no frame of the step is held by it, and so no batch
+        raise afresh(moved)  # out here, where no frame of the step is held by it, and so no batch
 
     def _failed(self, error: Exception, *, wrote: bool) -> StepFailed:
         node = self.executable.node_at(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager
@@ -88,7 +89,7 @@ class AttributeWatch:
         ``carried``: true for an attribute of an object that is looked at elsewhere.
         """
         own = [
-            (*self._owners[key], name, value)
+            (self._owners[key][0], _lasting(self._owners[key][1]), name, value)
             for (key, name), value in self.reads.items()
             if not carried(self._owners[key][1], name)
         ]
@@ -116,7 +117,7 @@ class AttributeWatch:
             kept = is_own(before) and same_attribute(vars(owner), name, before)
             unread = is_plain(before) or name in BOOKKEEPING or _is_mode(owner, name)
             if kept and not unread:
-                found.append((path, owner, name, before))
+                found.append((path, _lasting(owner), name, before))
         return found
 
     def objects(self) -> Iterator[Read]:
@@ -138,7 +139,7 @@ class AttributeWatch:
             kept = is_plain(value) or (value is ABSENT and not _is_elsewhere(owner, name))
             unread = (key, name) not in self.reads and name not in BOOKKEEPING
             if kept and unread and not _is_mode(owner, name):
-                yield owner, Change(path, name, False, where), value
+                yield _lasting(owner), Change(path, name, False, where), value
 
     @property
     def modes(self) -> dict[nn.Module, bool]:
@@ -155,7 +156,7 @@ class AttributeWatch:
             if type(before) is int and type(now) is int:
                 del self.reads[key]
                 change = Change(path, key[1], False, self._writes.get(key))
-                found.append(Count(owner, change, now - before))
+                found.append(Count(_lasting(owner), change, now - before))
         return found
 
     def _reader(self, cls: Any) -> Callable[[object, str], object]:
@@ -216,8 +217,13 @@ class AttributeWatch:
                 if name not in BOOKKEEPING and not _is_mode(owner, name):
                     read = (key, name) in self.reads and is_own(self.reads[key, name])
                     where = self._writes.get((key, name))
-                    found.append((owner, Change(path, name, read, where)))
+                    found.append((_lasting(owner), Change(path, name, read, where)))
         return found
+
+
+def _lasting(owner: object) -> object:
+    """A watched object as a program may hold it: a Graph holds its programs, and none holds it."""
+    return owner if isinstance(owner, nn.Module) else weakref.proxy(owner)
 
 
 def _is_elsewhere(owner: object, name: str) -> bool:
