@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from torch import fx
 from ..environment import environment_kept
 
 _CONFIG = "torch._inductor.config"
+HEADERS = "cpp_cache_precompile_headers"
+"""The setting that makes Inductor keep precompiled headers."""
 Compiled = Callable[..., Sequence[torch.Tensor]]
 
 
@@ -30,7 +33,7 @@ def compile_into(
 
     ``options`` are settings of ``torch._inductor.config``. The graph may write its inputs.
     """
-    with _cached_in(directory):
+    with environment_kept(), _cached_in(directory):
         _inductor().standalone_compile(
             gm,
             list(inputs),
@@ -79,6 +82,14 @@ def _inductor() -> Any:
 def _cached_in(directory: Path) -> Any:
     name = "torch._inductor.runtime.cache_dir_utils"
     return importlib.import_module(name).temporary_cache_dir(str(directory))
+
+
+def header_directory() -> Path | None:
+    """Where Inductor keeps precompiled headers, for all caches; None where it makes none."""
+    if not getattr(_inductor().config, HEADERS, False):
+        return None
+    found = getattr(importlib.import_module("torch._inductor.codecache"), "_HEADER_DIR", None)
+    return Path(found or os.devnull)  # elsewhere in this torch: nobody knows whose it is
 
 
 def has_triton() -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -28,9 +29,10 @@ from ...ir.program import TensorMeta
 from ...ir.values import is_contiguous
 from ..regions.region import Region
 from . import in_cpp
+from .cache.private import NotPrivate, temporary_directory, unwritable_by_others
 from .reading import read
 
-_FORMAT = 6
+_FORMAT = 7
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for
@@ -101,9 +103,14 @@ class Job:
             shutil.rmtree(directory / _CPP, ignore_errors=True)
             self._compile_into(directory / _PYTHON, used)
         (directory / _USED).write_text(json.dumps(used), encoding="utf-8")
+        self._load_from(directory)  # it compiles what calls the kernels: now, not when it is used
 
     def load(self, directory: Path) -> _inductor.Compiled:
-        """What was compiled there."""
+        """What was compiled there, from a copy: Inductor writes where it loads from, and later."""
+        copy = temporary_directory("loaded")
+        return self._load_from(shutil.copytree(directory, copy / directory.name, symlinks=True))
+
+    def _load_from(self, directory: Path) -> _inductor.Compiled:
         used = json.loads((directory / _USED).read_text(encoding="utf-8"))
         return _inductor.load(directory / (_CPP if used[_IN_CPP] else _PYTHON), used)
 
@@ -122,7 +129,8 @@ class Job:
                 for shape, stride, dtype, device in self.inputs
             ]
         with torch.no_grad():
-            _inductor.compile_into(directory, read(self.code, len(inputs)), inputs, options)
+            gm = read(self.code, len(inputs))
+            _inductor.compile_into(directory, gm, inputs, {**options, **_headers()})
 
 
 def cpp_compiler() -> str | None:
@@ -175,6 +183,19 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # them takes 10 s in each new cache directory.
         "cpp.vec_isa_ok": True,
     }
+
+
+def _headers() -> dict[str, object]:
+    """No precompiled headers where others could have put theirs: Inductor keeps them in /tmp."""
+    folder = _inductor.header_directory()
+    if folder is None:
+        return {}
+    try:
+        unwritable_by_others(folder)
+        strangers = [file for file in folder.iterdir() if file.lstat().st_uid != os.geteuid()]
+    except (NotPrivate, OSError):
+        strangers = [folder]
+    return {_inductor.HEADERS: False} if strangers else {}
 
 
 @functools.cache
