@@ -245,7 +245,8 @@ def _package(name: str) -> Finding:
 
 def _disk_cache() -> Finding:
     try:
-        return Finding("disk cache", _summary(*_kept(), cache_limit()))
+        limit = cache_limit()
+        return Finding("disk cache", _summary(*_kept(), limit))
     except InvalidOption as error:
         return Finding("disk cache", error.what, False)
     except (NotPrivate, OSError) as error:

@@ -85,6 +85,7 @@ class Place:
         root = self.folder(name, self.user if of_user else self.evil, mode)
         theirs = self.kept(name, self.evil)
         as_account(self.evil, "cp", "-r", f"{theirs}/.", str(root))
+        as_account(self.evil, "chmod", "-R", "a+rX", str(root / "abc"))
         self.roots[name] = root
         return root
 
