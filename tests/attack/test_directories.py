@@ -13,9 +13,10 @@ from tests.attack.entries import needs_root, plant, run
 from torchgraph.environment import cache_directory
 from torchgraph.errors import BackendWarning, InvalidOption
 from torchgraph.lower import DiskCache
-from torchgraph.lower.inductor.cache import private
+from torchgraph.lower.inductor.cache import private, temporary
 from torchgraph.lower.inductor.cache.private import NotPrivate, private_directory
 from torchgraph.lower.inductor.cache.secret import secret
+from torchgraph.lower.inductor.cache.temporary import temporary_directory
 
 STRANGER = 12345
 
@@ -159,14 +160,25 @@ def test_temporary_files_too_are_only_where_nobody_else_can_put_theirs(monkeypat
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "open"))
-    assert private.temporary_directory("x").parent != tmp_path / "open"
+    assert temporary_directory("x").parent != tmp_path / "open"
 
     def refuse(path: Path) -> Path:
         raise NotPrivate("others may write")
 
-    monkeypatch.setattr(private, "_walked", refuse)
+    monkeypatch.setattr(temporary, "steps_are_safe", refuse)
     with pytest.raises(InvalidOption, match="TMPDIR"):
-        private.temporary_directory("x")
+        temporary_directory("x")
+
+
+def test_what_a_killed_process_has_left_among_temporary_files_is_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive = temporary_directory("x")
+    dead = tmp_path / "torchgraph-x-dead"
+    dead.mkdir()
+    for path in (alive, dead):
+        os.utime(path, (0, 0))
+    temporary_directory("x")
+    assert (alive.exists(), dead.exists()) == (True, False)
 
 
 def secret_of(root: Path) -> Path:

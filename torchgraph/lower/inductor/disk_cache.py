@@ -20,8 +20,9 @@ from ...errors import BackendWarning, warn
 from .cache import entries
 from .cache.locks import Lock
 from .cache.manifest import problem, sign
-from .cache.private import NotPrivate, private_directory, temporary_directory
+from .cache.private import NotPrivate, private_directory
 from .cache.secret import secret
+from .cache.temporary import temporary_directory
 
 
 class DiskCache:

@@ -29,7 +29,8 @@ from ...ir.program import TensorMeta
 from ...ir.values import is_contiguous
 from ..regions.region import Region
 from . import in_cpp
-from .cache.private import NotPrivate, temporary_directory, unwritable_by_others
+from .cache.private import NotPrivate, unwritable_by_others
+from .cache.temporary import own_copy
 from .reading import read
 
 _FORMAT = 7
@@ -107,8 +108,7 @@ class Job:
 
     def load(self, directory: Path) -> _inductor.Compiled:
         """What was compiled there, from a copy: Inductor writes where it loads from, and later."""
-        copy = temporary_directory("loaded")
-        return self._load_from(shutil.copytree(directory, copy / directory.name, symlinks=True))
+        return self._load_from(own_copy(directory))
 
     def _load_from(self, directory: Path) -> _inductor.Compiled:
         used = json.loads((directory / _USED).read_text(encoding="utf-8"))

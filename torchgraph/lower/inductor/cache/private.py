@@ -8,19 +8,14 @@ look and a use, and paths are as good as open directories. Links are followed by
 
 from __future__ import annotations
 
-import atexit
 import functools
 import grp
 import os
 import pwd
-import shutil
 import stat
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
-
-from ....errors import InvalidOption
 
 _MOST_LINKS = 40
 _ACL = "system.posix_acl_access"
@@ -54,7 +49,7 @@ def unwritable_by_others(path: Path) -> Path:
         NotPrivate: there is somebody who can; nothing has been changed.
         OSError: it is missing and cannot be made, or cannot be read.
     """
-    real = _walked(Path(os.path.abspath(path)))
+    real = steps_are_safe(path)
     found = real.lstat()
     if found.st_uid != os.geteuid():
         raise NotPrivate(f"{real} belongs to another user")
@@ -63,35 +58,14 @@ def unwritable_by_others(path: Path) -> Path:
     return real
 
 
-def temporary_directory(purpose: str) -> Path:
-    """A new private directory, removed when this process ends.
+def steps_are_safe(path: Path) -> Path:
+    """The real path, each step of it looked at; directories that are missing are made.
 
     Raises:
-        InvalidOption: every directory for temporary files is open to others.
+        NotPrivate: somebody else could put another directory in the place of one of them.
+        OSError: one cannot be made, or looked at.
     """
-    why = ""
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):
-        try:
-            real = _walked(Path(os.path.abspath(parent)))
-            made = tempfile.mkdtemp(prefix=f"torchgraph-{purpose}-", dir=real)
-        except (NotPrivate, OSError) as error:
-            why = why or str(error)
-            continue
-        atexit.register(_remove, made, os.getpid())
-        return Path(made)
-    raise InvalidOption(
-        f"No directory for temporary files is safe from other users: {why}.",
-        fix="name a directory of your own in TMPDIR.",
-    )
-
-
-def _remove(path: str, maker: int) -> None:
-    if os.getpid() == maker:  # not in a child that was forked
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _walked(path: Path) -> Path:
-    """The real path, each step of it looked at; directories that are missing are made."""
+    path = Path(os.path.abspath(path))
     at = Path(path.anchor)
     _look_at(at, at.lstat())
     left = list(reversed(path.parts[1:]))
