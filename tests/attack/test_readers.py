@@ -15,6 +15,7 @@ from tests.support import build
 from tests.test_house import FILES, PACKAGE, ROOT, dotted, tree
 from torchgraph import _extension
 from torchgraph._torch import inductor as _inductor
+from torchgraph.environment import chosen, environment_kept
 from torchgraph.errors import SourceLine
 from torchgraph.lower import lower
 from torchgraph.lower.inductor import in_cpp, job
@@ -213,3 +214,15 @@ def test_what_an_entry_is_loaded_from_is_the_users_alone(tmp_path, monkeypatch):
     assert (copy / "options.json").exists()
     assert copy.parent.stat().st_mode & 0o777 == 0o700
     assert list((tmp_path / "entry").iterdir()) == [tmp_path / "entry" / "options.json"]
+
+
+def test_triton_keeps_no_kernels_of_others_in_an_entry(monkeypatch):
+    """Inductor names an entry's directory to Triton by a variable, and leaves it there."""
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    with environment_kept():
+        monkeypatch.setenv("TRITON_CACHE_DIR", "entry")
+    assert chosen("TRITON_CACHE_DIR", "") == ""
+    monkeypatch.setenv("TRITON_CACHE_DIR", "mine")
+    with environment_kept():
+        pass
+    assert chosen("TRITON_CACHE_DIR", "") == "mine"

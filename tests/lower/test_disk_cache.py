@@ -14,7 +14,7 @@ import pytest
 from torchgraph.environment import cache_directory, cache_limit
 from torchgraph.errors import BackendWarning, InvalidOption
 from torchgraph.lower import DiskCache
-from torchgraph.lower.inductor.cache.entries import shrink
+from torchgraph.lower.inductor.cache.entries import entries, shrink
 
 
 @pytest.fixture
@@ -190,6 +190,16 @@ def test_an_entry_that_is_being_removed_is_not_there(cache):
     assert cache.find("abc") is None
     os.close(handle)
     assert cache.find("abc") == entry
+
+
+@pytest.mark.parametrize("size", ["NaN", "Infinity", "[]", "-1", '"x"', "9" * 400])
+def test_what_a_manifest_says_of_its_size_is_not_taken_for_granted(size, small):
+    manifest = make(small, "a") / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"size": 4', f'"size": {size}', 1))
+    assert manifest.read_text() != text
+    make(small, "b")
+    assert {entry.path.name for entry in entries(small.root)} == {"a", "b"}
 
 
 def test_what_else_lies_there_is_no_entry(small):

@@ -8,13 +8,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .locks import Lock
-from .manifest import MANIFEST, unverified
+from .manifest import MANIFEST, inside, unverified
 
 MAKING = "making-"
 """Begins the names of entries that are not whole yet."""
@@ -39,8 +39,11 @@ class Entry:
     """When it was made, and found the last time: seconds since 1970."""
     torch: str
     """The version that compiled it; empty when unknown."""
-    is_ours: bool
-    """False when anything of it belongs to another user."""
+
+    @property
+    def is_ours(self) -> bool:
+        """False when anything of it belongs to another user."""
+        return _is_ours(self.path)
 
 
 def entries(root: Path) -> list[Entry]:
@@ -90,7 +93,7 @@ def shrink(
 
     The least recently used go first; not ``spare``, and none used in the last ``recent`` seconds.
     """
-    found = [entry for entry in entries(root) if entry.is_ours]
+    found = entries(root)
     total = sum(entry.size for entry in found)
     gone = []
     for entry in found:
@@ -140,32 +143,36 @@ def _taken_away(path: Path) -> bool:
 
 
 def _entry(path: Path, told: Mapping[str, object]) -> Entry:
-    paths = [path, *_below(path)]
-    found = [one.lstat() for one in paths]
-    made, torch = told.get("made"), told.get("torch")
-    used = next((s.st_mtime for p, s in zip(paths, found, strict=True) if p == path / MANIFEST), 0)
+    def number(name: str) -> float | None:
+        value = told.get(name)
+        return value if isinstance(value, (int, float)) and 0 <= value < 1e18 else None
+
+    folder = path.lstat()
+    manifest = (path / MANIFEST).lstat() if told else folder
+    size, made, version = number("size"), number("made"), told.get("torch")
     return Entry(
         path,
-        sum(one.st_size for one in found if stat.S_ISREG(one.st_mode)),
-        float(made) if isinstance(made, (int, float)) else found[0].st_mtime,
-        used or found[0].st_mtime,
-        torch if isinstance(torch, str) else "",
-        all(one.st_uid == os.geteuid() for one in found),
+        _size(path) if size is None else int(size) + manifest.st_size,
+        folder.st_mtime if made is None else made,
+        manifest.st_mtime,
+        version if isinstance(version, str) else "",
     )
+
+
+def _size(path: Path) -> int:
+    try:
+        return sum(one.st_size for one in inside(path).values() if stat.S_ISREG(one.st_mode))
+    except OSError:  # parts of it are another user's
+        return 0
 
 
 def _is_ours(path: Path) -> bool:
     try:
-        return all(one.lstat().st_uid == os.geteuid() for one in (path, *_below(path)))
+        found = path.lstat()
+        below = inside(path).values() if stat.S_ISDIR(found.st_mode) else ()
     except OSError:
         return False
-
-
-def _below(path: Path) -> Iterator[Path]:
-    if path.is_symlink():
-        return
-    for folder, folders, files in os.walk(path):
-        yield from (Path(folder, name) for name in (*folders, *files))
+    return all(one.st_uid == os.geteuid() for one in (found, *below))
 
 
 def _children(root: Path) -> list[Path]:

@@ -12,8 +12,6 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +27,22 @@ class _Unfit(Exception):
 
 def sign(folder: Path, key: str, secret: bytes) -> None:
     """Make a new entry of what is in ``folder``: nobody else can read it, all of it is listed."""
-    for path, found in _inside(folder):
-        if stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode):
-            path.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+    found = inside(folder)
+    for name, status in found.items():
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
+            (folder / name).chmod(stat.S_IMODE(status.st_mode) & 0o700)
         else:
-            path.unlink()  # a link or a socket: nothing that could be signed
-    said: dict[str, Any] = {
+            (folder / name).unlink()  # a link or a socket: nothing that could be signed
+    files = sorted(name for name, status in found.items() if stat.S_ISREG(status.st_mode))
+    says: dict[str, Any] = {
         "key": key,
         "torch": torch.__version__,
         "made": time.time(),
-        "folders": sorted(_folders(folder)),
-        "files": {name: _hash(folder / name) for name in sorted(_files(folder))},
+        "size": sum(found[name].st_size for name in files),
+        "folders": _folders(found),
+        "files": {name: _hash(folder / name) for name in files},
     }
-    written = {**said, _SIGNATURE: _signature(said, secret)}
+    written = {**says, _SIGNATURE: _signature(says, secret)}
     (folder / MANIFEST).touch(mode=0o600)
     (folder / MANIFEST).write_text(json.dumps(written), encoding="utf-8")
 
@@ -49,12 +50,15 @@ def sign(folder: Path, key: str, secret: bytes) -> None:
 def problem(entry: Path, key: str, secret: bytes) -> str:
     """Why what is in ``entry`` is not what was signed for ``key``; empty when it is."""
     try:
-        _check_owner(entry)
+        _check_owner(entry.name, entry.lstat())
+        found = inside(entry)
+        for name, status in found.items():
+            _check_owner(name, status)
         expected = _signed(entry, key, secret)
-        if set(expected["folders"]) != set(_folders(entry)):
+        if expected["folders"] != _folders(found):
             return "it has other folders than were signed"
         files = expected["files"]
-        if extra := sorted(set(_files(entry)) - set(files)):
+        if extra := sorted(set(found) - set(files) - set(expected["folders"]) - {MANIFEST}):
             return f"nobody signed {extra[0]}"
         for name, wanted in files.items():
             if not hmac.compare_digest(_hash(entry / name), wanted):
@@ -65,6 +69,21 @@ def problem(entry: Path, key: str, secret: bytes) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"it is not whole ({type(error).__name__}: {error})"
     return ""
+
+
+def inside(folder: Path) -> dict[str, os.stat_result]:
+    """All that is below a folder, by its path from there; links are not followed."""
+    found: dict[str, os.stat_result] = {}
+    left = [""]
+    while left:
+        below = left.pop()
+        with os.scandir(f"{folder}/{below}") as children:
+            for child in children:
+                name = below + child.name
+                found[name] = child.stat(follow_symlinks=False)
+                if child.is_dir(follow_symlinks=False):
+                    left.append(f"{name}/")
+    return found
 
 
 def unverified(entry: Path) -> dict[str, Any]:
@@ -92,42 +111,21 @@ def _signature(found: dict[str, Any], secret: bytes) -> str:
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
 
-def _check_owner(entry: Path) -> None:
-    """Each file and folder is the user's, has one name, and nobody else may write to it."""
-    for path, found in chain([(entry, entry.lstat())], _inside(entry)):
-        name = path.name if path == entry else str(path.relative_to(entry))
-        is_folder = stat.S_ISDIR(found.st_mode)
-        if not is_folder and not stat.S_ISREG(found.st_mode):
-            raise _Unfit(f"{name} is neither a file nor a folder")
-        if found.st_uid != os.geteuid():
-            raise _Unfit(f"{name} belongs to another user")
-        if found.st_mode & 0o022:
-            raise _Unfit(f"others may write to {name}")
-        if not is_folder and found.st_nlink > 1:
-            raise _Unfit(f"{name} has another name elsewhere")
+def _check_owner(name: str, found: os.stat_result) -> None:
+    """A file or folder is the user's, a file has one name, and nobody else may write to it."""
+    is_folder = stat.S_ISDIR(found.st_mode)
+    if not is_folder and not stat.S_ISREG(found.st_mode):
+        raise _Unfit(f"{name} is neither a file nor a folder")
+    if found.st_uid != os.geteuid():
+        raise _Unfit(f"{name} belongs to another user")
+    if found.st_mode & 0o022:
+        raise _Unfit(f"others may write to {name}")
+    if not is_folder and found.st_nlink > 1:
+        raise _Unfit(f"{name} has another name elsewhere")
 
 
-def _inside(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All that is below a folder; links are not followed."""
-    with os.scandir(folder) as found:
-        children = list(found)
-    for child in children:
-        yield Path(child.path), child.stat(follow_symlinks=False)
-        if child.is_dir(follow_symlinks=False):
-            yield from _inside(Path(child.path))
-
-
-def _files(folder: Path) -> Iterator[str]:
-    for path, found in _inside(folder):
-        name = str(path.relative_to(folder))
-        if not stat.S_ISDIR(found.st_mode) and name != MANIFEST:
-            yield name
-
-
-def _folders(folder: Path) -> Iterator[str]:
-    for path, found in _inside(folder):
-        if stat.S_ISDIR(found.st_mode):
-            yield str(path.relative_to(folder))
+def _folders(found: dict[str, os.stat_result]) -> list[str]:
+    return sorted(name for name, status in found.items() if stat.S_ISDIR(status.st_mode))
 
 
 def _hash(path: Path) -> str:
