@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchgraph.lower.inductor.process import compiler, imports, priority, scratch
+from torchgraph.lower.inductor.cache import temporary
+from torchgraph.lower.inductor.cache.temporary import Scratch
+from torchgraph.lower.inductor.process import compiler, imports, priority
 from torchgraph.lower.inductor.process.compiler import Compiler
-from torchgraph.lower.inductor.process.scratch import Scratch
 
 PROBE = """
 import importlib, json, os, site, sys
@@ -39,7 +40,7 @@ def probed(tmp_path: Path, *, idle: bool = True) -> tuple[Compiler, Path]:
     (modules / "probe.py").write_text(PROBE, encoding="utf-8")
     sys.path.append(str(modules))
     try:
-        made = Compiler("probe", {}, Scratch([tmp_path]), idle=idle, threads=1)
+        made = Compiler("probe", {}, Scratch(tmp_path), idle=idle, threads=1)
     finally:
         sys.path.remove(str(modules))
     return made, made.folder / "found"
@@ -154,8 +155,8 @@ def test_its_folder_goes_with_it(tmp_path):
 MAKES = """
 import sys, time
 from pathlib import Path
-from torchgraph.lower.inductor.process.scratch import Scratch
-print(Scratch([Path(sys.argv[1])]).path, flush=True)
+from torchgraph.lower.inductor.cache.temporary import Scratch
+print(Scratch(Path(sys.argv[1])).path, flush=True)
 time.sleep(100)
 """
 
@@ -169,13 +170,13 @@ def test_the_folder_of_a_killed_process_is_swept_and_no_other(tmp_path):
         outside = tmp_path / "outside"
         outside.mkdir()
         (tmp_path / f"{folder.name[:-8]}linked00").symlink_to(outside)
-        others = ["torchgraph-0.1.0", "torchgraph-main", "torchgraph-compiles", folder.name + "s"]
+        others = ["torchgraph-0.1.0", "torchgraph-main", "torchgraph-scratch", folder.name + "s"]
         for name in others:
             (tmp_path / name).mkdir(mode=0o700)
-        Scratch([tmp_path]).remove()
+        Scratch(tmp_path).remove()
         assert folder.exists(), "its maker lives"
         maker.kill()
-    Scratch([tmp_path]).remove()
+    Scratch(tmp_path).remove()
     assert not folder.exists()
     assert len(list(tmp_path.iterdir())) == 2 + len(others)
 
@@ -183,11 +184,11 @@ def test_the_folder_of_a_killed_process_is_swept_and_no_other(tmp_path):
 def test_a_compiler_works_in_a_folder_whose_name_it_takes(tmp_path):
     odd = tmp_path / 'it\'s a "cache" of $HOME für'
     odd.mkdir()
-    made = Scratch([odd])
-    assert scratch.is_plain(made.path)
+    made = Scratch(odd)
+    assert temporary.is_plain(made.path)
     link = made.plain(odd)
     assert link.resolve() == odd
-    assert scratch.is_plain(link)
+    assert temporary.is_plain(link)
     assert made.plain(made.path) == made.path
     made.remove()
     assert odd.exists()
@@ -197,9 +198,9 @@ FORKS = """
 import os, sys, time
 from pathlib import Path
 from torchgraph.lower.inductor.process.compiler import Compiler
-from torchgraph.lower.inductor.process.scratch import Scratch
+from torchgraph.lower.inductor.cache.temporary import Scratch
 sys.path.append(sys.argv[1])
-compiler = Compiler("sleeps", {}, Scratch([Path(sys.argv[1])]), idle=True, threads=1)
+compiler = Compiler("sleeps", {}, Scratch(Path(sys.argv[1])), idle=True, threads=1)
 child = os.fork()
 if not child:
     del compiler

@@ -75,4 +75,4 @@ def test_ten_kills(seed: int, tmp_path: Path) -> None:
     with started(tmp_path) as process:
         said, error = process.communicate()
     assert said == "compiles\ninductor\n", error
-    assert not list(tmp_path.glob("torchgraph-compiles-*"))
+    assert not list(tmp_path.glob("torchgraph-scratch-*"))

@@ -55,4 +55,4 @@ def test_it_compiles(where: str, tmp_path: Path) -> None:
     found, backend = ran.stdout.splitlines()
     assert (ODD in found) is (where == "packages")
     assert backend == "inductor"
-    assert not list((odd / "cache").glob("torchgraph-compiles-*"))
+    assert not list((odd / "cache").glob("torchgraph-scratch-*"))

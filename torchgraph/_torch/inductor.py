@@ -32,7 +32,7 @@ def compile_into(
 
     ``options`` are settings of ``torch._inductor.config``. The graph may write its inputs.
     """
-    with _cached_in(directory), _libraries_quoted():
+    with environment_kept(), _cached_in(directory), _libraries_quoted():
         _inductor().standalone_compile(
             gm,
             list(inputs),

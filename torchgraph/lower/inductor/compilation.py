@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 from ..._torch import inductor as _inductor
 from ...counters import counters
 from ..regions.region import Region
 from . import failure_log
+from .cache.temporary import Scratch
 from .disk_cache import DiskCache
 from .failure import Failure
 from .job import Job, missing
 from .process.compiler import Compiler
 from .process.queue import queue
-from .process.scratch import Scratch, plainly
 
 _MAIN = "torchgraph.lower.inductor.compile_process"
 _LOOKS = 0.05
@@ -143,7 +144,7 @@ class Compilation:
             "keys": absent,
         }
         try:
-            scratch = Scratch([self._cache.root])
+            scratch = Scratch(self._cache.root)
             self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=queue.threads)
         except OSError as error:  # said to the step that waits for it, not to the one that asked
             self._problem = f"The compiler cannot be started ({error})."
@@ -211,8 +212,9 @@ class Compilation:
             if entry is None:
                 raise CompilationFailed(f"The compiled code of {region.__name__} was not kept.")
             try:
-                with plainly(entry) as path:
-                    region.compiled(job.load(path))
+                scratch = Scratch(self._cache.root)
+                weakref.finalize(region, scratch.remove)
+                region.compiled(job.load(scratch.copy_of(entry)))
             except Exception as error:  # of whatever kind: its code is not ours
                 raise CompilationFailed(
                     f"{entry} cannot be loaded ({type(error).__name__}: {error})."

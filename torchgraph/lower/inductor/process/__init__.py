@@ -1,5 +1,5 @@
-"""The process that compiles: where it works, what it may import, its turn, its end.
+"""The process that compiles: what it may import, its turn, its end.
 
-Touches: processes of its own, folders that it made.
-Never: a region, the cache.
+Touches: processes of its own.
+Never: a region, an entry of the cache.
 """

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ....environment import compiler_environment
+from ..cache.temporary import Scratch
 from . import imports, priority
 from .child import GUARDED
-from .scratch import Scratch
 
 _CHILD = Path(__file__).with_name("child.py")
 _STARVES = 0.5

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
-import stat
 import sys
 from pathlib import Path
 
 import torch
+
+from ..cache.private import nobody_else_writes
 
 _PACKAGES = ("torch", "torchgraph")
 
@@ -35,33 +34,5 @@ def search_path() -> list[str]:
     return [
         entry
         for entry, path in found.items()
-        if path == of_torch or (str(path) not in left_out and is_ours(path))
+        if path == of_torch or (str(path) not in left_out and nobody_else_writes(path))
     ]
-
-
-def is_ours(path: Path) -> bool:
-    """True where nobody but this user and the system's can put another file in a path's place."""
-    return all(
-        _is_ours(part, is_last=part == path) for part in (path, *path.parents) if part.exists()
-    )
-
-
-def _is_ours(path: Path, *, is_last: bool) -> bool:
-    found = path.stat()
-    if found.st_uid not in (0, os.getuid()):
-        return False
-    if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _alone(found.st_gid)):
-        # Of a directory with the sticky bit, others may not rename what is ours.
-        return bool(found.st_mode & stat.S_ISVTX) and not is_last
-    return True
-
-
-def _alone(group: int) -> bool:
-    """True for a group that is the user's own, as many systems make one for each user."""
-    if group == 0:
-        return True
-    try:
-        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
-    except KeyError:
-        return False
-    return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
