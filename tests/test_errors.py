@@ -266,6 +266,26 @@ def _():
     Eval(nn.Linear(1, 1)).load_state_dict({"model": {"weight": torch.ones(7)}})
 
 
+@raised("NotSavable")
+def _():
+    tg.save({"rate": lambda step: 0.1}, "checkpoint")
+
+
+@raised("CheckpointFileError")
+def _():
+    tg.save({}, "no/such/folder/file")
+
+
+@raised("CheckpointNotFound")
+def _():
+    tg.load("nowhere")
+
+
+@raised("CheckpointDamaged")
+def _():
+    tg.load(__file__)
+
+
 @raised("NotCompiled")
 def _():
     Eval(nn.Linear(1, 1)).report()
