@@ -30,6 +30,17 @@ def versions_of(state: object) -> Any:
     return getattr(state, "_metadata", None) if isinstance(state, OrderedDict) else None
 
 
+EXTRA_STATE = "_extra_state"
+"""What the name of an entry ends with that a module makes and reads itself."""
+
+
+def loads_by_itself(module: nn.Module) -> bool:
+    """True where a module reads its state in a way of its own, by other names for example."""
+    loads = (type(module)._load_from_state_dict, type(module).load_state_dict)
+    known = all(load.__module__.startswith("torch.nn.modules.") for load in loads)
+    return not known or bool(module._load_state_dict_pre_hooks)
+
+
 def set_versions(state: OrderedDict[str, Any], versions: object) -> None:
     """Let a state say what `versions_of` found."""
     state._metadata = versions  # type: ignore[attr-defined]  # as nn.Module.state_dict does
