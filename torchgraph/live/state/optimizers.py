@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .trials import Kind, Slot, Trial, kind_of, known_class, trial_of
-from .values import is_finite, is_list, is_number, is_plain, short, tensor_problem, unlike
+from .slots import known_problems, own_problems
+from .trials import Kind, Trial, kind_of, known_class, trial_of
+from .values import is_finite, is_list, is_number, is_plain, short, unlike
 
 Group = Mapping[str, Any]
 
@@ -144,12 +145,12 @@ class _Slots:
                 continue
             if trial is not None:
                 expected = trial.slots(kind_of(parameter))
+                yield from known_problems(name, parameter, slots, expected)
             else:
-                expected = {key: _as_it_is(value) for key, value in own.items()}
                 names = alike.setdefault(kind_of(parameter), set(slots))
                 if self._strict and names != set(slots):
                     yield f"{name}: has other slots than the parameters before it"
-            yield from _slots_problems(name, parameter, slots, expected, known=trial is not None)
+                yield from own_problems(name, slots, own)
 
     def _different(
         self, first: int, parameters: Sequence[torch.Tensor]
@@ -168,66 +169,3 @@ def _number(value: Any) -> object:
     if isinstance(value, torch.Tensor):
         return value.item() if not value.ndim else value.dtype
     return value if is_number(value) else type(value)
-
-
-def _as_it_is(value: Any) -> Slot:
-    """A slot that the optimizer has now: it keeps its shape."""
-    return Slot(value, None)
-
-
-def _slots_problems(
-    name: str,
-    parameter: torch.Tensor,
-    slots: Group,
-    expected: Mapping[str, Slot],
-    *,
-    known: bool,
-) -> Iterator[str]:
-    yield from (f"{name}.{key}: missing" for key in expected if key not in slots)
-    for key, value in slots.items():
-        if known and type(key) is not str:
-            yield f"{name}: has {short(key)} as a key"
-        elif key in expected:
-            yield from _slot_problems(f"{name}.{key}", key, parameter, value, expected[key], known)
-        elif known:
-            yield from _other_problems(f"{name}.{key}", parameter, value)
-
-
-def _slot_problems(
-    name: str, key: str, parameter: torch.Tensor, value: Any, slot: Slot, known: bool
-) -> Iterator[str]:
-    like = slot.like
-    if not isinstance(like, torch.Tensor):
-        yield from unlike(name, like, value)
-        return
-    counts = key == "step" and not like.ndim
-    if counts and is_number(value):  # as torch kept it long ago
-        if not is_finite(value) or value < 0:
-            yield f"{name}: is {short(value)}, not a count of steps"
-        return
-    shape = slot.shape_for(parameter) if known else tuple(like.shape)
-    if problem := tensor_problem(value, like, shape):
-        yield f"{name}: {problem}"
-    elif (
-        shape == ()
-        and not like.is_complex()
-        and not (is_finite(value) and (value >= 0 or not counts))
-    ):
-        yield f"{name}: is {short(value.item())}, not a finite number" + " of steps" * counts
-
-
-def _other_problems(name: str, parameter: torch.Tensor, value: Any) -> Iterator[str]:
-    """A slot that these settings do not use, such as the momentum of other ones."""
-    if not isinstance(value, torch.Tensor):
-        if value is not None and not isinstance(value, (bool, int, float)):
-            yield f"{name}: is {short(value)}, which no slot is"
-        return
-    fits = not value.ndim or (
-        value.ndim == parameter.ndim
-        and all(size in (1, full) for size, full in zip(value.shape, parameter.shape, strict=True))
-    )
-    if problem := tensor_problem(value, parameter, None):
-        yield f"{name}: {problem}"
-    elif not fits:
-        size = f"a parameter of {tuple(parameter.shape)}"
-        yield f"{name}: has shape {tuple(value.shape)}, which does not fit {size}"
