@@ -9,7 +9,7 @@ from pathlib import Path
 from torchgraph import errors
 
 TARGET = Path(__file__).with_name("errors.md")
-SOURCE = Path(errors.__file__)
+SOURCES = (Path(errors.__file__), Path(errors.__file__).with_name("categories.py"))
 HEAD = """# Errors and warnings
 
 What each means, what triggers it, and the way out. Catch them by class, as in
@@ -44,13 +44,16 @@ _SECTION = re.compile(r"# --- (.+?) -+$")
 
 def render() -> str:
     """The text of the page."""
-    source = SOURCE.read_text(encoding="utf-8")
+    return HEAD + "".join(_part(source.read_text(encoding="utf-8")) for source in SOURCES)
+
+
+def _part(source: str) -> str:
     titles = {
         number: found.group(1)
         for number, line in enumerate(source.splitlines(), start=1)
         if (found := _SECTION.match(line))
     }
-    parts = [HEAD]
+    parts = []
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue

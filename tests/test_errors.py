@@ -271,6 +271,26 @@ def _():
     Eval(nn.Linear(1, 1)).load_state_dict({"model": {"weight": torch.ones(7)}})
 
 
+@raised("NotSavable")
+def _():
+    tg.save({"rate": lambda step: 0.1}, "checkpoint")
+
+
+@raised("CheckpointFileError")
+def _():
+    tg.save({}, "no/such/folder/file")
+
+
+@raised("CheckpointNotFound")
+def _():
+    tg.load("nowhere")
+
+
+@raised("CheckpointDamaged")
+def _():
+    tg.load(__file__)
+
+
 @raised("NotCompiled")
 def _():
     Eval(nn.Linear(1, 1)).report()
@@ -324,11 +344,8 @@ ELSEWHERE = {"DeviceMismatch", "CaptureError", "GraphError", "GradientNotFinal",
 
 
 def catalogue():
-    return {
-        name: cls
-        for name, cls in vars(errors).items()
-        if inspect.isclass(cls) and issubclass(cls, GraphError)
-    }
+    classes = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls)}
+    return {name: cls for name, cls in classes.items() if issubclass(cls, GraphError)}
 
 
 def test_every_error_has_an_example():

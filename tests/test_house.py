@@ -26,7 +26,16 @@ SOURCES = sorted(
 # A room is a folder of torchgraph/, or a file at its top. Imports point to the same floor or to a
 # lower one, and never in a circle.
 FLOORS = (
-    {"_extension", "_torch", "collection", "counters", "environment", "errors", "lines"},
+    {
+        "_extension",
+        "_torch",
+        "categories",
+        "collection",
+        "counters",
+        "environment",
+        "errors",
+        "lines",
+    },
     {"artifact", "library", "options"},
     {"amp", "config", "ir"},
     {"debug", "optim", "structure"},

@@ -188,10 +188,14 @@ class Graph(Bucketing):
     def load_state_dict(
         self, state_dict: Annotated[Mapping[str, Any], OWN_CHECK], strict: bool = True
     ) -> None:
-        """Load at any time; the next call uses it. Nothing is written unless everything fits.
+        """Load at any time, all of it or nothing; the next call uses it.
+
+        Everything is looked at before anything is written, and what fails in a hook or a class of
+        yours is undone. For that the weights exist twice meanwhile. ``strict=False`` takes a state
+        that lacks names.
 
         Raises:
-            StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
+            StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
         with self._lock:
             self._progress = state.restore(state_dict, *self._held(), strict=strict)
