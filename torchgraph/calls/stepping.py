@@ -26,6 +26,7 @@ from ..live.step import Step
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
+from ..replay.interrupts import CUT_SHORT, SignalsWait
 from .schedule import Schedulers
 
 _in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
@@ -64,6 +65,8 @@ class Stepping(ModuleHolder):
         """Modules that no attribute holds, of which was warned."""
         self._last_call: tuple[Outcome, Call] | None = None
         """The last call that ran as eager runs it, without its data."""
+        self._signals = SignalsWait(gives_in=True)
+        """Ctrl-C waits while this is entered; where the step can be taken back it is open."""
         self.config = GraphConfig()
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +120,7 @@ class Stepping(ModuleHolder):
     def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
         """Run a call as eager runs it. ``heard``: write it down; ``strict``: as `take` has it."""
         given = call.unbound
-        with self._building(), uncompiled():
+        with self._building(), uncompiled(), self._opened(not self._driven):
             return take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
@@ -130,8 +133,22 @@ class Stepping(ModuleHolder):
                 strict=strict,
                 may_rest=self._progress.step > 0,
                 warned=self._strangers,
-                built=self._schedulers.check_loss,
+                built=self._built,
             )
+
+    def _built(self, returned: bool) -> None:
+        """`build` has run: what follows is not taken back."""
+        self._schedulers.check_loss(returned)
+        self._signals.open, self._signals.torn = False, CUT_SHORT
+
+    @contextmanager
+    def _opened(self, may_raise: bool) -> Iterator[None]:
+        """Where the user's code runs here and ``may_raise``, handlers of signals run in it."""
+        self._signals.open = may_raise
+        try:
+            yield
+        finally:
+            self._signals.open = False
 
     @contextmanager
     def _building(self) -> Iterator[None]:

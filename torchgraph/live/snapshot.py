@@ -28,6 +28,8 @@ class Snapshot:
     def __init__(self, owners: Iterable[object], tensors: Iterable[object]) -> None:
         self._containers: dict[int, tuple[object, object]] = {}
         self._tensors: dict[int, _Saved] = {}
+        self.is_back = False
+        """True once everything is as before."""
         for owner in owners:
             self._take(vars(owner))
         for tensor in tensors:
@@ -45,6 +47,7 @@ class Snapshot:
                 with torch.no_grad():
                     for saved in self._tensors.values():
                         saved.restore()
+                self.is_back = True
 
     def _take(self, value: object) -> None:
         pending = [value]
