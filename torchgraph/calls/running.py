@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from .._torch.surroundings import uncompiled
 from ..collection import paused
-from ..errors import GraphBroken, SharedMemory, UnsupportedInput
+from ..errors import EagerWarning, GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
 from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from .aside import Aside
-from .in_eager import is_bare, run_bare, why_alone
+from .forks import Turns
+from .in_eager import (
+    BESIDE,
+    in_words,
+    is_bare,
+    may_run_beside,
+    run_bare,
+    updated,
+    why_alone,
+)
 
 
 class Running(Aside):
@@ -29,7 +38,7 @@ class Running(Aside):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._lock = threading.RLock()
+        self._lock = Turns(self._signals)
         self._met = self.config.options
         """The options of the last call."""
 
@@ -119,6 +128,29 @@ class Running(Aside):
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
         call, self._signals.torn = call.noted(), ""
+        with ExitStack() as turn:
+            free = turn.enter_context(patching.alone())
+            if not free and may_run_beside(call, self.config.options, self._schedulers):
+                return self._beside(call)
+            return self._in_turn(call, turn)
+
+    def _beside(self, call: Call) -> Any:
+        """One step as eager runs it, while another thread records: no class is patched for it."""
+        self._recordings.fallback.say(BESIDE, BESIDE, EagerWarning)
+        with self._signals, self._building(patched=False):
+            step = self._scan()
+            returned = run_bare(self.build, call, step)
+            self._signals.torn = CUT_SHORT
+            stepped = [] if self._driven else updated(step, self.config.options)
+            serves = in_words(call)
+            self._progress.count(serves)
+            self._recordings.fallback.count(serves, BESIDE)
+            self._schedulers.step(lambda: None, stepped)
+            self._signals.torn = ""
+        return returned
+
+    def _in_turn(self, call: Call, turn: ExitStack) -> Any:
+        """The same where no other thread records, until ``turn`` is closed."""
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
             opened = self._opened(not self._driven)
@@ -132,6 +164,7 @@ class Running(Aside):
                 taken = self._recordings.alone(step, call, why, said=said)
             else:
                 taken = self._recordings.take(self._key(call), step, call, self.config.options)
+            turn.close()
             outcome = taken.outcome
             try:
                 self._recordings.learn(taken)

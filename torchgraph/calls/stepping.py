@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -151,9 +151,13 @@ class Stepping(ModuleHolder):
             self._signals.open = False
 
     @contextmanager
-    def _building(self) -> Iterator[None]:
-        """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
-        with patching.begun(), self._inside_build():
+    def _building(self, *, patched: bool = True) -> Iterator[None]:
+        """`build` may run here: it meets bare modules; optimizer steps are not the user's.
+
+        Args:
+            patched: classes are patched here, which no other thread may do meanwhile.
+        """
+        with patching.begun() if patched else nullcontext(), self._inside_build():
             self._schedulers.tracing(True)
             token = _in_build.set(True)
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _thread
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -47,6 +48,7 @@ class SignalsWait:
         self.torn = ""
         """What became of the step that runs, or of the last, should it go no further."""
         self._depth = 0
+        self._thread = 0
         self._held: dict[int, Callable[[int, FrameType | None], object]] = {}
         """The user's handlers."""
         self._came: list[int] = []
@@ -67,6 +69,7 @@ class SignalsWait:
             except BaseException:  # of a handler that is still the user's
                 self._put_back()
                 raise
+            self._thread = threading.get_ident()
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
@@ -81,6 +84,17 @@ class SignalsWait:
             self._depth = 0
             if self._came:
                 self._run(sys._getframe(1))
+
+    def renew(self) -> bool:
+        """In a forked process leave the block of a thread that is not in it; False: it is here."""
+        if self._depth and self._thread == threading.get_ident():
+            return False
+        self._came, self._lock, self.open = [], threading.Lock(), False
+        try:
+            self._put_back()
+        finally:
+            self._depth = 0
+        return True
 
     def _hold(self) -> None:
         for number, handler in zip(_SIGNALS, map(_handler, _SIGNALS), strict=True):
@@ -170,3 +184,14 @@ def _wakes_somebody() -> bool:
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before, warn_on_full_buffer=False)
     return before != -1
+
+
+def _renew() -> None:
+    for number in _SIGNALS:
+        while isinstance(waits := getattr(_handler(number), "__self__", None), SignalsWait):
+            if not waits.renew():
+                break
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
