@@ -61,7 +61,8 @@ class SignalsWait:
         self._ours = self._catch
 
     def __enter__(self) -> None:
-        if not _is_main():
+        here = threading.get_ident()
+        if here != threading.main_thread().ident:
             return
         if not self._depth:
             try:
@@ -69,11 +70,11 @@ class SignalsWait:
             except BaseException:  # of a handler that is still the user's
                 self._put_back()
                 raise
-            self._thread = threading.get_ident()
+            self._thread = here
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        if not self._depth or not _is_main():
+        if not self._depth or threading.get_ident() != self._thread:
             return
         if self._depth > 1:
             self._depth -= 1
@@ -97,7 +98,8 @@ class SignalsWait:
         return True
 
     def _hold(self) -> None:
-        for number, handler in zip(_SIGNALS, map(_handler, _SIGNALS), strict=True):
+        for number in _SIGNALS:
+            handler = _handler(number)
             if callable(handler) and handler is not self._ours:
                 self._held[number] = handler
                 try:
@@ -173,10 +175,6 @@ class SignalsWait:
         again = "; a second one, for the next line of your own code" if self._gives_in else ""
         sys.stderr.write(f"torchgraph: {what} waits for the end of this step{again}.\n")
         sys.stderr.flush()
-
-
-def _is_main() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
 
 
 def _wakes_somebody() -> bool:
