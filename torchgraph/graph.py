@@ -166,7 +166,7 @@ class Graph(Bucketing):
 
         A later call records again, as the first one did.
         """
-        with self._lock:
+        with self._lock, self._signals:
             self._forget()
             self._cache.graphs.release()
 
@@ -197,10 +197,10 @@ class Graph(Bucketing):
         Raises:
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
-        with self._lock:
+        with self._lock, self._signals:
             self._progress = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
-            self._cache.broken = ""
+            self._cache.broken = self._signals.torn = ""
 
     def _held(self) -> tuple[Any, list[Optimizer], list[Any], Scaler | None]:
         return self._modules, self._optimizers, list(self._schedulers), self._scaler
@@ -271,7 +271,7 @@ class Graph(Bucketing):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        with self._lock:
+        with self._lock, self._signals:
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)
@@ -284,7 +284,8 @@ class Graph(Bucketing):
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None and self._last_call is not None:
-            self._compile_step(*self._last_call)  # of a step that is not confirmed
+            with self._signals:
+                self._compile_step(*self._last_call)  # of a step that is not confirmed
         if self._shown is None:
             raise NotCompiled(f"{self._name} has not been called yet.")
         return self._shown

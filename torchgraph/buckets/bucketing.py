@@ -43,6 +43,7 @@ class Bucketing(Running):
         if options.buckets is None:
             return super()._fit(args, kwargs)
         try:
-            return self._padder.fit(args, kwargs, options)
+            with self._signals:  # programs may be made
+                return self._padder.fit(args, kwargs, options)
         except UnsupportedInput as error:
             return self._unbound(args, kwargs, error), None

@@ -14,6 +14,7 @@ from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
 from ..record.compare.outcome import Outcome
+from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from ..structure import Contents
 from .compiling import Compiling
@@ -46,9 +47,8 @@ class Aside(Compiling):
         key = self._key(call)
         found = self._cache.find(key)
         if found is None and self._cache.holds(key):
-            with self._scaler_started():
-                step = self._scan()
-                found = self._cache.refit(key, step)
+            with self._signals, self._scaler_started():
+                found = self._cache.refit(key, self._scan())
         return found
 
     def _programs_for(self, call: Call) -> Iterator[Replay]:
@@ -102,8 +102,12 @@ class Aside(Compiling):
             moved = self._moved_by_build()
             owners = [self, *step.modules.values(), *self._optimizers, *scalers, *moved]
             contents = Contents(call.args, call.kwargs)
-            with contents.kept(), Snapshot(owners, [*tensors, *call.tensors]).kept():
-                yield step
+            before, torn = Snapshot(owners, [*tensors, *call.tensors]), self._signals.torn
+            try:
+                with contents.kept(), before.kept():
+                    yield step
+            finally:
+                self._signals.torn = torn if before.is_back else CUT_SHORT
 
     @contextmanager
     def _with_states(self, call: Call) -> Iterator[None]:

@@ -82,6 +82,11 @@ class Schedulers:
                     "steps it once per call, and it was stepped outside of the Graph as well."
                 )
 
+    @property
+    def needs_loss(self) -> bool:
+        """True when one steps by the loss."""
+        return self._needs_loss
+
     def check_loss(self, returned: bool) -> None:
         """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
         if self._needs_loss and not returned:

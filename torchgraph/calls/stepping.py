@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
+from ..replay.interrupts import CUT_SHORT, SignalsWait
 from . import announce
 from .schedule import Schedulers
 
@@ -77,6 +78,8 @@ class Stepping(ModuleHolder):
         """Keys of arguments for which `debug` has said which modules are called."""
         self._last_call: tuple[Outcome, Call] | None = None
         """The last call that ran as eager runs it, without its data."""
+        self._signals = SignalsWait(gives_in=True)
+        """Ctrl-C waits while this is entered; where the step can be taken back it is open."""
         self.config = GraphConfig()
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +137,8 @@ class Stepping(ModuleHolder):
     def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
         """Run a call as eager runs it. ``heard``: write it down; ``strict``: as `take` has it."""
         given = call.unbound
-        with self._building(), uncompiled(), self._announced(call, heard) as told:
+        opened = self._opened(not self._driven)
+        with self._building(), uncompiled(), opened, self._announced(call, heard) as told:
             return take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
@@ -148,8 +152,13 @@ class Stepping(ModuleHolder):
                 strict=strict,
                 may_rest=self._progress.step > 0,
                 warned=self._strangers,
-                built=self._schedulers.check_loss,
+                built=self._built,
             )
+
+    def _built(self, returned: bool) -> None:
+        """`build` has run: what follows is not taken back."""
+        self._schedulers.check_loss(returned)
+        self._signals.open, self._signals.torn = False, CUT_SHORT
 
     @contextmanager
     def _announced(self, call: Call, heard: bool) -> Iterator[announce.Building | None]:
@@ -166,9 +175,22 @@ class Stepping(ModuleHolder):
             yield announce.Building(stages, self._modules, self._blocks.debug)
 
     @contextmanager
-    def _building(self) -> Iterator[None]:
-        """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
-        with patching.begun(), self._inside_build():
+    def _opened(self, may_raise: bool) -> Iterator[None]:
+        """Where the user's code runs here and ``may_raise``, handlers of signals run in it."""
+        self._signals.open = may_raise
+        try:
+            yield
+        finally:
+            self._signals.open = False
+
+    @contextmanager
+    def _building(self, *, patched: bool = True) -> Iterator[None]:
+        """`build` may run here: it meets bare modules; optimizer steps are not the user's.
+
+        Args:
+            patched: classes are patched here, which no other thread may do meanwhile.
+        """
+        with patching.begun() if patched else nullcontext(), self._inside_build():
             self._schedulers.tracing(True)
             token = _in_build.set(True)
             try:

@@ -40,6 +40,8 @@ class Snapshot:
         self._unwritten = unwritten
         self._containers: dict[int, tuple[object, object]] = {}
         self._tensors: dict[int, _Saved] = {}
+        self.is_back = False
+        """True once everything is as before."""
         for owner in owners:
             self._take(vars(owner))
         for tensor in tensors:
@@ -53,6 +55,7 @@ class Snapshot:
                 yield
             finally:
                 self.restore()
+                self.is_back = True
 
     def restore(self) -> None:
         """Everything but the generators is as it was."""

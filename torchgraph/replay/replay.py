@@ -34,7 +34,7 @@ from .cuda.cuda_graph import Calls, CudaGraph
 from .cuda.graphs import op_by_op
 from .fit import fits
 from .generators import Generators, gpus_drawn_on
-from .interrupts import InterruptsWait
+from .interrupts import CUT_SHORT, SignalsWait
 from .outputs import Ring, fake_outputs
 from .switch import Switch
 
@@ -81,8 +81,9 @@ class Replay:
         """Those of each param group's gradients in the last run, where asked for."""
         self._calls = calls
         self._switch = switch
-        writes: bool = code.executable.writes
-        self._around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
+        self.writes: bool = code.executable.writes
+        """True when a run writes a state."""
+        self._around: AbstractContextManager[None] = SignalsWait() if self.writes else nullcontext()
         self._bind()
         self._hand_out(options.outputs_buffer_size)
 
@@ -114,7 +115,7 @@ class Replay:
     def turn(self, calls: int, options: Options) -> AbstractContextManager[None]:
         """Get ready for a call, of which ``calls`` were made before; what is to be around it.
 
-        Inductor's code takes over when it is time. Ctrl-C waits when the run writes a state.
+        Inductor's code takes over when it is time. Signals wait when the run writes a state.
         """
         if options.outputs_buffer_size != self._sets:
             self._hand_out(options.outputs_buffer_size)
@@ -226,6 +227,7 @@ class Replay:
         tensors = self.results(call)
         host.finish(tensors, call)
         returned = self.captured.out_tree.made(tensors, call.args, call.kwargs)
+        self.broken = ""
         if self.runs > 1:
             self.seconds.append(perf_counter() - start)
         else:
@@ -310,16 +312,22 @@ class Replay:
         before = Generators(self._gpus) if self._random else None
         try:
             self._calls.number += 1
+            self.broken = CUT_SHORT if self.writes else ""
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
                 if self._auditing:
                     return self._audited(values)
                 return self._function(values)
         except NotConfirmed:
+            self.broken = ""
             raise
-        except Exception as error:
+        except BaseException as error:
             wrote = self.executable.wrote(error)
             if before is not None and not wrote:
                 before.put_back()
+            if not isinstance(error, Exception):
+                self.broken = self.broken if wrote else ""
+                raise
+            self.broken = ""
             if isinstance(error, CudaGraphRefused) and not wrote:
                 raise
             if not self.executable.moved(error):

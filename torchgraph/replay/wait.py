@@ -6,7 +6,7 @@ import sys
 
 from ..debug.stages import Stages
 from ..lower import Compilation
-from .interrupts import InterruptsWait
+from .interrupts import SignalsWait
 
 _FIRST = 10.0
 _NEXT = 60.0
@@ -27,7 +27,7 @@ def wait_for(compilation: Compilation, limit: float | None, stages: Stages) -> N
         CompilationFailed: with what Inductor said, or why the wait is over.
     """
     due = _FIRST
-    interrupts = InterruptsWait()
+    signals = SignalsWait()
 
     def goes_on(waited: float) -> bool:
         nonlocal due
@@ -36,7 +36,7 @@ def wait_for(compilation: Compilation, limit: float | None, stages: Stages) -> N
             due = waited + _NEXT
             sys.stderr.write(f"torchgraph: {what}, {waited:.0f} s so far, {limit_text(limit)}.\n")
             sys.stderr.flush()
-        return not interrupts.caught
+        return not signals.has_come
 
-    with interrupts:
+    with signals:
         compilation.finish(limit, goes_on)
