@@ -50,6 +50,8 @@ class StepFunction(Graph):
         super().__init__()
         self._driven = True
         self._found = Discovered()
+        self._kind: type[Any] | None = None
+        """The class of its steps of objects, where it is a method."""
         functools.update_wrapper(self, _function_of(function), updated=())
         self._look()
 
@@ -64,7 +66,9 @@ class StepFunction(Graph):
             raise InvalidOption(f"tg.step on a method of {cls}, whose objects have __slots__ only.")
         steps = vars(owner).setdefault("_torchgraph_steps", _Steps())
         if self not in steps:
-            steps[self] = _named(_MethodStep, self.build)(self.build, owner)
+            if self._kind is None:
+                self._kind = _named(_MethodStep, self.build)
+            steps[self] = self._kind(self.build, owner)
             steps.end_with(owner)
         return steps[self].bound(owner)
 
