@@ -220,3 +220,31 @@ def test_a_forked_child_that_ends_leaves_the_compiler_alone(tmp_path):
     )  # fmt: skip
     assert ran.stdout == "False True\n", ran.stderr
     assert ran.stderr == ""
+
+
+CONTINUES = """
+import os, sys, torch
+from torch import nn, optim
+import torchgraph as tg
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+graph = tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.parameters()))
+graph.config.set_backend("auto", switch_at=5)
+x, y = torch.randn(5, 6), torch.randint(3, (5,))
+for _ in range(4): graph(x, y)
+assert graph._shown[0]._switch._compilation is not None
+child = os.fork()
+for _ in range(3): graph(x, y)
+print("child" if not child else "parent", graph.report().backend, flush=True)
+if child: assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_that_goes_on_compiles_for_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    ran = subprocess.run(
+        [sys.executable, "-c", CONTINUES], capture_output=True, text=True, check=False
+    )
+    assert sorted(ran.stdout.splitlines()) == ["child inductor", "parent inductor"], ran.stderr
