@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import linecache
 import weakref
@@ -18,6 +19,7 @@ from torchgraph._torch import FakeTensor
 from torchgraph.replay.replay import Replay
 
 _PAGE = 4096
+FILES = sorted(Path(tg.__file__).parent.rglob("*.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +141,22 @@ def test_replayed_steps_make_no_garbage(calls):
 
     assert gc.collect() == 0
     assert len(gc.get_objects()) <= objects
+
+
+def raised_from_variables(source):
+    """The lines that raise what lies in a variable: its frame would hold it, and it the frame."""
+    raises = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise))
+    held = (ast.Attribute, ast.Subscript, ast.Name)
+    found = [node for node in raises if isinstance(node.exc, held)]
+    return [node.lineno for node in found if not ast.unparse(node.exc).lstrip("_")[0].isupper()]
+
+
+@pytest.mark.parametrize("code", ["raise error", "raise self._failure", "raise found[0]"])
+def test_an_error_in_a_variable_is_found(code):
+    assert raised_from_variables(code) == [1]
+
+
+def test_no_error_is_raised_from_a_variable():
+    """`collection.afresh` gives one that nothing holds."""
+    found = {path.name: raised_from_variables(path.read_text("utf-8")) for path in FILES}
+    assert {name: lines for name, lines in found.items() if lines} == {}

@@ -51,7 +51,8 @@ def test_3000_steps_on_auto():
     assert "runs Inductor" in str(graph.report())
 
 
-def test_300_shapes_in_a_cache_of_8():
+def test_300_shapes_in_a_cache_of_8(monkeypatch):
+    monkeypatch.setenv("TORCHGRAPH_VERIFY", "fast")  # strict, torch remembers each op and shape
     graph = Train(Net())
     graph.config.set_cache_size(8)
 

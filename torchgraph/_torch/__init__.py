@@ -96,6 +96,8 @@ class _HostValue(Source):
         return GuardSource.CONSTANT
 
 
+_REMEMBERED = 4096
+"""Ops with their shapes, at most: each new shape of a batch brings some for each op."""
 _LOGGER = logging.getLogger(FakeTensorMode.__module__)
 _fakes = threading.local()
 
@@ -119,8 +121,13 @@ def fakes_unheard() -> Iterator[None]:
 
 
 def fake_mode() -> FakeTensorMode:
-    """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
+    """A fresh fake mode whose ops may carry symbolic scalars and meet real constants.
+
+    What torch remembers of each op and shape, for all modes of the process, is bounded by it.
+    """
     _LOGGER.addFilter(_heard)  # once: the logger keeps it once
+    if FakeTensorMode.cache_info().size > _REMEMBERED:
+        FakeTensorMode.cache_clear()
     return _FakeMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
 
 
