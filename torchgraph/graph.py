@@ -151,7 +151,7 @@ class Graph(Bucketing):
             )
         if is_listening() or is_tracing() or building():
             raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
-        with self._lock:
+        with self._turns.lock:
             return self._step(args, kwargs)
 
     @checked
@@ -166,7 +166,7 @@ class Graph(Bucketing):
 
         A later call records again, as the first one did.
         """
-        with self._lock, self._signals:
+        with self._turns.lock, self._signals:
             self._forget()
             self._cache.graphs.release()
 
@@ -197,7 +197,7 @@ class Graph(Bucketing):
         Raises:
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
-        with self._lock, self._signals:
+        with self._turns.lock, self._signals:
             self._progress = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
             self._cache.broken = self._signals.torn = ""
@@ -271,7 +271,7 @@ class Graph(Bucketing):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        with self._lock, self._signals:
+        with self._turns.lock, self._signals:
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)

@@ -72,6 +72,7 @@ def test_ctrl_c_at_a_random_moment_leaves_whole_steps(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sixty_signals_at_random_moments_leave_whole_steps(kind: str, number: int) -> None:

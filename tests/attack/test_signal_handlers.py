@@ -118,6 +118,8 @@ def raise_in(thread: int, error: type[BaseException]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", ["plain", "scheduler"])
 def test_asynchronous_exceptions_leave_whole_steps_or_say_that_they_do_not(kind: str) -> None:
     """They cannot wait: where one leaves half a step, the Graph knows it."""
@@ -137,8 +139,9 @@ def test_asynchronous_exceptions_leave_whole_steps_or_say_that_they_do_not(kind:
         thread = threading.Thread(target=train)
         thread.start()
         time.sleep(chance.uniform(0.05, 0.3))
-        raise_in(thread.ident or 0, Stop)
-        thread.join()
+        while thread.is_alive():  # one that comes in a `__del__` is lost, in eager too
+            raise_in(thread.ident or 0, Stop)
+            thread.join(2)
         try:
             as_eager_after(loop, graph, kind, 3)
         except GraphBroken:

@@ -38,6 +38,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
 )
 
+from .names import standing_for
 from .ops import (
     composite as composite,
     fast_op as fast_op,
@@ -286,7 +287,7 @@ def engine_watch(
 @contextlib.contextmanager
 def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterator[None]:
     """Let torch.optim call ``replacements`` for the names of `FUSED_KERNELS`."""
-    with mock.patch.dict(vars(torch), replacements):
+    with standing_for(vars(torch), replacements):
         yield
 
 

@@ -23,21 +23,16 @@ class Turns:
     """
 
     def __init__(self, signals: SignalsWait) -> None:
-        self._lock, self._signals = threading.RLock(), signals
+        self.lock, self._signals = threading.RLock(), signals
+        """To be entered itself: between two lines of Python an exception could leave it held."""
         _all.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
     def renew(self) -> None:
         """Forget other threads: this process is a child that has none."""
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
+        if self.lock.acquire(blocking=False):
+            self.lock.release()
         else:
-            self._lock = threading.RLock()
+            self.lock = threading.RLock()
             self._signals.torn = _FORKED
 
 

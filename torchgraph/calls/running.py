@@ -40,7 +40,7 @@ class Running(Aside):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._lock = Turns(self._signals)
+        self._turns = Turns(self._signals)
         self._met = self.config.options
         """The options of the last call."""
 
@@ -56,7 +56,7 @@ class Running(Aside):
         since = patching.ended
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
-            with patching.alone():
+            with self._signals, patching.alone():
                 call, replay = self._fit(args, kwargs)
         try:
             if replay is None:
@@ -131,7 +131,7 @@ class Running(Aside):
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
         call, self._signals.torn = call.noted(), ""
-        with ExitStack() as turn:
+        with self._signals, ExitStack() as turn:
             free = turn.enter_context(patching.alone())
             if not free and may_run_beside(call, self.config.options, self._schedulers):
                 return self._beside(call)
@@ -140,7 +140,7 @@ class Running(Aside):
     def _beside(self, call: Call) -> Any:
         """One step as eager runs it, while another thread records: no class is patched for it."""
         self._recordings.fallback.say(BESIDE, BESIDE, EagerWarning)
-        with self._signals, self._building(patched=False):
+        with self._building(patched=False):
             step = self._scan()
             returned = run_bare(self.build, call, step)
             self._signals.torn = CUT_SHORT
@@ -157,9 +157,9 @@ class Running(Aside):
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
             opened = self._opened(not self._driven)
-            with self._signals, self._building(), uncompiled(), opened:
+            with self._building(), uncompiled(), opened:
                 return run_bare(self.build, call, self._last_call[0].step)
-        with self._signals, self._scaler_started(), paused():
+        with self._scaler_started(), paused():
             step = self._scan()
             updates = not self._driven and bool(self._optimizers)
             why, said = why_alone(step, call, self.config.options, updates=updates)

@@ -40,7 +40,8 @@ class Patching:
         """How often classes were patched until now, and by which thread the last time."""
         self._outwaited: tuple[int | None, tuple[int, int]] | None = None
         """A recording for which somebody has waited in vain."""
-        self._patience = _PATIENCE
+        self._waits = threading.local()
+        """The patience of each thread: what once waited for it may do so again."""
 
     def renew(self) -> None:
         """Forget other threads: this process is a child that has none."""
@@ -64,9 +65,10 @@ class Patching:
 
     def _waited(self) -> bool:
         now = (self._thread, self.ended)
-        free = self._lock.acquire(timeout=0.0 if now == self._outwaited else self._patience)
+        patience: float = getattr(self._waits, "patience", _PATIENCE)
+        free = self._lock.acquire(timeout=0.0 if now == self._outwaited else patience)
         self._outwaited = None if free else (self._thread, self.ended)
-        self._patience = _PATIENCE if free else self._patience / 2
+        self._waits.patience = _PATIENCE if free else patience / 2
         return free
 
     @contextmanager

@@ -69,6 +69,7 @@ class Replay:
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
+        """What became of the last step, should it have gone no further than its run."""
         self.loss: torch.Tensor | None = None
         """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
@@ -221,13 +222,12 @@ class Replay:
 
     def run(self, call: Call) -> Any:
         """One step over the live state; what `build` returns. Raises what `results` does."""
-        start = perf_counter()
+        start, self.broken = perf_counter(), ""
         host = self.captured.host
         call = host.extended(call)
         tensors = self.results(call)
         host.finish(tensors, call)
         returned = self.captured.out_tree.made(tensors, call.args, call.kwargs)
-        self.broken = ""
         if self.runs > 1:
             self.seconds.append(perf_counter() - start)
         else:
@@ -321,19 +321,24 @@ class Replay:
             self.broken = ""
             raise
         except BaseException as error:
-            wrote = self.executable.wrote(error)
+            wrote = self._wrote(error)
             if before is not None and not wrote:
                 before.put_back()
+            if isinstance(error, Exception) or not wrote:
+                self.broken = ""
             if not isinstance(error, Exception):
-                self.broken = self.broken if wrote else ""
                 raise
-            self.broken = ""
             if isinstance(error, CudaGraphRefused) and not wrote:
                 raise
             if not self.executable.moved(error):
                 raise self._failed(error, wrote=wrote) from error
             moved = self._moved(error)
         raise afresh(moved)  # out here, where no frame of the step is held by it, and so no batch
+
+    def _wrote(self, error: BaseException) -> bool:
+        """True when states may be written; what comes from outside may come after the last line."""
+        outside = not isinstance(error, Exception) and self.executable.node_at(error) is None
+        return self.executable.wrote(error) or (outside and self.writes)
 
     def _failed(self, error: Exception, *, wrote: bool) -> StepFailed:
         node = self.executable.node_at(error)
