@@ -7,6 +7,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 from unittest import mock
 
@@ -60,6 +61,14 @@ def _symbolic_power(plain: Callable[..., float]) -> Callable[..., object]:
     return power
 
 
+_ASKED: dict[str, Callable[[Any], object]] = {
+    "isnan": lambda number: number != number,
+    "isinf": lambda number: abs(number) == math.inf,
+    "isfinite": lambda number: abs(number) < math.inf,
+}
+"""By name, what ``math`` asks of a number, as comparisons: they do not go by its value."""
+
+
 class _ForSymbols(type):
     def __call__(cls, *args: object, **options: object) -> object:
         if len(args) != 1 or options:
@@ -88,18 +97,52 @@ def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Te
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
+_NAMES: dict[str, object] = {
+    "max": _symbolic_extreme(builtins.max, torch.sym_max),
+    "min": _symbolic_extreme(builtins.min, torch.sym_min),
+    "type": Type,
+}
+_put_in: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("_put_in", default=None)
+
+
+@contextlib.contextmanager
+def _named_in(namespace: dict[str, Any]) -> Iterator[None]:
+    """``max``, ``min`` and ``type`` as globals of a module, where it has none of its own."""
+    own = {name: made for name, made in _NAMES.items() if name not in namespace}
+    namespace.update(own)
+    try:
+        yield
+    finally:  # these alone: what the step has assigned stays
+        for name, made in own.items():
+            if namespace.get(name) is made:
+                del namespace[name]
+
+
+def also_in(namespace: dict[str, Any]) -> None:
+    """A function runs whose globals these are: it may meet symbols, too, if an update runs."""
+    put_in = _put_in.get()
+    if put_in is not None:
+        put_in(namespace)
+
+
 @contextlib.contextmanager
 def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
     """Let ``max``, ``min`` and ``type`` in these namespaces, and ``math.sqrt``, accept symbols."""
+    if not namespaces:
+        yield
+        return
     with contextlib.ExitStack() as stack:
+        known: set[int] = set()
+
+        def put_in(namespace: dict[str, Any]) -> None:
+            if id(namespace) not in known:
+                known.add(id(namespace))
+                stack.enter_context(_named_in(namespace))
+
         for namespace in namespaces:
-            names = {
-                "max": _symbolic_extreme(builtins.max, torch.sym_max),
-                "min": _symbolic_extreme(builtins.min, torch.sym_min),
-                "type": Type,
-            }
-            own = {name: made for name, made in names.items() if name not in namespace}
-            stack.enter_context(standing_for(namespace, own))
+            put_in(namespace)
+        token = _put_in.set(put_in)
+        stack.callback(_put_in.reset, token)
         stack.enter_context(mock.patch.object(math, "pow", _symbolic_power(math.pow)))
         for name in ("sqrt", "exp", "cos", "sin", "tanh", "log2"):
             symbolic = getattr(torch, f"_sym_{name}", None)
@@ -108,4 +151,7 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
                 stack.enter_context(
                     mock.patch.object(math, name, _symbolic_function(plain, symbolic))
                 )
+        for name, asked in _ASKED.items():
+            wrapped = _symbolic_function(getattr(math, name), asked)
+            stack.enter_context(mock.patch.object(math, name, wrapped))
         yield

@@ -112,6 +112,7 @@ class _Taking:
         bound, moving = [build, *bound_to(build)], (numbers.holders, numbers.acted)
         self._names = NameWatch(given, self._attributes.watches, bound, *moving)
         recorder.undo.moved = self._names.moved
+        numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
         self._outside: list[nn.Module] = []

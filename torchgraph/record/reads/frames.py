@@ -30,6 +30,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..._torch import OpOverload
 from ..._torch.listening import is_listening, listening_through
 from ..._torch.optimizers import RATE_READERS
+from ..._torch.symbolic import also_in
 from ...structure import parts_of_partial
 from ..chains.chains import Line, Reads, StackUses
 from ..chains.resolve import is_library, is_library_file
@@ -214,6 +215,7 @@ class Frames:
 
     def _meet(self, frame: FrameType) -> None:
         code = frame.f_code
+        also_in(frame.f_globals)
         if code not in self._ran:
             self._ran.add(code)
             self.see(_lies_under_its_name(frame))

@@ -75,6 +75,13 @@ class NameWatch:
         if self.frames.lost and give_up is not None:
             give_up(_LOST, passing=True)
 
+    def let_go(self) -> list[object]:
+        """Hold no frame of the user's, in which its values lie; gives what holds other values."""
+        self._walk.frame = None
+        own = [self, *(one for one in vars(self).values() if hasattr(one, "__dict__"))]
+        inner = [value for one in own for value in vars(one).values()]
+        return [*inner, *(v for one in inner for v in getattr(one, "__dict__", {}).values())]
+
     def before(self, frame: FrameType, number: int, line: Line) -> Touches:
         """Look at what a line reads; gives room for what it replaces."""
         if line.chains:

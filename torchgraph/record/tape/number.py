@@ -11,119 +11,58 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import ref
 
 import torch
 
 from ..._torch import OpOverload, schema_of
 from ..._torch.symbolic import symbolic_function
+from .node import NOBODY, Node, Writer
 from .tape import Args, Kwargs, Ref
 
 
-class Writer(Protocol):
-    """Where arithmetic is written down."""
-
-    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
-        """The value of ``target(*args)``; a `Ref` for each number among ``args``."""
-
-    def branched(self, number: Ref, value: object) -> None:
-        """Python went on with ``value``: in another step it may be another one."""
-
-
-class _Node:
-    """What torch's C++ asks about a symbolic number."""
-
-    def __init__(self, value: Any, ref: Ref, writer: Writer) -> None:
-        self.value, self.ref, self.writer = value, ref, writer
-        self.hint = value
-        self.constant = None
-
-    def has_hint(self) -> bool:
-        return True
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def is_int(self) -> bool:
-        return isinstance(self.value, int) and not self.is_bool()
-
-    def is_float(self) -> bool:
-        return not isinstance(self.value, int)
-
-    def is_bool(self) -> bool:
-        return isinstance(self.value, bool)
-
-    def maybe_as_int(self) -> None:
-        return None
-
-    maybe_as_float = maybe_as_bool = nested_int = maybe_as_int
-
-    def is_constant(self) -> bool:
-        return False
-
-    is_nested_int = is_constant
-
-    def guard_float(self, file: str = "", line: int = 0) -> float:
-        return float(self.exact())
-
-    def guard_int(self, file: str = "", line: int = 0) -> int:
-        return int(self.exact())
-
-    def exact(self) -> Any:
-        """The bare value, which the program then holds for alone."""
-        self.writer.branched(self.ref, self.value)
-        return self.value
-
-    def wrap_int(self, value: int) -> _Node:
-        """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
-        return _Node(value, Ref(-1), _NOBODY)
-
-    def __getattr__(self, name: str) -> Callable[..., _Node]:
-        function = _SIZES.get(name)
-        if function is None:
-            raise AttributeError(name)
-
-        def method(*others: object) -> _Node:
-            known = [one.exact() if isinstance(one, _Node) else one for one in (self, *others)]
-            return _Node(function(*known), Ref(-1), _NOBODY)
-
-        return method
-
-    def guard_bool(self, file: str = "", line: int = 0) -> bool:
-        return bool(self.exact())
-
-    expect_true = expect_size = guard_size_oblivious = guard_bool
-    guard_or_false = guard_or_true = statically_known_true = guard_bool
-
-    def _graph_repr(self) -> str:
-        return repr(self.value)
-
-    __repr__ = __str__ = _graph_repr
-
-
-_SIZES: dict[str, Callable[..., object]] = {
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "mod", "neg", "floordiv")},
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    "int_floordiv": operator.floordiv,
-    "sym_max": max,
-    "sym_min": min,
-    "clone": lambda value: value,
-}
-"""What C++ computes of sizes, strides and bounds."""
-
-
-def node_of(number: object) -> _Node | None:
+def node_of(number: object) -> Node | None:
     """The node of a number that moves, also when torch's C++ has put it into a class of its own."""
     if isinstance(number, (torch.SymFloat, torch.SymInt)):
         node = vars(number).get("node")
-        return node if isinstance(node, _Node) else None
+        return node if isinstance(node, Node) else None
     return None
 
 
-def make(value: object, ref: Ref, writer: Writer) -> Number | Integer:
+_followed: ContextVar[list[ref[Number | Integer]] | None] = ContextVar("_followed", default=None)
+
+
+@contextmanager
+def followed(made: list[ref[Number | Integer]]) -> Iterator[None]:
+    """Numbers of this thread go into ``made``, as long as they live."""
+    token = _followed.set(made)
+    try:
+        yield
+    finally:
+        _followed.reset(token)
+
+
+def make(value: object, at: Ref, writer: Writer) -> Number | Integer:
     """The moving number for ``value``, an int or a float (or NumPy's)."""
-    return (Integer if isinstance(value, int) else Number)(_Node(value, ref, writer))
+    return again(Node(value, at, writer))
+
+
+def kept(node: Node) -> Number | Integer:
+    """An object for the number of ``node`` that the recording holds itself."""
+    return (Integer if isinstance(node.value, int) else Number)(node)
+
+
+def again(node: Node) -> Number | Integer:
+    """Another object for the number of ``node``."""
+    number = kept(node)
+    made = _followed.get()
+    if made is not None:
+        made.append(ref(number))
+    return number
 
 
 def bare(value: Any) -> Any:
@@ -256,11 +195,12 @@ def _promoted(extreme: Callable[..., float]) -> Callable[..., float]:
     return function
 
 
-def _plain(function: Callable[..., object]) -> Callable[..., object]:
+def _plain(function: Callable[..., object], *, swapped: bool = False) -> Callable[..., object]:
     """A method that needs the bare value."""
 
-    def method(self: _Arithmetic, *rest: object) -> object:
-        return function(self.node.exact(), *rest)
+    def method(self: _Arithmetic, *rest: object, **named: object) -> object:
+        own = self.node.exact()
+        return function(*rest, own) if swapped else function(own, *rest, **named)
 
     return method
 
@@ -272,7 +212,7 @@ def _root(value: float) -> float:
 class _Arithmetic:
     """What both kinds have in common; the operators are set below."""
 
-    node: _Node
+    node: Node
     __sym_float__: Callable[..., object]
 
     def __bool__(self) -> bool:
@@ -286,6 +226,24 @@ class _Arithmetic:
     def __copy__(self) -> _Arithmetic:
         return self
 
+    def __divmod__(self, other: Any) -> tuple[object, object]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[object, object]:
+        return other // self, other % self
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type, tuple[object]]:
+        value = self.node.exact()
+        return type(value), (value,)
+
+    @property
+    def real(self) -> _Arithmetic:
+        return self
+
+    @property
+    def imag(self) -> float:
+        return 0 if self.node.is_int() else 0.0
+
     def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
         numpy: Any = sys.modules["numpy"]  # which calls this
         return numpy.asarray(self.node.exact(), dtype=dtype)
@@ -295,6 +253,9 @@ class _Arithmetic:
 
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_BITS = {
+    name: getattr(operator, f"__{name}__") for name in ("and", "or", "xor", "lshift", "rshift")
+}
 _PLAIN: dict[str, Callable[..., object]] = {
     "__float__": float,
     "__int__": int,
@@ -307,8 +268,6 @@ _PLAIN: dict[str, Callable[..., object]] = {
     "__trunc__": math.trunc,
     "__floor__": math.floor,
     "__ceil__": math.ceil,
-    "__reduce__": lambda value: value.__reduce__(),
-    "__divmod__": divmod,
     "is_integer": lambda value: float(value).is_integer(),
     "item": lambda value: value,
 }
@@ -321,6 +280,10 @@ def _fill() -> None:
         setattr(_Arithmetic, f"__r{name}__", _arithmetic(function, swapped=True))
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         setattr(_Arithmetic, f"__{name}__", _comparison(getattr(operator, name)))
+    for name in _BITS:
+        function = getattr(operator, f"__{name}__")
+        setattr(_Arithmetic, f"__{name}__", _plain(function))
+        setattr(_Arithmetic, f"__r{name}__", _plain(function, swapped=True))
     for name, function in _PLAIN.items():
         setattr(_Arithmetic, name, _plain(function))
     for name in ("neg", "abs", "pos"):
@@ -333,6 +296,18 @@ def _fill() -> None:
         symbolic = symbolic_function(name)
         if symbolic is not None:
             setattr(_Arithmetic, f"__sym_{name}__", _unary(symbolic, getattr(math, name)))
+
+
+def _named(name: str) -> Callable[..., object]:
+    """The method of this name that Python's own number has."""
+    return _plain(lambda value, *rest, **named: getattr(value, name)(*rest, **named))
+
+
+def _complete(cls: type, kind: type) -> None:
+    """Whatever else ``kind``, Python's own class, has: torch's symbols lack it or have another."""
+    known = {*dir(object), *vars(_Arithmetic), *vars(cls)}
+    for name in set(dir(kind)) - known:
+        setattr(cls, name, _named(name))
 
 
 _fill()
@@ -356,20 +331,22 @@ class Integer(_Arithmetic, torch.SymInt):
     def __index__(self) -> int:
         return int(self.node.exact())
 
+    def __invert__(self) -> int:
+        return ~int(self.node.exact())
 
-class _Nobody:
-    """A writer for numbers that are known for good."""
+    @property
+    def numerator(self) -> Integer:
+        return self
 
-    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
-        return Ref(-1)
-
-    def branched(self, number: Ref, value: object) -> None:
-        pass
+    @property
+    def denominator(self) -> int:
+        return 1
 
 
-_NOBODY = _Nobody()
+_complete(Number, float)
+_complete(Integer, int)
 
 
 def stand_in(value: float) -> Number | Integer:
     """What stands for a number of known value among fake values: it can be computed with."""
-    return make(value, Ref(-1), _NOBODY)
+    return make(value, Ref(-1), NOBODY)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from ..ops.recorder import Recorder
 from ..tape import number
 from ..tape.acted import Acted
 from ..tape.tape import Ref
+from .leaked import Leaked
 
 
 class Numbers:
@@ -41,6 +40,7 @@ class Numbers:
         self.holders: dict[int, object] = {}
         """By identity, the containers in which numbers of optimizers lie that move just now."""
         self.acted = Acted()
+        self.leaked = Leaked()
 
     @property
     def changed(self) -> list[tuple[Leaf, object]]:
@@ -50,12 +50,17 @@ class Numbers:
     @contextmanager
     def in_place(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         """Where these optimizers keep their numbers, put those that move."""
+        with self.leaked.watched(), self._put(optimizers):
+            yield
+
+    @contextmanager
+    def _put(self, optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
         places = list(self._places(optimizers))
         nested = [(leaf.root, leaf.path[0]) for _, leaf in places if len(leaf.path) > 1]
         containers = [(root, key, root[key]) for root, key in nested]
         for position, leaf in places:
             self._meet(position, leaf)
-            assign(leaf.root, leaf.path, self._now[position])
+            assign(leaf.root, leaf.path, _another(self._now[position]))
         self.holders.update((id(held), held) for held in _holders(optimizers))
         try:
             yield
@@ -99,8 +104,8 @@ class Numbers:
             return  # the next recording sees another structure
         now, before = leaf.read(), self._now[position]
         node = number.node_of(now)
-        if now is not before and node is not None:
-            self._now[position], self._changed[position] = now, node.ref
+        if node is not None and node is not number.node_of(before):
+            self._now[position], self._changed[position] = number.kept(node), node.ref
         plain = node is None and isinstance(now, (int, float))
         if plain and type(now) is type(leaf.value):
             self._now[position] = self._changed[position] = now
@@ -136,32 +141,24 @@ def _holders(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[object]:
         pending += [item for item in items if isinstance(item, (dict, list, tuple))]
 
 
+def _another(value: object) -> object:
+    """An object that is in its place alone: outlives it the step, it is somewhere else, too."""
+    node = number.node_of(value)
+    return value if node is None else number.again(node)
+
+
 def _sweep(optimizer: torch.optim.Optimizer) -> None:
-    """Numbers that the step put elsewhere are plain ones again, also in objects that it keeps."""
-    seen: set[int] = set()
-    pending: list[Any] = [*optimizer.param_groups, *optimizer.state.values(), vars(optimizer)]
+    """New numbers of param groups and state are plain ones again."""
+    pending: list[Any] = [*optimizer.param_groups, *optimizer.state.values()]
     while pending:
         holder = pending.pop()
-        if id(holder) in seen:
-            continue
-        seen.add(id(holder))
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            if key in ("params", "param_groups", "state"):
+            if key == "params":
                 continue
             if _holds_number(value) and not isinstance(holder, tuple):
                 holder[key] = number.bare(value)
-            elif (inner := _inside(value)) is not None:
-                pending.append(inner)
-
-
-def _inside(value: object) -> object:
-    """What a container holds, and what an object of the user's has for attributes."""
-    if isinstance(value, (dict, list, tuple, deque)):
-        return value
-    if isinstance(value, (torch.Tensor, type, FunctionType, ModuleType)):
-        return None
-    own = getattr(value, "__dict__", None)
-    return own if isinstance(own, dict) else None
+            elif isinstance(value, (dict, list, tuple)):
+                pending.append(value)
 
 
 def _holds_number(value: object) -> bool:

@@ -175,7 +175,10 @@ class OwnSteps:
             return args, kwargs
 
         def run() -> object:
+            leaked = self._numbers.leaked
+            leaked.pausing = True
             self._running.pop()[1].close()
+            leaked.pausing = False
             try:
                 return closure()
             finally:

@@ -154,6 +154,7 @@ def _trying(
             recorder.give_up(why, passing=True)
         finally:
             undo.trial = None
+            vars(trial).clear()  # numbers that move lie in its copies
         return original(*args, **kwargs)
 
     # A scheduler that is made meanwhile wraps what it finds, for good.

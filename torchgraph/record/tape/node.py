@@ -1,0 +1,114 @@
+"""The node of a number that moves: its value, where it stands on the tape, who writes that."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .tape import Args, Ref
+
+
+class Writer(Protocol):
+    """Where arithmetic is written down."""
+
+    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
+        """The value of ``target(*args)``; a `Ref` for each number among ``args``."""
+
+    def branched(self, number: Ref, value: object) -> None:
+        """Python went on with ``value``: in another step it may be another one."""
+
+
+class Node:
+    """What torch's C++ asks about a symbolic number."""
+
+    def __init__(self, value: Any, ref: Ref, writer: Writer) -> None:
+        self.value, self.ref, self.writer = value, ref, writer
+        self.hint = value
+        self.constant = None
+
+    def has_hint(self) -> bool:
+        return True
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_int(self) -> bool:
+        return isinstance(self.value, int) and not self.is_bool()
+
+    def is_float(self) -> bool:
+        return not isinstance(self.value, int)
+
+    def is_bool(self) -> bool:
+        return isinstance(self.value, bool)
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    maybe_as_float = maybe_as_bool = nested_int = maybe_as_int
+
+    def is_constant(self) -> bool:
+        return False
+
+    is_nested_int = is_constant
+
+    def guard_float(self, file: str = "", line: int = 0) -> float:
+        return float(self.exact())
+
+    def guard_int(self, file: str = "", line: int = 0) -> int:
+        return int(self.exact())
+
+    def exact(self) -> Any:
+        """The bare value, which the program then holds for alone."""
+        self.writer.branched(self.ref, self.value)
+        return self.value
+
+    def wrap_int(self, value: int) -> Node:
+        """Beside a bound that moves, C++ computes with symbols: what it does goes by the value."""
+        return Node(value, Ref(-1), NOBODY)
+
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        function = _SIZES.get(name)
+        if function is None:
+            raise AttributeError(name)
+
+        def method(*others: object) -> Node:
+            known = [one.exact() if isinstance(one, Node) else one for one in (self, *others)]
+            return Node(function(*known), Ref(-1), NOBODY)
+
+        return method
+
+    def guard_bool(self, file: str = "", line: int = 0) -> bool:
+        return bool(self.exact())
+
+    expect_true = expect_size = guard_size_oblivious = guard_bool
+    guard_or_false = guard_or_true = statically_known_true = guard_bool
+
+    def _graph_repr(self) -> str:
+        return repr(self.value)
+
+    __repr__ = __str__ = _graph_repr
+
+
+_SIZES: dict[str, Callable[..., object]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "mod", "neg", "floordiv")},
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "int_floordiv": operator.floordiv,
+    "sym_max": max,
+    "sym_min": min,
+    "clone": lambda value: value,
+}
+"""What C++ computes of sizes, strides and bounds."""
+
+
+class _Nobody:
+    """A writer for numbers that are known for good."""
+
+    def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:
+        return Ref(-1)
+
+    def branched(self, number: Ref, value: object) -> None:
+        pass
+
+
+NOBODY = _Nobody()

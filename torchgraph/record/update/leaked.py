@@ -1,0 +1,159 @@
+"""Numbers that move and outlive the optimizer's step: in a list of the user's, a global, a cache.
+
+Another step leaves another number there, which no program does: it holds for this one alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from types import CellType, MemberDescriptorType
+from typing import Any
+from weakref import ref
+
+from ..chains.resolve import is_library_file
+from ..tape import number
+from ..tape.number import Integer, Number
+from ..tape.settled import settle
+
+_DEEPEST = 4
+"""Tuples in tuples that are made anew. What is not found computes as a plain number does, too."""
+
+_Plain = dict[int, Any]
+"""By the identity of what is held, what shall lie there."""
+
+
+class Leaked:
+    """Follows the numbers that are made while optimizers step."""
+
+    def __init__(self) -> None:
+        self._made: list[ref[Number | Integer]] = []
+        self.pausing = False
+        """True while a step waits for its closure: its lines go on with their numbers."""
+        self.let_go: Callable[[], Collection[object]] = tuple
+        """Gives that in which the recording itself holds what it has met."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """After the block, numbers that are still held are plain ones."""
+        with number.followed(self._made):
+            try:
+                yield
+            except BaseException:  # its traceback holds the lines of the step
+                self._settle(self._alive())
+                raise
+        besides = self.let_go()
+        if self.pausing:
+            return
+        if found := self._alive():
+            for one in _held(found, besides):
+                one.node.exact()
+            _replace(found, {id(one): one.node.value for one in found})
+        self._settle(found)
+
+    def _alive(self) -> list[Number | Integer]:
+        return [one for held in self._made if (one := held()) is not None]
+
+    def _settle(self, found: list[Number | Integer]) -> None:
+        for one in found:
+            settle(one)
+        self._made.clear()
+
+
+def _held(found: list[Number | Integer], besides: Collection[object]) -> list[Any]:
+    """Those to which something leads that was there before the step, or that still runs.
+
+    ``besides``: what does not count. The recording runs without collections: what it makes is
+    young, and holds on to itself at most, as an inner function does that knows itself.
+    """
+    young = set(map(id, gc.get_objects(0))).difference(map(id, besides))
+    held, above = set(map(id, _of_running_lines())), {*map(id, found), *map(id, besides)}
+    below: dict[int, list[int]] = {}
+    pending: list[Any] = list(found)
+    while pending:
+        holders = gc.get_referrers(*pending)
+        younger, pending = set(map(id, gc.get_objects(0))), []
+        for holder in holders:
+            if id(holder) in above:
+                continue
+            above.add(id(holder))
+            if id(holder) not in younger:
+                held.update(map(id, gc.get_referents(holder)))
+            elif id(holder) in young:  # what else is as young, these lines have made
+                below[id(holder)] = list(map(id, gc.get_referents(holder)))
+                pending.append(holder)
+    reached = [one for one in below if one in held]
+    while reached:
+        more = [one for one in below.pop(reached.pop(), ()) if one not in held]
+        held.update(more)
+        reached += more
+    return [one for one in found if id(one) in held]
+
+
+def _of_running_lines() -> Iterator[object]:
+    """What the variables of the user's functions hold that are under way."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if not is_library_file(frame.f_code.co_filename):
+            yield from frame.f_locals.values()
+
+
+def _replace(held: list[Any], plain: _Plain) -> None:
+    """Put plain numbers where these lie. All are looked for at once: that takes as long as one."""
+    for _ in range(_DEEPEST):
+        tuples = [one for one in gc.get_referrers(*held) if _is_open(one, held, plain)]
+        if not tuples:
+            return
+        plain = {id(one): _with(one, plain) for one in tuples}
+        held = tuples
+
+
+def _is_open(holder: Any, held: list[Any], plain: _Plain) -> bool:
+    """Replace what lies in ``holder``; true for a tuple, in whose place another has to lie."""
+    if holder is held:
+        return False
+    if isinstance(holder, dict):
+        _replace_in(holder, plain)
+    elif isinstance(holder, (list, deque)):
+        for index, item in enumerate(holder):
+            if id(item) in plain:
+                holder[index] = plain[id(item)]
+    elif isinstance(holder, CellType):
+        holder.cell_contents = plain[id(holder.cell_contents)]
+    elif isinstance(holder, tuple):
+        return True
+    else:
+        _replace_attributes(holder, plain)
+    return False
+
+
+def _with(items: tuple[Any, ...], plain: _Plain) -> tuple[Any, ...]:
+    made = tuple([plain.get(id(item), item) for item in items])
+    return made if type(items) is tuple else tuple.__new__(type(items), made)
+
+
+def _replace_in(holder: dict[Any, Any], plain: _Plain) -> None:
+    if any(id(key) in plain for key in holder):
+        items = [(plain.get(id(key), key), value) for key, value in holder.items()]
+        holder.clear()
+        holder.update(items)
+    for key, value in holder.items():
+        if id(value) in plain:
+            holder[key] = plain[id(value)]
+
+
+def _replace_attributes(holder: object, plain: _Plain) -> None:
+    own = getattr(holder, "__dict__", None)
+    if isinstance(own, dict):
+        _replace_in(own, plain)
+    for cls in type(holder).__mro__:
+        for slot in vars(cls).values():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # an empty one, or one that cannot be set
+                    value = slot.__get__(holder)
+                    if id(value) in plain:
+                        slot.__set__(holder, plain[id(value)])
