@@ -98,17 +98,19 @@ def test_what_a_killed_process_left_is_removed(cache):
 
 def test_the_next_start_removes_what_a_killed_process_left(cache):
     root = make(cache).parent
-    for name in ("making-old", "leaving-old"):
-        (root / name).mkdir()
+    for name in ("making-abcd1234", "leaving-abcd1234"):
+        (root / name).mkdir(mode=0o700)
         aged(root / name)
+    (root / "making-of-the-film").mkdir(mode=0o700)
+    aged(root / "making-of-the-film")
     assert DiskCache(root).find("abc") is not None
-    assert sorted(path.name for path in root.iterdir()) == [".key", "abc"]
+    assert sorted(path.name for path in root.iterdir()) == [".key", "abc", "making-of-the-film"]
 
 
 def test_what_was_just_begun_stays(cache):
     """Another process may be about to lock it."""
-    young = make(cache).parent / "making-young"
-    young.mkdir()
+    young = make(cache).parent / "making-wxyz5678"
+    young.mkdir(mode=0o700)
     make(cache, "def")
     assert young.exists()
     aged(young)
@@ -117,8 +119,8 @@ def test_what_was_just_begun_stays(cache):
 
 
 def test_without_locks_nothing_is_removed(cache, monkeypatch):
-    old = make(cache).parent / "making-old"
-    old.mkdir()
+    old = make(cache).parent / "making-abcd1234"
+    old.mkdir(mode=0o700)
     aged(old)
 
     def refuse(*_: object):

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from ..errors import CheckpointFileError, CheckpointNotFound
 
 PREFIX = ".torchgraph-save-"
 """What the names of files begin with that are being written."""
+_MADE = re.compile(r"\d+-[0-9a-f]{8}", re.ASCII)
+"""How they end: with the process that writes, and four random bytes."""
 
 
 @contextmanager
@@ -113,11 +116,20 @@ def _clear(folder: str, start: str) -> None:
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, "its folder does not exist")
     for name in os.listdir(folder):
-        if name.startswith(start):
-            path = os.path.join(folder, name)
-            with suppress(OSError), open(path, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(path)
+        if name.startswith(start) and _MADE.fullmatch(name[len(start) :]):
+            with suppress(OSError):
+                _remove_if_left(os.path.join(folder, name))
+
+
+def _remove_if_left(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: str) -> None:

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, NoReturn
 
 import torch
 
-from ..errors import CheckpointDamaged
-from .tensors import Stored, made, memory_of, size_of
+from ..errors import CheckpointDamaged, NotSavable
+from .tensors import MOST_DIMS, Stored, made, memory_of, size_of
 
 VERSION = "1"
 _HEADER = 100_000_000  # safetensors reads no longer one
@@ -46,6 +46,11 @@ def write(file: BinaryIO, tree: object, tensors: Mapping[str, Stored]) -> None:
         header[name] = {"dtype": found.code, "shape": found.shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > _HEADER:
+        raise NotSavable(
+            f"The plain values of the state take {len(text):,} bytes, of {_HEADER:,} at most.",
+            fix="put long lists of numbers, and bytes, into tensors.",
+        )
     digest = hashlib.sha256()
     for part in (len(text).to_bytes(8, "little"), text):
         digest.update(part)
@@ -124,8 +129,10 @@ def _refuse(start: bytes, text: bytes) -> NoReturn:
 
 def _checked(entry: Any, start: int, size: int, data: int) -> int:
     """Where the tensor ends that begins at ``start``, by its entry in the header."""
-    length = size_of(entry["dtype"], entry["shape"])
-    if length < 0 or entry["data_offsets"] != [start - data, start - data + length]:
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    length = size_of(entry["dtype"], shape) if type(shape) is list else -1
+    is_plain = all(type(one) is int for one in offsets) and len(shape) <= MOST_DIMS
+    if length < 0 or not is_plain or offsets != [start - data, start - data + length]:
         raise CheckpointDamaged("its header makes no sense.")
     if start + length > size:
         raise CheckpointDamaged(_CUT)

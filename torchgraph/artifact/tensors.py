@@ -26,6 +26,7 @@ CODES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
+MOST_DIMS = 64  # of a tensor, as torch has it
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -123,7 +124,7 @@ def as_noted(
     """A tensor of a file as it was in memory: of that dtype, with those strides."""
     if dtype is not None:
         shape = notes["shape"]
-        if math.prod(shape) * dtype.itemsize != tensor.nbytes:
+        if len(shape) > MOST_DIMS or math.prod(shape) * dtype.itemsize != tensor.nbytes:
             raise CheckpointDamaged(f"a tensor of {dtype} has another number of bytes.")
         typed = torch.empty(shape, dtype=dtype, device="cpu")
         memory_of(typed)[:] = memory_of(tensor)

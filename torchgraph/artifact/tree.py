@@ -166,11 +166,17 @@ def _of_nan(text: str) -> float:
     return float(value)
 
 
+_NAMED = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
+
+
 def _of_dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name) if name.isidentifier() else None
-    if not isinstance(found, torch.dtype):
+    if name not in _NAMED:
         raise CheckpointDamaged(f"{name!r:.80} is no dtype.")
-    return found
+    return _NAMED[name]
 
 
 _PLAIN: dict[type, Callable[[Any], object]] = {

@@ -68,11 +68,24 @@ def _slot(holder: object, name: str) -> object:
         return ABSENT
 
 
+def hashable(key: Any) -> Any:
+    """A key, or what tells it from others where it has no hash: a slice, a name of something else.
+
+    Before Python 3.12 no slice has one.
+    """
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key
+
+
 def _item(container: object, key: Any) -> object:
     if not is_container(container):
         return ABSENT
     if isinstance(container, dict):
-        return dict.get(container, key() if type(key) is Same else key, ABSENT)
+        key = key() if type(key) is Same else key
+        return dict.get(container, key, ABSENT) if hashable(key) is key else ABSENT
     if isinstance(container, (list, tuple, deque)) and type(key) in (int, bool):
         kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))
         fits = -count(container) <= key < count(container)
@@ -119,7 +132,7 @@ class Name:
     @property
     def key(self) -> tuple[object, ...]:
         """Which name it is."""
-        steps = tuple((by, type(key), key) for by, key in self.path)
+        steps = tuple((by, type(key), hashable(key)) for by, key in self.path)
         return (id(self.owner()), steps, self.deep, self.aspect)
 
     def holds(self) -> bool:

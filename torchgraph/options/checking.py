@@ -12,7 +12,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
-from numbers import Real
+from numbers import Integral, Real
 from typing import Annotated, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -87,6 +87,16 @@ def fitting(function: Callable[P, R]) -> Callable[P, R]:
     return _before(function, lambda *_: None)
 
 
+def _plain(value: Any) -> Any:
+    """NumPy's ints and bools, and those of enums, as Python's; in lists and tuples too."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is not bool and isinstance(value, Integral):
+        return int(value)
+    is_bool = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    return bool(value) if is_bool else value
+
+
 Check = Callable[[str, inspect.BoundArguments, Mapping[str, Any]], None]
 
 
@@ -102,6 +112,8 @@ def _before(function: Callable[P, R], check: Check) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():  # which traces the function alone
             return function(*args, **kwargs)
+        args = tuple(map(_plain, args))  # type: ignore[assignment]  # of the same types, plain
+        kwargs = {name: _plain(value) for name, value in kwargs.items()}  # type: ignore[assignment]
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 _FOLDER = "logs"
+_NAME = re.compile(r"\d{4}-\d\d-\d\d-\d{6}-\w{8}\.log", re.ASCII)
 _KEPT = 20
 """Logs; the oldest goes first."""
 
@@ -24,7 +26,8 @@ def keep(root: Path, text: str) -> str:
             file.write(text)
     except OSError as error:
         return f"No log of it could be written ({error.strerror})."
-    for old in sorted(folder.glob("*.log"))[:-_KEPT]:
+    kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    for old in sorted(kept)[:-_KEPT]:
         with suppress(OSError):  # another process was faster
             old.unlink()
     return f"All that was said: {path}"

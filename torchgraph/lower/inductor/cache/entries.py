@@ -20,6 +20,8 @@ MAKING = "making-"
 """Begins the names of entries that are not whole yet."""
 _LEAVING = "leaving-"
 """Begins the names of entries that are being removed."""
+_UNFINISHED = re.compile(f"(?:{MAKING}|{_LEAVING})" + r"\w{8}", re.ASCII)
+"""Such names, as `tempfile.mkdtemp` ends them."""
 _KEY = re.compile("[0-9a-f]{64}")
 _YOUNG = 60.0
 """Seconds for which a directory without a lock is left alone: its maker may be about to lock it."""
@@ -52,7 +54,8 @@ def entries(root: Path) -> list[Entry]:
     for path in _children(root):
         told = unverified(path) if path.is_dir() and not path.is_symlink() else None
         # The user may have named a directory that other things are in, too.
-        if told is not None and (told.get("key") == path.name or _KEY.fullmatch(path.name)):
+        looks = _KEY.fullmatch(path.name) and os.path.lexists(path / MANIFEST)
+        if told is not None and (told.get("key") == path.name or looks):
             with suppress(FileNotFoundError):  # another process removes it
                 found.append(_entry(path, told))
     return sorted(found, key=lambda entry: entry.used)
@@ -105,10 +108,10 @@ def shrink(
     return gone
 
 
-def sweep(root: Path, *prefixes: str) -> None:
-    """Remove the directories of such names that killed processes left."""
+def sweep(root: Path) -> None:
+    """Remove the directories that killed processes left: entries that were made, or removed."""
     for path in _children(root):
-        if path.name.startswith(prefixes or (MAKING, _LEAVING)):
+        if _UNFINISHED.fullmatch(path.name):
             with suppress(OSError):  # in use, or another process was faster
                 _remove_if_left(path)
 
@@ -116,6 +119,7 @@ def sweep(root: Path, *prefixes: str) -> None:
 def _remove_if_left(folder: Path) -> None:
     found = folder.lstat()
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    is_ours = is_ours and stat.S_IMODE(found.st_mode) == 0o700
     if is_ours and time.time() - found.st_mtime >= _YOUNG:
         lock = Lock.of(folder)
         if lock is not None:

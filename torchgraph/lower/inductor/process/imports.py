@@ -31,8 +31,9 @@ def search_path() -> list[str]:
     left_out = {os.path.realpath(path) for path in left_out}
     of_torch = Path(torch.__file__).parents[1].resolve()
     found = {entry: Path(entry).resolve() for entry in sys.path if os.path.isabs(entry)}
-    return [
-        entry
-        for entry, path in found.items()
+    allowed = (
+        path
+        for path in found.values()
         if path == of_torch or (str(path) not in left_out and nobody_else_writes(path))
-    ]
+    )
+    return list(map(str, dict.fromkeys(allowed)))  # not by a link, which may lead elsewhere later
