@@ -91,7 +91,10 @@ def killed_again_and_again(count: int, longest: float, backend: str, folder: Pat
     assert whole.returncode == 0
     assert len(output.split()) == 9
     assert not processes_that_name(str(cache))
-    assert not list(temporary.iterdir()), "temporary files are left after the next whole run"
+    left_over = {
+        one.name for one in temporary.iterdir() if not one.name.startswith("torchinductor_")
+    }
+    assert not left_over, "left after the next whole run, besides torch's own cache"
 
 
 @pytest.mark.slow
