@@ -77,7 +77,7 @@ class Graph(Bucketing):
             weakly(self._module_text, gone=_without_graph),
             weakly(self._block_text, gone=_without_graph),
         )
-        self._blocks.changed = weakly(self._set_checkpointed, gone=_without_graph)
+        self._block_tree.changed = weakly(self._set_checkpointed, gone=_without_graph)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -108,7 +108,9 @@ class Graph(Bucketing):
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch optimizer, not {shown(optim)}.")
         if any(known is optim for known in self._optimizers):
-            raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {self._name}.")
+            raise NotAnOptimizer(
+                f"This {type(optim).__name__} was already added to {self._graph_name}."
+            )
         if is_sparse:
             check_sparse(optim)
         if lr_sch is not None:
@@ -150,9 +152,9 @@ class Graph(Bucketing):
                 f"{type(self).__name__} was called before super().__init__()."
             )
         if is_listening() or is_tracing() or building():
-            raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
+            raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
         with self._turns.lock:
-            return self._step(args, kwargs)
+            return self._run_step(args, kwargs)
 
     @checked
     def sync(self) -> None:
@@ -210,7 +212,7 @@ class Graph(Bucketing):
     @property
     def name(self) -> str:
         """``<class name>_<number>``, counted per class name."""
-        return self._name
+        return self._graph_name
 
     @property
     def training(self) -> bool:
@@ -248,7 +250,9 @@ class Graph(Bucketing):
             replay, call, found = self._aside(peaks.measured, tuple(memory), {})
         options, fallback = self.config.options, self._recordings.fallback
         seconds = self._stage_seconds
-        return Report.of(self._name, replay, call, self._cache, options, seconds, fallback, found)
+        return Report.of(
+            self._graph_name, replay, call, self._cache, options, seconds, fallback, found
+        )
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
@@ -287,7 +291,7 @@ class Graph(Bucketing):
             with self._signals:
                 self._compile_step(*self._last_call)  # of a step that is not confirmed
         if self._shown is None:
-            raise NotCompiled(f"{self._name} has not been called yet.")
+            raise NotCompiled(f"{self._graph_name} has not been called yet.")
         return self._shown
 
     def _program_shown(self) -> tuple[Replay | None, Call]:

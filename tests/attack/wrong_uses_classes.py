@@ -42,11 +42,11 @@ class Private(tg.Graph):
         return x
 
 class Mixin:
-    def _step(self, x):
+    def _run_step(self, x):
         return x
 class Mixed(Mixin, tg.Graph):
     def build(self, x):
-        return self._step(x)
+        return self._run_step(x)
 
 class Early(tg.Graph):
     def __init__(self):

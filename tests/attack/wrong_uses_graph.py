@@ -130,8 +130,8 @@ GRAPH = {
         graph.state_dict = {}
         graph.last_lr = 0.1
         graph._cache = {}
-        graph._step = 0
-        graph._lock = None
+        graph._run_step = 0
+        graph._turns = None
         graph._optimizers = [sgd]
         del graph.config
         del graph._cache

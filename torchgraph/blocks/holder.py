@@ -50,7 +50,7 @@ class ModuleHolder(Itself):
     def __init__(self, module_text: Callable[[str], str], block_text: Callable[[str], str]) -> None:
         self._set_before = dict(vars(self))
         self._modules: OrderedDict[str, nn.Module] = OrderedDict()
-        self._blocks = BlockTree(self._modules, module_text, block_text)
+        self._block_tree = BlockTree(self._modules, module_text, block_text)
         self._bare = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -106,7 +106,7 @@ class ModuleHolder(Itself):
             op_repr_with_py_stack=op_repr_with_py_stack,
             mode=mode,
         )
-        self._blocks.set_debug(options)
+        self._block_tree.set_debug(options)
 
     def __setattr__(self, name: str, value: object) -> None:
         value = unwrap(value)
@@ -157,7 +157,7 @@ class ModuleHolder(Itself):
                 )
             raise missing(self, name, vars(self)["_modules"], vars(self)["_bare"])
         own = vars(self)
-        return module if own["_bare"] else proxy_of(own["_blocks"].block(name))
+        return module if own["_bare"] else proxy_of(own["_block_tree"].block(name))
 
     def __delattr__(self, name: str) -> None:
         refuse_to_delete(self, self._own_names, name)

@@ -44,10 +44,10 @@ class Running(Aside):
         self._met = self.config.options
         """The options of the last call."""
 
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
         if broken := self._cache.broken or self._signals.torn:
-            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
+            raise GraphBroken(f"An earlier step of {self._graph_name} failed half-way ({broken}).")
         self._schedulers.check()
         if self.config.options is not self._met:
             check_names(pipeline(self.config.options), self.config.options.passes)

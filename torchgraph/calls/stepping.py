@@ -57,7 +57,7 @@ class Stepping(ModuleHolder):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(module_text, block_text)
-        self._name = name
+        self._graph_name = name
         self._optimizers: list[Optimizer] = []
         self._scaler: Scaler | None = None
         self._rebound: dict[Any, Name] = {}
@@ -143,9 +143,9 @@ class Stepping(ModuleHolder):
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
                 call,
-                watched=[(self._name, self)],
+                watched=[(self._graph_name, self)],
                 graph_class=Stepping,
-                depth=self._blocks.debug().max_py_stack_depth,
+                depth=self._block_tree.debug().max_py_stack_depth,
                 options=self.config.options,
                 told=told,
                 heard=heard,
@@ -166,13 +166,13 @@ class Stepping(ModuleHolder):
 
         It is told of them.
         """
-        if not heard or self._blocks.most_debug < 1 or call.key in self._announced_calls:
+        if not heard or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
             yield None
             return
         self._announced_calls.add(call.key)
-        stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
+        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
         with stages.part("building graph modules"):
-            yield announce.Building(stages, self._modules, self._blocks.debug)
+            yield announce.Building(stages, self._modules, self._block_tree.debug)
 
     @contextmanager
     def _opened(self, may_raise: bool) -> Iterator[None]:
