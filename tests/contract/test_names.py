@@ -340,7 +340,7 @@ def test_a_state_goes_on_where_it_was_saved(odd, optimizer):
 
 def test_a_module_cannot_take_the_name_of_the_training_state():
     graph = Train({"model": Scale("weight", "count")}, optim.SGD([torch.zeros(1)], lr=0.1))
-    with pytest.raises(ModuleNameTaken, match="choose another attribute name") as caught:
+    with pytest.raises(ModuleNameTaken, match="choose another name") as caught:
         graph._train = nn.Linear(2, 2)
 
     assert "'_train'" in str(caught.value)

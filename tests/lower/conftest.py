@@ -13,13 +13,18 @@ class Interpretation:
 
     made: ClassVar[list["Interpretation"]] = []
 
-    def __init__(self, regions: Any, cache: Any, *, eager_draws: bool) -> None:
+    status = "nothing"
+
+    def __init__(self, name: str, regions: Any, cache: Any, *, eager_draws: bool) -> None:
         self.regions = regions
         self.eager_draws = eager_draws
         self.made.append(self)
 
-    def start(self) -> None:
+    def start(self, *, waits: bool = False) -> None:
         """There is nothing to start."""
+
+    def go_on(self) -> None:
+        """Nor to go on with."""
 
     def pause(self) -> None:
         """Nothing runs that could be paused."""
@@ -28,7 +33,7 @@ class Interpretation:
 
     is_done = True
 
-    def finish(self, limit: float | None = None) -> None:
+    def finish(self, limit: float | None = None, goes_on: Any = None) -> None:
         for region in self.regions:
             region.compiled(region.gm)
 
@@ -44,7 +49,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Interpretation]:
 class InAnyLayout(Interpretation):
     """Interprets regions with every value laid out otherwise than in eager."""
 
-    def finish(self, limit: float | None = None) -> None:
+    def finish(self, limit: float | None = None, goes_on: Any = None) -> None:
         for region in self.regions:
             region.compiled(AnyLayout(region.gm).run)
 

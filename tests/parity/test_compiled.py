@@ -45,7 +45,7 @@ _LAYERS = ("n_layer", "num_layers", "num_hidden_layers")
 class InThisProcess(Interpretation):
     """Compiles as the compiling process does, without starting one for each architecture."""
 
-    def finish(self, limit: float | None = None) -> None:
+    def finish(self, limit: float | None = None, goes_on: Any = None) -> None:
         for region in self.regions:
             one = job.Job.of(region, eager_draws=self.eager_draws)
             directory = Path(tempfile.mkdtemp(dir=self.root))

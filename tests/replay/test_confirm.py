@@ -50,7 +50,7 @@ def plant(monkeypatch):
     """Give regions another function: ``change(region)`` returns it."""
 
     def with_fault(change):
-        def finish(self, limit=None):
+        def finish(self, limit=None, goes_on=None):
             for region in self.regions:
                 region.compiled(change(region))
 

@@ -118,7 +118,7 @@ def refuse_overwritten(graph: object, before: dict[str, object]) -> None:
 
 
 def _is_of_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == _PACKAGE
+    return str(cls.__module__).partition(".")[0] == _PACKAGE  # None for text that was run
 
 
 def _is_ours(frame: FrameType | None) -> bool:
