@@ -24,7 +24,6 @@ import torch
 from rich.table import Table
 
 from torchgraph.ir.each import expanded
-from torchgraph.replay.replay import Replay
 
 from . import command, record
 from .cases import CASES, dense, images, mlp, mobilenet
@@ -125,7 +124,7 @@ def _capture(case: Case, rounds: int) -> dict[str, Any]:
         gc.collect()
         call = functools.partial(graph, work.x, work.y)
         calls.append([clock.seconds(call) for _ in range(3)])
-        replay: Replay = graph._shown[0]
+        replay = graph._last()[0]
     beyond = [sum(three) - 3 * alone for three, alone in zip(calls, eager, strict=True)]
     nodes = {
         "captured": expanded(replay.captured.program).count(),

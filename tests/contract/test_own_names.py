@@ -8,7 +8,20 @@ from torch import nn
 
 from torchgraph import Graph
 
-NAMES = ["_name", "_blocks", "_opts", "_verbose", "_grad_scaler", "_variables_conf", "_additional_variable_tobe_loaded", "_is_compiled", "_is_user_mode", "_is_global_view", "_is_simple_tuple_input", "_is_simple_tuple_output", "_outputs_buffer_size", "_cur_index_of_ouputs_buffer", "_unique_global_op_dict", "_unique_identity_op_dict", "_forward_job_proto", "_full_job_proto", "_compiled_job_proto", "_job_id", "_args_repr", "_outs_repr", "_session", "_oneflow_internal_graph_ir__", "_c_nn_graph", "_enable_shared_from_this", "_build_with_shared_graph", "_is_from_runtime_state_dict", "_run_with_cache", "_dynamic_input_graph_cache", "_debug", "_debug_min_s_level", "_debug_max_v_level", "_debug_max_py_stack_depth", "_debug_op_repr_with_py_stack", "_debug_only_user_py_stack", "_child_init_cnt", "_compile", "_compile_new", "_build_graph", "_build_io", "_state", "_generate_name", "_generate_config_proto", "_create_states_builder", "_get_state", "_filter_states", "_print", "_shallow_repr", "_ops_repr", "_add_module", "_rebuild_outputs", "_graph_proto", "_full_graph_proto", "_compiled_graph_proto", "_config_proto", "_optimization_conf_proto", "_step", "_lock"]  # fmt: skip
+TEXT = """
+_name _blocks _opts _verbose _grad_scaler _variables_conf _additional_variable_tobe_loaded
+_is_compiled _is_user_mode _is_global_view _is_simple_tuple_input _is_simple_tuple_output
+_outputs_buffer_size _cur_index_of_ouputs_buffer _unique_global_op_dict _unique_identity_op_dict
+_forward_job_proto _full_job_proto _compiled_job_proto _job_id _args_repr _outs_repr _session
+_oneflow_internal_graph_ir__ _c_nn_graph _enable_shared_from_this _build_with_shared_graph
+_is_from_runtime_state_dict _run_with_cache _dynamic_input_graph_cache _debug _debug_min_s_level
+_debug_max_v_level _debug_max_py_stack_depth _debug_op_repr_with_py_stack
+_debug_only_user_py_stack _child_init_cnt _compile _compile_new _build_graph _build_io _state
+_generate_name _generate_config_proto _create_states_builder _get_state _filter_states _print
+_shallow_repr _ops_repr _add_module _rebuild_outputs _graph_proto _full_graph_proto
+_compiled_graph_proto _config_proto _optimization_conf_proto _step _lock
+"""
+NAMES = TEXT.split()
 
 
 class Plain(Graph):
