@@ -106,3 +106,11 @@ def test_keys_without_a_hash():
     step.config.set_backend("aten")
     found = [step(torch.ones(2, 4)).item() for _ in range(5)]
     assert found == sorted(found, reverse=True)
+
+
+def test_a_state_without_a_name_of_the_graphs_is_refused():
+    graph = tg.train_step(
+        model := nn.Linear(2, 1), nn.functional.mse_loss, optim.SGD(model.parameters())
+    )
+    with pytest.raises(tg.errors.StateDictMismatch, match="is it the state of one of its modules"):
+        graph.load_state_dict(model.state_dict(), strict=False)

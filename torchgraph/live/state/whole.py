@@ -169,6 +169,10 @@ def _problems(
     if not isinstance(state, Mapping):
         yield f"it is {short(state)}, not a dict"
         return
+    if state and not {*modules, TRAIN} & {key for key in state if isinstance(key, str)}:
+        names = ", ".join(map(repr, modules))
+        yield f"it has no name of the Graph's ({names}): is it the state of one of its modules?"
+        return
     wanted = [*modules, *([TRAIN] if optimizers else [])]
     if strict:
         yield from (f"{name}: missing" for name in wanted if name not in state)
