@@ -16,6 +16,7 @@ from . import amp
 from ._torch import is_tracing
 from ._torch.listening import is_listening
 from .amp import Scaler
+from .blocks.holder import ModuleHolder
 from .buckets.bucketing import Bucketing
 from .calls.stepping import building
 from .config import with_dynamic_input_shape
@@ -73,7 +74,7 @@ class Graph(Bucketing):
             lambda path: module_text(self._tree(path), path),
             lambda path: block_text(self._tree(path), path),
         )
-        self._blocks.changed = lambda modules: self.config._set(checkpointed=modules)
+        self._block_tree.changed = lambda modules: self.config._set(checkpointed=modules)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -102,7 +103,9 @@ class Graph(Bucketing):
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch.optim.Optimizer, not {optim!r}.")
         if any(known is optim for known in self._optimizers):
-            raise NotAnOptimizer(f"This {type(optim).__name__} was already added to {self._name}.")
+            raise NotAnOptimizer(
+                f"This {type(optim).__name__} was already added to {self._graph_name}."
+            )
         if is_sparse:
             check_sparse(optim)
         if lr_sch is not None:
@@ -143,9 +146,9 @@ class Graph(Bucketing):
                 f"{type(self).__name__} was called before super().__init__()."
             )
         if is_listening() or is_tracing() or building():
-            raise NestedGraph(f"{self._name} is called inside the build of another Graph.")
-        with self._lock:
-            return self._step(args, kwargs)
+            raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
+        with self._call_lock:
+            return self._one_call(args, kwargs)
 
     def sync(self) -> None:
         """Look at everything anew: kept casts of the weights are made again by the next call."""
@@ -157,21 +160,21 @@ class Graph(Bucketing):
 
         A later call records again, as the first one did.
         """
-        with self._lock:
+        with self._call_lock:
             self._forget()
             self._cache.graphs.release()
 
     @property
     def last_lr(self) -> list[float]:
         """The learning rate of each param group of each optimizer, as the next call will use it."""
-        self.sync()
+        Graph.sync(self)  # a user's class may have one of that name
         return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
 
     # --- state ------------------------------------------------------------------------------------
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
-        self.sync()
+        Graph.sync(self)  # a user's class may have one of that name
         return state.collect(*self._held(), self._progress)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
@@ -180,7 +183,7 @@ class Graph(Bucketing):
         Raises:
             StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
         """
-        with self._lock:
+        with self._call_lock:
             self._progress = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
             self._cache.broken = ""
@@ -193,7 +196,7 @@ class Graph(Bucketing):
     @property
     def name(self) -> str:
         """``<class name>_<number>``, counted per class name."""
-        return self._name
+        return self._graph_name
 
     @property
     def training(self) -> bool:
@@ -230,7 +233,9 @@ class Graph(Bucketing):
             replay, call, found = self._aside(peaks.measured, tuple(memory), {})
         options, fallback = self.config.options, self._recordings.fallback
         seconds = self._stage_seconds
-        return Report.of(self._name, replay, call, self._cache, options, seconds, fallback, found)
+        return Report.of(
+            self._graph_name, replay, call, self._cache, options, seconds, fallback, found
+        )
 
     def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
@@ -253,7 +258,7 @@ class Graph(Bucketing):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        with self._lock:
+        with self._call_lock:
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)
@@ -266,9 +271,9 @@ class Graph(Bucketing):
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None and self._last_call is not None:
-            self._compile(*self._last_call)  # of a step that is not confirmed
+            self._draft(*self._last_call)  # of a step that is not confirmed
         if self._shown is None:
-            raise NotCompiled(f"{self._name} has not been called yet.")
+            raise NotCompiled(f"{self._graph_name} has not been called yet.")
         return self._shown
 
     def _program_shown(self) -> tuple[Replay | None, Call]:
@@ -307,3 +312,14 @@ class Graph(Bucketing):
         return graph
 
     with_dynamic_input_shape = staticmethod(with_dynamic_input_shape)
+
+
+def _private_names() -> frozenset[str]:
+    """What a Graph and its classes keep under names of their own."""
+    graph = Graph()
+    Graph._instances.clear()
+    found = {name for held in (graph, *Graph.__mro__) for name in vars(held)}
+    return frozenset(name for name in found if name[:1] == "_" and name[:2] != "__")
+
+
+ModuleHolder._reserved = _private_names()

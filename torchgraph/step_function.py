@@ -61,14 +61,14 @@ class StepFunction(Graph):
     ) -> None:
         """Refused: the function calls ``optimizer.step()`` itself."""
         raise NotAnOptimizer(
-            f"{self._name} takes no optimizer: the function steps its own.",
+            f"{self._graph_name} takes no optimizer: the function steps its own.",
             fix="call optimizer.step() in the function, and scheduler.step() after it.",
         )
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Refused: the function calls the scaler itself."""
         raise InvalidOption(
-            f"{self._name} takes no grad scaler: call scaler.scale(loss).backward(), "
+            f"{self._graph_name} takes no grad scaler: call scaler.scale(loss).backward(), "
             "scaler.step(optimizer) and scaler.update() in the function."
         )
 

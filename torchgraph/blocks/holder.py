@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -34,9 +35,19 @@ class ModuleHolder(Itself):
         module_text, block_text: render what lies at a path, for `BlockTree`.
     """
 
+    _reserved: ClassVar[frozenset[str]] = frozenset()
+    """Private names that are the Graph's own: OneFlow's are not among them, nor any public one."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__:
+            taken = ModuleHolder._reserved.intersection(vars(base))
+            if taken and not _is_package(base.__module__):
+                raise _name_taken(min(taken), f"{base.__name__} defines")
+
     def __init__(self, module_text: Callable[[str], str], block_text: Callable[[str], str]) -> None:
         self._modules: OrderedDict[str, nn.Module] = OrderedDict()
-        self._blocks = BlockTree(self._modules, module_text, block_text)
+        self._block_tree = BlockTree(self._modules, module_text, block_text)
         self._bare = False
 
     def _is_initialized(self) -> bool:
@@ -80,9 +91,11 @@ class ModuleHolder(Itself):
             op_repr_with_py_stack=op_repr_with_py_stack,
             mode=mode,
         )
-        self._blocks.set_debug(options)
+        self._block_tree.set_debug(options)
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name in ModuleHolder._reserved and not _is_package(_assigning()):
+            raise _name_taken(name, f"{type(self).__name__} is given")
         value = unwrap(value)
         if isinstance(value, nn.Module):
             self._set_module(name, value)
@@ -129,7 +142,7 @@ class ModuleHolder(Itself):
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         own = vars(self)
-        return module if own["_bare"] else proxy_of(own["_blocks"].block(name))
+        return module if own["_bare"] else proxy_of(own["_block_tree"].block(name))
 
     def __delattr__(self, name: str) -> None:
         if vars(self).get("_modules", {}).pop(name, None) is None:
@@ -142,3 +155,21 @@ class ModuleHolder(Itself):
         raise NotSupported(
             "A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph."
         )
+
+
+def _name_taken(name: str, what: str) -> ModuleNameTaken:
+    return ModuleNameTaken(
+        f"{what} {name!r}, a name that the Graph itself goes by.", fix="choose another name for it."
+    )
+
+
+def _assigning() -> str:
+    """The module whose line sets an attribute; not one that hears of it, or passes it on."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
+
+
+def _is_package(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]

@@ -27,8 +27,8 @@ class Bucketing(Running):
             self._inputs, self.build, self._program_for, self._program_aside, self._captured
         )
 
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        returned = super()._step(args, kwargs)
+    def _one_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        returned = super()._one_call(args, kwargs)
         return returned if self.config.options.buckets is None else self._padder.cut(returned)
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:

@@ -30,7 +30,7 @@ class Aside(Compiling):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._recordings = Recordings(self._cache, self._take, partial(self._compile, goes_on=True))
+        self._recordings = Recordings(self._cache, self._take, partial(self._draft, goes_on=True))
 
     def _key(self, call: Call) -> Any:
         return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))
@@ -53,7 +53,7 @@ class Aside(Compiling):
         if found is not None:
             yield found
             yield from self._cache.others(self._key(call), found)
-        yield self._compile(self._aside_outcome(call), call)
+        yield self._draft(self._aside_outcome(call), call)
 
     def _program_aside(self, call: Call) -> Replay | None:
         """The program for a call, made from a step that is taken back; None for an odd step.
@@ -74,7 +74,7 @@ class Aside(Compiling):
             outcome = self._aside_outcome(call, strict=False)
             if not outcome.is_whole:
                 return None  # states are not there yet, or it is skipped: eager's own step
-            found = self._compile(outcome, call)
+            found = self._draft(outcome, call)
             self._cache.add(self._key(call), found, self.config.options.cache_size)
             self._recordings.doubt(self._key(call), found, outcome, call)
         return found

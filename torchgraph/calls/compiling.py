@@ -37,7 +37,7 @@ class Compiling(Stepping):
         """The program that was made last, of which call, and its arguments described."""
         self._stage_seconds: dict[str, float] = {}
 
-    def _compile(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
+    def _draft(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
         """A program of what ``call`` left, bound to the objects that are there.
 
         Args:
@@ -48,14 +48,14 @@ class Compiling(Stepping):
         """
         _refuse_eager(outcome)
         options, graphs = self.config.options, self._cache.graphs
-        name = f"{self._name} {len(self._cache)}"
-        stages = Stages(self._name, type(self).__name__, self._blocks.debug().level())
+        name = f"{self._graph_name} {len(self._cache)}"
+        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
         passes = pipeline(options)
         with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
             with stages.part("building graph modules"):
                 captured = self._program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
-            announce.modules(stages, self._source(), captured, before, self._blocks.debug)
+            announce.modules(stages, self._source(), captured, before, self._block_tree.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)
@@ -63,11 +63,11 @@ class Compiling(Stepping):
             code = graphs.lower(program, name, Target(options))
         switch = None
         if options.backend != "aten":
-            switch = Switch(captured.program, program, self._name, options, graphs, stages)
+            switch = Switch(captured.program, program, self._graph_name, options, graphs, stages)
         replay = Replay(captured, code, options, graphs.calls, switch)
         self._stage_seconds = stages.seconds
         self._shown = (replay, call.without_data(), described((before.args, before.kwargs)))
-        announce.program(stages, self._name, replay, lambda: repr(self))
+        announce.program(stages, self._graph_name, replay, lambda: repr(self))
         self._cache.drafted()
         return replay
 
@@ -79,13 +79,13 @@ class Compiling(Stepping):
         return program_of(outcome, options, split)
 
     def _source(self, path: str = "") -> TreeSource:
-        options = self._blocks.debug(path)
+        options = self._block_tree.debug(path)
         return TreeSource(
-            graph_name=self._name,
+            graph_name=self._graph_name,
             class_name=type(self).__name__,
             config_repr=repr(self.config),
             modules=self._modules,
-            checkpointing=self._blocks.checkpointing,
+            checkpointing=self._block_tree.checkpointing,
             locations=options.op_repr_with_py_stack,
             stack_depth=options.max_py_stack_depth,
         )

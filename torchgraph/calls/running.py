@@ -28,14 +28,14 @@ class Running(Aside):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._lock = threading.RLock()
+        self._call_lock = threading.RLock()
         self._met = self.config.options
         """The options of the last call."""
 
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _one_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
         if broken := self._cache.broken:
-            raise GraphBroken(f"An earlier step of {self._name} failed half-way ({broken}).")
+            raise GraphBroken(f"An earlier step of {self._graph_name} failed half-way ({broken}).")
         self._schedulers.check()
         if self.config.options is not self._met:
             self._met = self.config.options

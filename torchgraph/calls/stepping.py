@@ -48,7 +48,7 @@ class Stepping(ModuleHolder):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(module_text, block_text)
-        self._name = name
+        self._graph_name = name
         self._optimizers: list[Optimizer] = []
         self._scaler: Scaler | None = None
         self._rebound: dict[Any, Name] = {}
@@ -122,9 +122,9 @@ class Stepping(ModuleHolder):
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
                 call,
-                watched=[(self._name, self)],
+                watched=[(self._graph_name, self)],
                 graph_class=Stepping,
-                depth=self._blocks.debug().max_py_stack_depth,
+                depth=self._block_tree.debug().max_py_stack_depth,
                 options=self.config.options,
                 heard=heard,
                 strict=strict,
