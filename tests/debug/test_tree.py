@@ -7,7 +7,7 @@ from tests.debug.tree_support import ProgramWriter, empty, net_source
 from tests.support import assert_golden
 from torchgraph.debug.operators import io_names
 from torchgraph.debug.rich_tree import rich_tree
-from torchgraph.debug.tree import TreeSource, block_text, module_text, text, trace_lines
+from torchgraph.debug.tree import TreeSource, block_text, module_text, text
 from torchgraph.ir.program import CallRecord, OutputKind, Provenance, Role, TensorMeta
 
 X = TensorMeta.of(empty(2, 3))
@@ -58,17 +58,6 @@ def test_the_operators_of_one_module():
     assert lines[0] == "(GraphModule:model.norm()): ("
     assert len(lines) == 4
     assert block_text(net_source(compiled=False), "model.norm") == "(GraphModule:model.norm()): ()"
-
-
-def test_trace_lines_follow_the_calls():
-    lines = list(trace_lines(net_source()))
-    assert [line for path, line in lines if path == "model"] == [
-        "(MODULE:model:Net())",
-        "(INPUT:_model_input.0.0_2:tensor(..., size=(2, 3), dtype=torch.float32))",
-        "(BUFFER:model.scale:tensor(..., size=(), dtype=torch.float32))",
-        "(OUTPUT:_model_output.0.0_2:tensor(..., size=(2, 4), dtype=torch.float32))",
-    ]
-    assert not any(path == "loss" for path, _ in lines)  # never called
 
 
 def test_locations():

@@ -303,6 +303,11 @@ class BlockTree:
         }
         self._debug[path] = options
 
+    @property
+    def tells(self) -> bool:
+        """True where modules are to be told of, all or some."""
+        return any(options.level() >= 1 for options in self._debug.values())
+
     def debug(self, path: str = "") -> DebugOptions:
         """The options that hold at ``path``."""
         while path not in self._debug:

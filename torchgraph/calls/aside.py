@@ -15,6 +15,7 @@ from ..live.step import Step
 from ..record.compare.outcome import Outcome
 from ..replay.replay import Replay
 from ..structure import Contents
+from .announce import Narrator
 from .compiling import Compiling
 from .recordings import Recordings
 
@@ -30,10 +31,24 @@ class Aside(Compiling):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
+        self._told: set[Any] = set()
+        """Keys of calls whose modules were told of."""
         self._recordings = Recordings(self._cache, self._take, partial(self._draft, goes_on=True))
 
     def _key(self, call: Call) -> Any:
         return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))
+
+    def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
+        key, tree = self._key(call), self._block_tree
+        if not heard or not tree.tells or key in self._told:
+            return super()._take(step, call, heard, strict)
+        self._begun = self._stages()
+        narrator = Narrator(self._begun, self._graph_name, self._modules, tree.debug)
+        with narrator.telling(call):
+            outcome = super()._take(step, call, heard, strict)
+        narrator.results(outcome.returned)
+        self._told.add(key)
+        return outcome
 
     def _program_for(self, call: Call) -> Replay | None:
         """The program that serves a call as things stand; None for none."""

@@ -36,6 +36,8 @@ class Compiling(Stepping):
         self._shown: tuple[Replay, Call, Any] | None = None
         """The program that was made last, of which call, and its arguments described."""
         self._stage_seconds: dict[str, float] = {}
+        self._begun: Stages | None = None
+        """The stages of a program whose modules have been told of already."""
 
     def _draft(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
         """A program of what ``call`` left, bound to the objects that are there.
@@ -49,13 +51,12 @@ class Compiling(Stepping):
         _refuse_eager(outcome)
         options, graphs = self.config.options, self._cache.graphs
         name = f"{self._graph_name} {len(self._cache)}"
-        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
+        stages, self._begun = self._begun or self._stages(), None
         passes = pipeline(options)
         with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
             with stages.part("building graph modules"):
                 captured = self._program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
-            announce.modules(stages, self._source(), captured, before, self._block_tree.debug)
             with stages.part("building graph with compile passes"):
                 program = run(captured.program, passes, options.passes)
             announce.budget(program)
@@ -70,6 +71,9 @@ class Compiling(Stepping):
         announce.program(stages, self._graph_name, replay, lambda: repr(self))
         self._cache.drafted()
         return replay
+
+    def _stages(self) -> Stages:
+        return Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
 
     def _program_of(self, outcome: Outcome, call: Call) -> Captured:
         _refuse_eager(outcome)

@@ -136,5 +136,6 @@ class Running(Aside):
         return self._recordings.stays_eager(self._key(call), options) if bare else None
 
     def _forget(self) -> None:
+        self._told.clear()
         self._cache.clear()
         self._recordings.clear()

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import (
@@ -42,6 +42,7 @@ class Stages:
         self.level = level
         self.seconds: dict[str, float] = {}
         """Duration of each stage and part that has ended, in order of their start."""
+        self._begun: set[str] = set()
         self._head = f"(GRAPH:{graph_name}:{class_name})"
         self._console = console or Console()
         self._patience = patience
@@ -53,7 +54,9 @@ class Stages:
 
         ``goes_on``: its error does not reach the user, since eager or aten takes its place.
         """
-        self.say(0, f"{self._head} start {name}.")
+        if name not in self._begun:
+            self.say(0, f"{self._head} start {name}.")
+        self._begun.discard(name)
         try:
             with self._timed(name), self._shown(name, parts):
                 yield
@@ -67,18 +70,33 @@ class Stages:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time a part of the running stage, such as ``building graph inputs``."""
-        self.say(1, f"{self._head} start {name}.")
-        self._bar.describe(name)
-        with self._timed(name):
+        with self._timed(name), nullcontext() if name in self._begun else self.marked(name):
+            self._bar.describe(name)
             yield
-        self._bar.advance()
+            self._bar.advance()
+        self._begun.discard(name)
+
+    @contextmanager
+    def marked(self, name: str) -> Iterator[None]:
+        """The two lines around a part, which takes no time of the compilation."""
+        self.say(1, f"{self._head} start {name}.")
+        yield
         self.say(1, f"{self._head} end {name}.")
+
+    def begin(self, stage: str, part: str) -> None:
+        """A stage begins before its time counts; its ``part`` is told of meanwhile, by `marked`."""
+        self.say(0, f"{self._head} start {stage}.")
+        self._begun |= {stage, part}
 
     def say(self, level: int, line: str) -> None:
         """Print ``line`` when the debug level is at least ``level``."""
         if self.level >= level:
-            self._console.out(line, highlight=False)
-            self._console.file.flush()
+            self.write(line)
+
+    def write(self, line: str) -> None:
+        """Print ``line`` at any level: a module may have a level of its own."""
+        self._console.out(line, highlight=False)
+        self._console.file.flush()
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -59,11 +59,16 @@ def block_text(source: TreeSource, path: str) -> str:
     return "\n".join(view.block(view.forest.place(path)))
 
 
-def trace_lines(source: TreeSource) -> Iterator[tuple[str, str]]:
-    """What ``debug(1)`` prints of a capture: (module path, line), modules in tree order."""
-    view = _View(source)
-    for root in view.forest.roots:
-        yield from view.trace(root)
+def called_lines(entry: ModuleEntry, call: CallRecord) -> list[str]:
+    """What ``debug(1)`` prints where a module is called: its name, inputs and tensors."""
+    head = f"(MODULE:{entry.path}:{entry.shallow})"
+    return [head, *leaf_lines("INPUT", entry.path, call.inputs), *_tensors(entry)]
+
+
+def leaf_lines(tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
+    """The lines of the INPUTs or OUTPUTs of a Graph or a module."""
+    names = io_names(scope, tag.lower(), leaves)
+    return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
 
 
 def _shallow(source: TreeSource) -> str:
@@ -80,6 +85,11 @@ def _tensor(tag: str, entry: TensorEntry) -> str:
     meta = entry.meta or "tensor(<uninitialized>)"
     shared = f", shared with {entry.shared_with}" if entry.shared_with else ""
     return f"({tag}:{entry.path}:{meta}{shared})"
+
+
+def _tensors(entry: ModuleEntry) -> list[str]:
+    lines = [_tensor("PARAMETER", found) for found in entry.parameters]
+    return lines + [_tensor("BUFFER", found) for found in entry.buffers]
 
 
 class _View:
@@ -106,17 +116,14 @@ class _View:
         ).lines
 
     def io(self, tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
-        if not self.known:
-            return []
-        names = io_names(scope, tag.lower(), leaves)
-        return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
+        return leaf_lines(tag, scope, leaves) if self.known else []
 
     def module(self, entry: ModuleEntry) -> list[str]:
         head = f"(MODULE:{entry.path}:{entry.shallow}"
         if entry.shared_with:
             return [f"{head}, shared with {entry.shared_with}): ()"]
         lines = self._inputs(entry)
-        lines += [f"{line}: ()" for line in self._tensors(entry)]
+        lines += [f"{line}: ()" for line in _tensors(entry)]
         for child in entry.children:
             lines += self.module(child)
         lines += self._outputs(entry)
@@ -127,21 +134,6 @@ class _View:
         setting = self.checkpointing.get(path)
         said = "" if setting is None else f"activation_checkpointing={setting}, "
         return _nested(f"(GraphModule:{path}({said}))", self.operators[path])
-
-    def trace(self, entry: ModuleEntry) -> Iterator[tuple[str, str]]:
-        called = entry.path in self.calls
-        if called:
-            yield entry.path, f"(MODULE:{entry.path}:{entry.shallow})"
-            for line in (*self._inputs(entry), *self._tensors(entry)):
-                yield entry.path, line
-        for child in entry.children:
-            yield from self.trace(child)
-        for line in self._outputs(entry):
-            yield entry.path, line
-
-    def _tensors(self, entry: ModuleEntry) -> list[str]:
-        lines = [_tensor("PARAMETER", found) for found in entry.parameters]
-        return lines + [_tensor("BUFFER", found) for found in entry.buffers]
 
     def _inputs(self, entry: ModuleEntry) -> list[str]:
         calls = self.calls.get(entry.path, ())

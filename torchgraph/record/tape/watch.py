@@ -18,6 +18,7 @@ from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarni
 from ...guards import ABSENT, Read, same_attribute, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
+from .telling import telling
 from .trail import Trail
 
 _PLAIN = frozenset(
@@ -337,6 +338,7 @@ class CallWatch:
         """Watch every module call in the block."""
         original, make = nn.Module.__call__, nn.Module.__init__
         here = threading.get_ident()  # modules that other threads run meanwhile are none of ours
+        told = telling.get()
 
         def __init__(module: nn.Module, *args: object, **kwargs: object) -> None:
             if threading.get_ident() == here:
@@ -351,9 +353,14 @@ class CallWatch:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
                 path = self._meet(module)
+            if told is not None:
+                told.called(CallRecord(path, described((args, kwargs)), ()))
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
-            self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
+            record = CallRecord(path, described((args, kwargs)), described((out,)))
+            self.calls.append(record)
+            if told is not None:
+                told.returned(record)
             return out
 
         patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}
