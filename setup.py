@@ -3,8 +3,9 @@
 from build_extensions import BuildExtensions, extensions
 from setuptools import setup
 
+found = extensions()
 setup(
-    ext_modules=extensions(),
+    ext_modules=found,
     cmdclass={"build_ext": BuildExtensions},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}} if found else {},
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from torchgraph import errors
 
 TARGET = Path(__file__).with_name("errors.md")
-SOURCE = Path(errors.__file__)
+SOURCES = (Path(errors.__file__), Path(errors.__file__).with_name("categories.py"))
 HEAD = """# Errors and warnings
 
 What each means, what triggers it, and the way out. Catch them by class, as in
@@ -18,6 +18,14 @@ What each means, what triggers it, and the way out. Catch them by class, as in
 message says what happened, the line of your code where it did, and the way out.
 
 A call that raises has changed nothing, except where [`StepFailed`](#stepfailed) says that it has.
+
+Wrong uses are refused where they are written, and change nothing: an option or an argument that is
+misspelt, of another type, out of its range or without a meaning beside another one
+([`InvalidOption`](#invalidoption)); a name that is not there, or is set where it is to be called
+([`UnknownName`](#unknownname), with the name that was meant); a private name of Graph in a class of
+yours ([`ModuleNameTaken`](#modulenametaken)). No int stands for a bool and no bool for an int. What
+is wrong in your own step stays eager's error, with its type and its text, at your line; so does
+what torch says of an op that is called wrongly.
 
 What no program can hold is a [`NoProgram`](#noprogram), of the first call of a Graph or of the
 second. What shows only later never raises: eager goes on, and a warning says so. With
@@ -36,13 +44,16 @@ _SECTION = re.compile(r"# --- (.+?) -+$")
 
 def render() -> str:
     """The text of the page."""
-    source = SOURCE.read_text(encoding="utf-8")
+    return HEAD + "".join(_part(source.read_text(encoding="utf-8")) for source in SOURCES)
+
+
+def _part(source: str) -> str:
     titles = {
         number: found.group(1)
         for number, line in enumerate(source.splitlines(), start=1)
         if (found := _SECTION.match(line))
     }
-    parts = [HEAD]
+    parts = []
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue

@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
             if number == len(epochs):  # the epoch that is repeated from the file
                 args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
                 with graph.stream.active():
-                    torch.save(train_graph.state_dict(), args.checkpoint)
+                    tg.save(train_graph.state_dict(), args.checkpoint)
             for images, labels in batches:
                 eager.train(images, labels)
                 graph.train(images, labels)
@@ -320,7 +320,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
     new_graph = TrainGraph(model, *make_optimizer(model, args.lr, steps))
     resumed = Contender(model, new_graph, RandomStream(args.seed + 1, device))
     with resumed.stream.active():
-        new_graph.load_state_dict(torch.load(args.checkpoint, weights_only=True))
+        new_graph.load_state_dict(tg.load(args.checkpoint))
     for images, labels in epochs[-1]:
         resumed.train(images, labels)
 

@@ -51,9 +51,9 @@ def main() -> int:
 
 def settings(folder: Path) -> list[str]:
     """Environment variables. Python itself has no sanitizer: the runtimes are preloaded."""
-    compiler = build_extensions.commands("_C")[0][0]
+    compiler = build_extensions.cxx()
     runtimes = [
-        subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip()
+        subprocess.check_output([*compiler, f"-print-file-name={name}"], text=True).strip()
         for name in ("libasan.so", "libubsan.so")
     ]
     return [
@@ -68,9 +68,9 @@ def sings(what: str, source: str, folder: Path, python: list[str]) -> None:
     """Stop here when code that is wrong for 4, and right for 3, gets away with it."""
     library = folder / "canary.so"
     (folder / "canary.cpp").write_text(f'extern "C" {{ {source} }}\n')
-    compile_, _ = build_extensions.commands("_C")
     flags = ["-O1", "-fPIC", "-shared", *CHECKS]
-    subprocess.run([compile_[0], *flags, "canary.cpp", "-o", library], check=True, cwd=folder)
+    command = [*build_extensions.cxx(), *flags, "canary.cpp", "-o", library]
+    subprocess.run(command, check=True, cwd=folder)
     codes = []
     for number in (3, 4):
         call = f"import ctypes; ctypes.CDLL({str(library)!r}).wrong({number})"
@@ -87,8 +87,8 @@ def build(name: str, target: Path) -> None:
     objects = [build_extensions.object_of(source, target.parent) for source in sources]
     for source, out in zip(sources, objects, strict=True):
         subprocess.run([*compile_, "-c", str(source), "-o", str(out)], check=True, cwd=ROOT)
-    shared = [compile_[0], "-shared", *CHECKS, *map(str, objects), *link, "-o", str(target)]
-    subprocess.run(shared, check=True, cwd=ROOT)
+    shared = [*build_extensions.cxx(), "-shared", *CHECKS, *map(str, objects), *link]
+    subprocess.run([*shared, "-o", str(target)], check=True, cwd=ROOT)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchgraph import errors
+from torchgraph import Graph, errors
 from torchgraph.blocks.block import (
     BlockTree,
     DebugOptions,
@@ -154,7 +154,7 @@ def test_debug_ranks(ranks, prints):
 )
 def test_debug_refuses(arguments):
     with pytest.raises(errors.InvalidOption):
-        DebugOptions.of(**arguments)
+        Graph().debug(**arguments)
 
 
 def test_debug_takes_the_older_mode():

@@ -1,10 +1,12 @@
-"""torchgraph doctor."""
+"""torchgraph doctor and torchgraph cache."""
 
 from __future__ import annotations
 
+import os
 import runpy
 import shutil
 import sys
+import time
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from rich.console import Console
 
 import torchgraph
 from torchgraph import _extension, cli
+from torchgraph.lower import DiskCache
 
 
 def test_doctor_finds_a_working_machine(capsys):
@@ -55,14 +58,15 @@ def test_the_guards_are_compiled_or_in_python(monkeypatch, tmp_path):
     monkeypatch.setattr(_extension, "_HERE", tmp_path)
     assert _findings(monkeypatch)[name].good is None
 
-    def fail() -> None:
-        raise ImportError("for another Python")
-
-    (tmp_path / "_guards.abi3.so").touch()
-    monkeypatch.setattr(_extension, "guards", fail)
-    found = _findings(monkeypatch)[name]
+    (tmp_path / "_guards.abi3.so").write_bytes(b"\x7fELF, and no more of it")
+    _extension.guards.cache_clear()
+    try:
+        found = _findings(monkeypatch)[name]
+    finally:
+        _extension.guards.cache_clear()
+        _extension._failed.clear()
     assert found.good is False
-    assert found.found.endswith("for another Python")
+    assert "the file is cut off; Python compares instead" in found.found
 
 
 def test_old_torch_is_a_problem(monkeypatch):
@@ -112,3 +116,111 @@ def test_runs_as_a_module(monkeypatch, capsys):
         runpy.run_module("torchgraph", run_name="__main__")
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"torchgraph {torchgraph.__version__}\n"
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A disk cache with two entries."""
+    root = tmp_path / "cache"
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(root))
+    monkeypatch.setenv("COLUMNS", "80")
+    cache = DiskCache()
+    for key, age in (("a" * 64, 5000), ("b" * 64, 50)):
+        made = cache.begin()
+        (made / "code").write_bytes(b"x" * 2000)
+        manifest = cache.keep(made, key) / "manifest.json"
+        os.utime(manifest, (time.time() - age,) * 2)
+    return root
+
+
+def entries_of(root):
+    return sorted(path.name[0] for path in root.iterdir() if len(path.name) == 64)
+
+
+def cached(capsys, *arguments: str) -> tuple[int, str]:
+    status = cli.main(["cache", *arguments])
+    return status, capsys.readouterr().out
+
+
+def test_the_cache_is_listed(kept, capsys):
+    status, out = cached(capsys, "list")
+    assert status == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["entry", "a" * 12, "b" * 12]
+    assert "1 h ago" in lines[1]
+    assert torch.__version__ in lines[1]
+    assert "2 entries, 4." in out
+    assert "of 2.0 GiB" in out
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_least_recently_used_is_pruned(kept, capsys):
+    status, out = cached(capsys, "prune")
+    assert (status, entries_of(kept)) == (0, ["a", "b"])
+    status, out = cached(capsys, "prune", "--to", "3kB")
+    assert (status, entries_of(kept)) == (0, ["b"])
+    assert "1 entry removed, 2." in out
+    assert cached(capsys, "prune", "--to", "three")[0] == 2
+
+
+def test_the_cache_is_cleared_when_somebody_says_so(kept, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    status, out = cached(capsys, "clear")
+    assert (status, entries_of(kept)) == (2, ["a", "b"])
+    assert "--yes" in out
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    for answer, status, left in (("n", 1, ["a", "b"]), ("", 1, ["a", "b"]), ("y", 0, [])):
+        monkeypatch.setattr(Console, "input", lambda self, asked, answer=answer: answer)
+        assert cached(capsys, "clear")[0] == status
+        assert entries_of(kept) == left
+
+
+def test_an_entry_in_use_stays(kept, capsys):
+    user = DiskCache()
+    assert user.find("a" * 64) is not None
+    status, out = cached(capsys, "clear", "--yes")
+    assert (status, entries_of(kept)) == (0, ["a"])
+    assert "1 entry removed" in out
+    assert "1 entry, 2." in out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_what_belongs_to_another_stays(kept, capsys):
+    os.chown(kept / ("a" * 64) / "code", 12345, 12345)
+    assert "not yours" in cached(capsys, "list")[1]
+    assert cached(capsys, "clear", "--yes")[0] == 0
+    assert entries_of(kept) == ["a"]
+
+
+def test_links_are_not_followed(kept, capsys, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one").write_text("mine")
+    (kept / ("a" * 64) / "photos").symlink_to(tmp_path / "photos")
+    (kept / ("c" * 64)).symlink_to(tmp_path / "photos")
+    assert cached(capsys, "clear", "--yes")[0] == 0
+    assert (tmp_path / "photos" / "one").read_text() == "mine"
+    assert entries_of(kept) == ["c"]
+
+
+@pytest.mark.parametrize("verb", [["list"], ["prune"], ["clear", "--yes"]])
+def test_no_cache_and_one_that_others_may_write_to(verb, kept, capsys, monkeypatch, tmp_path):
+    kept.chmod(0o777)
+    status, out = cached(capsys, *verb)
+    assert (status, entries_of(kept)) == (1, ["a", "b"])
+    assert "others may write" in out
+    monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path / "none"))
+    status, out = cached(capsys, *verb)
+    assert status == 0
+    assert "0 entries, 0 B" in out
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_doctor_says_what_is_kept(kept, monkeypatch):
+    found = _findings(monkeypatch)["disk cache"]
+    assert found.good is True
+    assert found.found.startswith("2 entries, 4.")
+    assert str(kept) in found.found
+    kept.chmod(0o777)
+    assert _findings(monkeypatch)["disk cache"].good is None
+    monkeypatch.setenv("TORCHGRAPH_CACHE_LIMIT", "much")
+    assert _findings(monkeypatch)["disk cache"].good is False

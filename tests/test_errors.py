@@ -93,6 +93,11 @@ def _():
     Eval(nn.Linear(1, 1)).config.set_cache_size(0)
 
 
+@raised("UnknownName")
+def _():
+    Eval(nn.Linear(1, 1)).config.enable_ampp(True)
+
+
 @raised("NotAnOptimizer")
 def _():
     Eval(nn.Linear(1, 1)).add_optimizer(None)
@@ -266,6 +271,26 @@ def _():
     Eval(nn.Linear(1, 1)).load_state_dict({"model": {"weight": torch.ones(7)}})
 
 
+@raised("NotSavable")
+def _():
+    tg.save({"rate": lambda step: 0.1}, "checkpoint")
+
+
+@raised("CheckpointFileError")
+def _():
+    tg.save({}, "no/such/folder/file")
+
+
+@raised("CheckpointNotFound")
+def _():
+    tg.load("nowhere")
+
+
+@raised("CheckpointDamaged")
+def _():
+    tg.load(__file__)
+
+
 @raised("NotCompiled")
 def _():
     Eval(nn.Linear(1, 1)).report()
@@ -319,11 +344,8 @@ ELSEWHERE = {"DeviceMismatch", "CaptureError", "GraphError", "GradientNotFinal",
 
 
 def catalogue():
-    return {
-        name: cls
-        for name, cls in vars(errors).items()
-        if inspect.isclass(cls) and issubclass(cls, GraphError)
-    }
+    classes = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls)}
+    return {name: cls for name, cls in classes.items() if issubclass(cls, GraphError)}
 
 
 def test_every_error_has_an_example():
@@ -355,7 +377,7 @@ def test_every_error_has_a_way_out_or_the_message_is_one():
     without = {name for name, cls in catalogue().items() if not cls.fix}
     assert without == {
         "CaptureError", "GraphError", "InvalidOption", "NotSupported", "ParityError", "PassFailed",
-        "StateDictMismatch", "StepFailed", "VerifyError",
+        "StateDictMismatch", "StepFailed", "UnknownName", "VerifyError",
     }  # fmt: skip
 
 

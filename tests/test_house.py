@@ -26,7 +26,16 @@ SOURCES = sorted(
 # A room is a folder of torchgraph/, or a file at its top. Imports point to the same floor or to a
 # lower one, and never in a circle.
 FLOORS = (
-    {"_extension", "_torch", "collection", "counters", "environment", "errors", "lines"},
+    {
+        "_extension",
+        "_torch",
+        "categories",
+        "collection",
+        "counters",
+        "environment",
+        "errors",
+        "lines",
+    },
     {"artifact", "library", "options"},
     {"amp", "config", "ir"},
     {"debug", "optim", "structure"},
@@ -266,7 +275,7 @@ def public(cls: type) -> set[str]:
 
 def test_names_of_the_graph():
     assert public(tg.Graph) == {
-        "add_optimizer", "build", "check", "close", "debug", "is_compiled", "last_lr",
+        "add_optimizer", "build", "check", "close", "debug", "full_text", "is_compiled", "last_lr",
         "load_state_dict", "name", "program", "report", "set_grad_scaler", "state_dict", "sync",
         "trace", "training", "with_dynamic_input_shape",
     }  # fmt: skip
@@ -284,8 +293,8 @@ def test_names_of_the_options():
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
         "set_activation_checkpointing",
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
-        "set_clip_grad_value", "set_confirm", "set_cuda_graph", "set_fallback",
-        "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
+        "set_clip_grad_value", "set_compile_timeout", "set_confirm", "set_cuda_graph",
+        "set_fallback", "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
         "set_shape_buckets",
         "set_zero_redundancy_optimizer_mode", "training",
     }  # fmt: skip

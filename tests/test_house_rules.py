@@ -112,7 +112,7 @@ IMPORTS_BY_NAME = {
     "_extension",
     "_torch",
     "cli",
-    "lower.inductor.compile_child",
+    "lower.inductor.process.child",
     "passes.checkpointing.rule",
 }
 

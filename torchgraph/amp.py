@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from . import library
 from ._torch.optimizers import SCALER_METHODS, forget_scale, has_scale, init_scaler
 from .errors import InvalidOption, NotSupported
+from .options.checking import Closed, checked, is_number, shown
 
 __all__ = ["StaticGradScaler", "black", "white"]
 
 
+@checked
 def white(x: torch.Tensor) -> torch.Tensor:
     """``x`` as a tensor of its own, which is in half precision under OneFlow's colouring.
 
@@ -30,6 +33,7 @@ def white(x: torch.Tensor) -> torch.Tensor:
     return marked
 
 
+@checked
 def black(x: torch.Tensor) -> torch.Tensor:
     """``x`` as a tensor of its own, which is in float32 under OneFlow's colouring.
 
@@ -46,7 +50,7 @@ def black(x: torch.Tensor) -> torch.Tensor:
     return marked
 
 
-class StaticGradScaler:
+class StaticGradScaler(Closed):
     """A constant loss scale: no look for infinities, no skipped steps.
 
     For `torchgraph.Graph.set_grad_scaler`. Gradients start from ``scale_factor`` and are multiplied
@@ -56,11 +60,16 @@ class StaticGradScaler:
         scale_factor: a number above 0. It may be set anew at any time: the next call uses it.
 
     Raises:
-        ValueError: it is not above 0.
+        InvalidOption: it is not above 0, or infinite.
     """
 
+    @checked
     def __init__(self, scale_factor: float) -> None:
         self.scale_factor = scale_factor
+
+    @property
+    def _called(self) -> str:
+        return "scaler"
 
     @property
     def scale_factor(self) -> float:
@@ -69,16 +78,23 @@ class StaticGradScaler:
 
     @scale_factor.setter
     def scale_factor(self, value: float) -> None:
-        if not value > 0.0:
-            raise ValueError("StaticGradScaler's scale_factor must > 0.0")
+        if not is_number(value) or not 0.0 < value < math.inf:
+            raise InvalidOption(
+                f"StaticGradScaler's scale_factor must > 0.0 and finite, not {shown(value)}."
+            )
         self._scale_factor = float(value)
 
+    @checked
     def state_dict(self) -> dict[str, Any]:
         """``{"scale": scale_factor}``."""
         return {"scale": self.scale_factor}
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the scale of a `state_dict`."""
+        if "scale" not in state_dict:
+            found = shown(dict(state_dict))
+            raise InvalidOption(f"The state of a StaticGradScaler has 'scale', and not {found}.")
         self.scale_factor = state_dict["scale"]
 
 
@@ -99,7 +115,7 @@ def kind(scaler: Any) -> str:
     if not isinstance(scaler, torch.amp.GradScaler):
         raise InvalidOption(
             f"set_grad_scaler takes a torch.amp.GradScaler, a torchgraph.amp.StaticGradScaler or "
-            f"None, not {scaler!r}."
+            f"None, not {shown(scaler)}."
         )
     for name in SCALER_METHODS:
         plain = getattr(torch.amp.GradScaler, name, None)

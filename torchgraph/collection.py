@@ -1,12 +1,16 @@
-"""Python's garbage collection, for the length of a block without it."""
+"""Python's garbage collection: none for the length of a block, and no need of it."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
+from weakref import WeakMethod
 
 from .counters import counters
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 @contextmanager
@@ -25,3 +29,38 @@ def paused() -> Iterator[None]:
             if counters.captures > made:
                 gc.collect(1)
             gc.enable()
+
+
+def weakly(
+    method: Callable[..., Any], gone: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A bound method that does not hold its object.
+
+    For what an object hands to its own parts: a part that held the object would keep both alive
+    until the next collection, and with a Graph the memory of its model.
+
+    Args:
+        gone: what is called when the object is no more; else that is a `ReferenceError`.
+    """
+    known = WeakMethod(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = known() or gone
+        if found is None:
+            raise ReferenceError("the object of a method is gone")
+        return found(*args, **kwargs)
+
+    return call
+
+
+def afresh(error: _Error) -> _Error:
+    """The same error once more: to be raised from a variable, or to be kept.
+
+    An error holds the frames that it went through. One that lies in a variable of such a frame, or
+    of its ``self``, holds itself, and with it all of the step, until the next collection.
+    """
+    made = type(error).__new__(type(error), *error.args)
+    made.args = error.args
+    vars(made).update(vars(error))
+    made.__cause__ = error.__cause__
+    return made

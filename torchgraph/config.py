@@ -7,47 +7,71 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn
+from weakref import proxy
 
 from .environment import chosen
 from .errors import InvalidOption, NotAvailableYet, NotSupported
+from .options.checking import Count, PositiveInt, checked, nearest, shown
 from .options.cuda_graph import CudaGraphVerbs
 from .options.fusion import FusionVerbs
 from .options.memory import MemoryVerbs
-from .options.options import Options, PassOptions
+from .options.options import Insertable, Options, PassOptions, known_passes
 from .options.running import RunningVerbs
 from .options.training import TrainingVerbs
+from .options.verbs import Verbs
 
 
-class PassSelection:
+class PassSelection(Verbs):
     """``graph.config.passes``: insert, switch off, limit and dump passes by name."""
 
     def __init__(self, config: GraphConfig) -> None:
         self._config = config
 
+    @property
+    def _called(self) -> str:
+        return "config.passes"
+
     def _set(self, **changes: Any) -> None:
         self._config._set(passes=replace(self._config.options.passes, **changes))
 
     def disable(self, *names: str) -> None:
-        """Leave out passes by name. An unknown name is an `InvalidOption` at the first call."""
-        self._set(disabled=self._config.options.passes.disabled | set(names))
+        """Leave out passes by name. One that is defined nowhere is an `InvalidOption`."""
+        self._set(disabled=self._config.options.passes.disabled | self._known("disable", names))
 
     def enable(self, *names: str) -> None:
         """Undo `disable`."""
-        self._set(disabled=self._config.options.passes.disabled - set(names))
+        self._set(disabled=self._config.options.passes.disabled - self._known("enable", names))
 
     def insert(self, new: Any, *, after: str = "") -> None:
         """Run ``new`` (a `torchgraph.passes.Pass`) after the named pass; without a name, first."""
-        if not callable(getattr(new, "apply", None)):
-            raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass: it has no apply method.")
+        if not isinstance(new, Insertable):
+            way_out = f"passes.insert({new.__name__}())" if isinstance(new, type) else ""
+            raise InvalidOption(f"{shown(new)} is not a torchgraph.passes.Pass.", fix=way_out)
+        if not isinstance(getattr(new, "name", None), str):
+            raise InvalidOption(f"The pass {type(new).__name__} has no name.", fix='name = "..."')
+        if after:
+            self._known("insert", (after,))
         self._set(inserted=(*self._config.options.passes.inserted, (after, new)))
 
-    def limit(self, *, passes: int | None = None, edits: int | None = None) -> None:
+    def limit(self, *, passes: Count | None = None, edits: Count | None = None) -> None:
         """Stop after so many passes, or so many edits in all: bisects a wrong pass."""
         self._set(max_passes=passes, max_edits=edits)
 
     def dump(self, directory: str | os.PathLike[str]) -> None:
         """Write each program before and after each pass into ``directory``; empty to stop."""
+        if directory and os.path.exists(directory) and not os.path.isdir(directory):
+            raise InvalidOption(f"dump takes a directory, and {os.fspath(directory)} is a file.")
         self._set(dump=os.fspath(directory))
+
+    def _known(self, verb: str, names: tuple[str, ...]) -> frozenset[str]:
+        if not names:
+            raise InvalidOption(f"{verb} takes the names of passes, and there is none.")
+        known = known_passes() | {new.name for _, new in self._config.options.passes.inserted}
+        for name in sorted(set(names) - known):
+            near = nearest(name, known)
+            meant = f"did you mean {near!r}?" if near else ""
+            raise InvalidOption(f"passes.{verb}: no pass is called {name!r}.", fix=meant)
+        return frozenset(names)
 
 
 class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
@@ -71,15 +95,22 @@ class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, Memo
         "enable_auto_memory",
     )
 
+    passes: PassSelection
+
+    @checked
     def __init__(self) -> None:
-        self.options = Options(
+        vars(self)["options"] = Options(
             passes=PassOptions(
                 dump=chosen("TORCHGRAPH_DUMP", ""),
                 verify=chosen("TORCHGRAPH_VERIFY", "fast"),
             ),
             backend=chosen("TORCHGRAPH_BACKEND", "auto"),
         )
-        self.passes = PassSelection(self)
+        vars(self)["passes"] = PassSelection(proxy(self))
+
+    @property
+    def _called(self) -> str:
+        return "config"
 
     @property
     def training(self) -> bool:
@@ -118,8 +149,9 @@ for _name in GraphConfig._NEVER:
     setattr(GraphConfig, _name, _never(_name))
 
 
+@checked
 def with_dynamic_input_shape(
-    *, size: int = 10, enable_shared: bool = True
+    *, size: PositiveInt = 10, enable_shared: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator for ``__init__``: keep up to ``size`` programs, one per input signature.
 
@@ -132,6 +164,12 @@ def with_dynamic_input_shape(
         )
 
     def decorate(init: Callable[..., None]) -> Callable[..., None]:
+        if getattr(init, "__name__", "") != "__init__":
+            raise InvalidOption(
+                f"with_dynamic_input_shape decorates __init__, not {shown(init)}.",
+                fix="write @Graph.with_dynamic_input_shape() above __init__ of your Graph.",
+            )
+
         @functools.wraps(init)
         def sized(self: Any, *args: Any, **kwargs: Any) -> None:
             init(self, *args, **kwargs)

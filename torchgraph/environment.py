@@ -3,12 +3,14 @@
 ``TORCHGRAPH_VERIFY`` = ``fast`` (default) or ``strict`` (recompute every fake value after each
 pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each pass;
 ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (default ``auto``);
-``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``).
+``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``);
+``TORCHGRAPH_CACHE_LIMIT`` = how much of it, such as ``500MB`` (default ``2GiB``).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,11 @@ from pathlib import Path
 from .errors import InvalidOption
 
 BACKENDS = ("auto", "aten", "inductor")
+_IMPORTS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE")
+_SIZE = re.compile(
+    r"(?P<number>\d{1,15}(?:\.\d{1,15})?)\s*(?:(?P<unit>[KMGT])(?P<binary>i?))?B?",
+    re.ASCII | re.IGNORECASE,
+)
 _CHOICES = {"TORCHGRAPH_VERIFY": ("fast", "strict"), "TORCHGRAPH_BACKEND": BACKENDS}
 
 
@@ -28,22 +35,50 @@ def chosen(name: str, default: str) -> str:
     return value
 
 
-def cache_directory() -> Path:
-    """Where compiled code is kept: in TORCHGRAPH_CACHE_DIR, else in the user's cache directory."""
+def cache_directory() -> Path | None:
+    """Where compiled code is kept: in TORCHGRAPH_CACHE_DIR, else in the user's cache directory.
+
+    None where there is no home directory. What is not absolute in XDG_CACHE_HOME or HOME counts as
+    not set: it would be another directory wherever a script is started.
+    """
     given = os.environ.get("TORCHGRAPH_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(given) if given else Path(home, "torchgraph")
+    if given:
+        return Path(given)
+    caches, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
+    if os.path.isabs(caches):
+        return Path(caches, "torchgraph")
+    return Path(home, ".cache", "torchgraph") if os.path.isabs(home) else None
+
+
+def cache_limit() -> int:
+    """How many bytes of compiled code are kept: TORCHGRAPH_CACHE_LIMIT, else 2 GiB."""
+    given = os.environ.get("TORCHGRAPH_CACHE_LIMIT") or "2GiB"
+    return bytes_of(given, "TORCHGRAPH_CACHE_LIMIT")
+
+
+def bytes_of(text: str, name: str) -> int:
+    """``500MB`` or ``1.5 GiB`` as a number of bytes; InvalidOption for what is no size."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise InvalidOption(
+            f"{name}={text!r} is not a size.", fix="write it as 2GiB, 500MB, or 0 to keep nothing."
+        )
+    factor = 1024 if found["binary"] else 1000
+    return int(float(found["number"]) * factor ** " KMGT".index((found["unit"] or " ").upper()))
 
 
 @contextmanager
 def environment_kept() -> Iterator[None]:
-    """What Inductor hands to its own libraries by a variable, no step may find there later."""
+    """What Inductor hands to its own libraries by a variable, no step may find there later.
+
+    Nor may Triton: it would keep other kernels where one entry of the disk cache is.
+    """
     before = set(os.environ)
     try:
         yield
     finally:
         for name in set(os.environ) - before:
-            if name.startswith("_TORCHINDUCTOR_"):
+            if name.startswith("_TORCHINDUCTOR_") or name == "TRITON_CACHE_DIR":
                 del os.environ[name]
 
 
@@ -55,3 +90,18 @@ def inductor_environment() -> dict[str, str]:
         if (name.startswith(("TORCHINDUCTOR_", "TORCH_COMPILE_")) and not name.endswith("_DIR"))
         or name == "CXX"
     }
+
+
+def compiler_environment(folder: Path, threads: int) -> dict[str, str]:
+    """The variables of a compiling process that works in ``folder`` with so many threads.
+
+    It is told what to import, so nothing that changes that is handed on. A relative path of a
+    compiler is one of this process's directory.
+    """
+    given = {name: value for name, value in os.environ.items() if name not in _IMPORTS}
+    given.update(PYTHONNOUSERSITE="1", PYTHONSAFEPATH="1", TMPDIR=str(folder))
+    given.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+    compiler = given.get("CXX", "")
+    if os.sep in compiler:
+        given["CXX"] = os.path.abspath(compiler)
+    return given

@@ -10,6 +10,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from .categories import (
+    AttributeReadAndWritten as AttributeReadAndWritten,
+    AttributeWriteWarning as AttributeWriteWarning,
+    BackendWarning as BackendWarning,
+    CacheThrashWarning as CacheThrashWarning,
+    ConfirmWarning as ConfirmWarning,
+    EagerWarning as EagerWarning,
+    GraphWarning as GraphWarning,
+    MemoryBudgetWarning as MemoryBudgetWarning,
+    MovingConstant as MovingConstant,
+    MovingValue as MovingValue,
+    PaddingWarning as PaddingWarning,
+    UnregisteredModuleWarning as UnregisteredModuleWarning,
+)
 from .lines import SourceLine as SourceLine, user_frames as user_frames, warn as warn
 
 
@@ -52,10 +66,7 @@ class GraphNotInitialized(GraphError, AttributeError):
 class BuildNotOverridden(GraphError, NotImplementedError):
     """Calling a Graph whose class defines no ``build``."""
 
-    fix = (
-        "define build(self, ...) in your Graph: forward, loss.backward() and what you want "
-        "returned."
-    )
+    fix = "define build(self, ...): forward, loss.backward(), and what to return."
 
 
 class OptimizerAttribute(GraphError, AttributeError):
@@ -74,9 +85,9 @@ class TensorAttribute(GraphError, AttributeError):
 
 
 class ModuleNameTaken(GraphError, KeyError):
-    """``self.config = nn.Linear(2, 2)``: the name belongs to the Graph, or holds a plain value."""
+    """``self.config = nn.Linear(2, 2)``, ``def _step(self)``: the name is the Graph's, or taken."""
 
-    fix = "choose another attribute name for the module."
+    fix = "choose another name."
 
 
 class NestedGraph(GraphError):
@@ -101,8 +112,12 @@ class CudaGraphRefused(GraphError):
     fix = 'change what is listed, or let config.set_cuda_graph("auto") run it op by op.'
 
 
-class InvalidOption(GraphError, ValueError):
-    """``graph.config.set_cache_size(0)``: a value that the option does not take."""
+class InvalidOption(GraphError, ValueError, TypeError):
+    """``config.set_cache_size(0)``, ``config.set_cache_size(sise=8)``: arguments that are wrong."""
+
+
+class UnknownName(InvalidOption, AttributeError):
+    """``config.enable_ampp(True)``, ``config.enable_amp = True``, ``graph.train()``: none such."""
 
 
 # --- optimizers and schedulers -------------------------------------------------------------------
@@ -111,7 +126,7 @@ class InvalidOption(GraphError, ValueError):
 class NotAnOptimizer(GraphError, AssertionError):
     """``self.add_optimizer(None)``, or the same optimizer added twice, or a foreign scheduler."""
 
-    fix = "give a torch.optim.Optimizer once, and a scheduler made with that same optimizer."
+    fix = "give a torch optimizer once, and a scheduler that was made with it."
 
 
 class ParameterOutsideGraph(GraphError, ValueError):
@@ -156,10 +171,7 @@ class GradPresent(GraphError):
 class SchedulerSteppedTwice(GraphError):
     """``scheduler.step()`` in the loop, for a scheduler that was given to ``add_optimizer``."""
 
-    fix = (
-        "step it yourself and leave lr_sch out of add_optimizer, or leave the stepping to the "
-        "Graph."
-    )
+    fix = "leave lr_sch out of add_optimizer and step it yourself, or let the Graph alone step it."
 
 
 class SchedulerNeedsLoss(GraphError):
@@ -258,7 +270,7 @@ class SharedMemory(NoProgram):
 
 
 class UnsupportedInput(NoProgram, TypeError):
-    """``graph(x, open("file"))``: an argument that can be neither bound nor compared."""
+    """``graph(x, open("file"))``: what `build` does not take, or nobody can bind or compare."""
 
     fix = "pass tensors, numbers, strings, None, or any containers and objects that hold them."
 
@@ -292,14 +304,44 @@ class StepFailed(GraphError):
     """An op of the program failed while it ran; the cause is attached."""
 
 
-class StateDictMismatch(GraphError, ValueError):
-    """``load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing is loaded."""
-
-
 class NotCompiled(GraphError):
     """``graph.report()`` before the first call."""
 
     fix = "call the Graph once."
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+class StateDictMismatch(GraphError, ValueError):
+    """``load_state_dict`` with missing, unexpected or wrongly shaped entries. Nothing is loaded."""
+
+
+class NotSavable(GraphError, TypeError):
+    """``tg.save({"rate": lambda step: 0.1}, path)``: what no file of plain data can hold."""
+
+    fix = (
+        "save tensors, numbers, strings, None, and dicts, lists and tuples of them; of an object "
+        "its state_dict()."
+    )
+
+
+class CheckpointFileError(GraphError, OSError):
+    """``tg.save(state, "no/such/folder/file")``. A file that was there before is as it was."""
+
+    fix = "make the folder, or room on the disk, or choose another path."
+
+
+class CheckpointNotFound(CheckpointFileError, FileNotFoundError):
+    """``tg.load("nowhere")``: no file is there. A save that was killed leaves none."""
+
+    fix = "look at the path, or start without a checkpoint."
+
+
+class CheckpointDamaged(GraphError, ValueError):
+    """``tg.load(path)`` of a file that is not, byte by byte, what ``tg.save`` wrote."""
+
+    fix = "load an earlier checkpoint: nothing in this file is to be trusted."
 
 
 # --- programs and passes -------------------------------------------------------------------------
@@ -315,83 +357,3 @@ class PassFailed(GraphError):
 
 class ParityError(GraphError, AssertionError):
     """``torchgraph.testing.assert_parity`` found the first value that differs from eager."""
-
-
-# --- warnings ------------------------------------------------------------------------------------
-
-
-class GraphWarning(UserWarning):
-    """Base of all torchgraph warnings."""
-
-
-class UnregisteredModuleWarning(GraphWarning):
-    """A module called in ``build`` that no attribute of the Graph holds."""
-
-
-class AttributeWriteWarning(GraphWarning):
-    """``self.last = x`` in ``build``: the first calls write it, a program does not."""
-
-
-class BackendWarning(GraphWarning):
-    """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
-
-
-class ConfirmWarning(GraphWarning):
-    """A program comes to another result than eager, by a fault of torchgraph: it is not used."""
-
-
-class EagerWarning(GraphWarning):
-    """``for _ in range(next(numbers)):`` in ``build``: another step at each call; it runs in eager.
-
-    ``x * next(numbers)`` under ``if x.sum() > 9:``: so do such calls alone, where others of the
-    same signature have programs. With ``config.set_fallback("eager")``, or late in a training, this
-    warning says what is a `NoProgram` otherwise. ``graph.report()`` counts such calls.
-    """
-
-    fix: ClassVar[str] = ""
-
-
-class AttributeReadAndWritten(EagerWarning):
-    """``x * self.calls`` in ``forward`` after ``self.calls += 1``: no program carries it on.
-
-    An attribute that is written and read but then stays as it is, such as a cache, is no concern.
-    """
-
-    fix = (
-        "keep the state in a tensor that is updated in place (in a module: register_buffer); what "
-        "Python decides by may be an argument: step(x, n % 10 == 0)."
-    )
-
-
-class MovingConstant(EagerWarning):
-    """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call."""
-
-    fix = (
-        "pass it in as a tensor, or keep it in one; what changes seldom may be an attribute of a "
-        "module."
-    )
-
-
-class MovingValue(GraphWarning):
-    """``queue[:, int(ptr) : int(ptr) + n] = keys`` with a pointer in a buffer: it moves by itself.
-
-    Each value has a program, as long as the cache holds them; then such calls run in eager.
-    """
-
-    fix: ClassVar[str] = (
-        "compute with the tensor, not with a number of it: queue.index_copy_(1, (ptr + "
-        "torch.arange(n)) % size, keys) instead of a slice, torch.where instead of a branch; and "
-        "move it in place: ptr.add_(n).remainder_(size)."
-    )
-
-
-class PaddingWarning(GraphWarning):
-    """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
-
-
-class MemoryBudgetWarning(GraphWarning):
-    """Activation checkpointing cannot keep as little as the budget says; it keeps the least."""
-
-
-class CacheThrashWarning(GraphWarning):
-    """Programs are captured and evicted again and again: inputs or values change too often."""

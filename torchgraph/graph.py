@@ -7,7 +7,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rich.tree import Tree
 from torch.optim import Optimizer
@@ -16,9 +16,10 @@ from . import amp
 from ._torch import is_tracing
 from ._torch.listening import is_listening
 from .amp import Scaler
-from .blocks.holder import ModuleHolder
+from .blocks.block import Level, Ranks
 from .buckets.bucketing import Bucketing
 from .calls.stepping import building
+from .collection import weakly
 from .config import with_dynamic_input_shape
 from .debug.rich_tree import rich_tree
 from .debug.tree import TreeSource, block_text, module_text, text as tree_text
@@ -41,6 +42,7 @@ from .live import state
 from .live.inputs import Call
 from .optim.rules import added_at
 from .optim.sparse import check_sparse
+from .options.checking import OWN_CHECK, Count, PositiveInt, checked, shown
 from .replay.replay import Replay
 
 
@@ -59,22 +61,23 @@ class Graph(Bucketing):
 
     _instances: ClassVar[Counter[str]] = Counter()
 
+    @checked
     def __init__(
         self,
         *,
-        debug_v_level: int = -1,
-        debug_ranks: int | Sequence[int] | None = None,
-        debug_max_py_stack_depth: int = 2,
+        debug_v_level: Level = -1,
+        debug_ranks: Ranks = None,
+        debug_max_py_stack_depth: Count = 2,
         debug_only_user_py_stack: bool = True,
         debug_op_repr_with_py_stack: bool = False,
     ) -> None:
         name = type(self).__name__
         super().__init__(
             f"{name}_{Graph._instances[name]}",
-            lambda path: module_text(self._tree(path), path),
-            lambda path: block_text(self._tree(path), path),
+            weakly(self._module_text, gone=_without_graph),
+            weakly(self._block_text, gone=_without_graph),
         )
-        self._block_tree.changed = lambda modules: self.config._set(checkpointed=modules)
+        self._block_tree.changed = weakly(self._set_checkpointed, gone=_without_graph)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -83,11 +86,13 @@ class Graph(Bucketing):
             only_user_py_stack=debug_only_user_py_stack,
             op_repr_with_py_stack=debug_op_repr_with_py_stack,
         )
+        self._own_until_now()
 
     # --- what a user writes -----------------------------------------------------------------------
 
+    @checked
     def add_optimizer(
-        self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
+        self, optim: Annotated[Optimizer, OWN_CHECK], *, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
         """Train with ``optim``, a torch optimizer. May be called repeatedly.
 
@@ -101,7 +106,7 @@ class Graph(Bucketing):
             NotAnOptimizer; UnsupportedOptimizer for ``is_sparse``, else by the first call.
         """
         if not isinstance(optim, Optimizer):
-            raise NotAnOptimizer(f"add_optimizer takes a torch.optim.Optimizer, not {optim!r}.")
+            raise NotAnOptimizer(f"add_optimizer takes a torch optimizer, not {shown(optim)}.")
         if any(known is optim for known in self._optimizers):
             raise NotAnOptimizer(
                 f"This {type(optim).__name__} was already added to {self._graph_name}."
@@ -116,6 +121,7 @@ class Graph(Bucketing):
         is_sparse = is_sparse or self.config.options.sparse_update
         self.config._set(training=True, sparse_update=is_sparse)
 
+    @checked
     def set_grad_scaler(self, grad_scaler: Scaler | None = None) -> None:
         """Scale gradients in the program, unscale them, and skip the steps that overflow.
 
@@ -147,46 +153,56 @@ class Graph(Bucketing):
             )
         if is_listening() or is_tracing() or building():
             raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
-        with self._call_lock:
-            return self._one_call(args, kwargs)
+        with self._turns.lock:
+            return self._step(args, kwargs)
 
+    @checked
     def sync(self) -> None:
         """Look at everything anew: kept casts of the weights are made again by the next call."""
         for replay in self._cache:
             replay.derived.forget()
 
+    @checked
     def close(self) -> None:
         """Give back the programs, and the memory of their CUDA Graphs. State stays: it is yours.
 
         A later call records again, as the first one did.
         """
-        with self._call_lock:
+        with self._turns.lock, self._signals:
             self._forget()
             self._cache.graphs.release()
 
     @property
     def last_lr(self) -> list[float]:
         """The learning rate of each param group of each optimizer, as the next call will use it."""
-        Graph.sync(self)  # a user's class may have one of that name
+        self.sync()
         return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
 
     # --- state ------------------------------------------------------------------------------------
 
+    @checked
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
-        Graph.sync(self)  # a user's class may have one of that name
+        self.sync()
         return state.collect(*self._held(), self._progress)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Load at any time; the next call uses it. Nothing is written unless everything fits.
+    @checked
+    def load_state_dict(
+        self, state_dict: Annotated[Mapping[str, Any], OWN_CHECK], strict: bool = True
+    ) -> None:
+        """Load at any time, all of it or nothing; the next call uses it.
+
+        Everything is looked at before anything is written, and what fails in a hook or a class of
+        yours is undone. For that the weights exist twice meanwhile. ``strict=False`` takes a state
+        that lacks names.
 
         Raises:
-            StateDictMismatch: lists what is missing, unexpected or wrongly shaped.
+            StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
-        with self._call_lock:
+        with self._turns.lock, self._signals:
             self._progress = state.restore(state_dict, *self._held(), strict=strict)
             self._schedulers.forget()
-            self._cache.broken = ""
+            self._cache.broken = self._signals.torn = ""
 
     def _held(self) -> tuple[Any, list[Optimizer], list[Any], Scaler | None]:
         return self._modules, self._optimizers, list(self._schedulers), self._scaler
@@ -217,6 +233,7 @@ class Graph(Bucketing):
         """
         return self._last()[0].program
 
+    @checked
     def report(self, *, memory: Sequence[Any] | None = None) -> Report:
         """What was captured, what the passes did, what is guarded and baked, and how long it took.
 
@@ -258,7 +275,7 @@ class Graph(Bucketing):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        with self._call_lock:
+        with self._turns.lock, self._signals:
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)
@@ -271,7 +288,8 @@ class Graph(Bucketing):
 
     def _last(self) -> tuple[Replay, Call, Any]:
         if self._shown is None and self._last_call is not None:
-            self._draft(*self._last_call)  # of a step that is not confirmed
+            with self._signals:
+                self._compile_step(*self._last_call)  # of a step that is not confirmed
         if self._shown is None:
             raise NotCompiled(f"{self._graph_name} has not been called yet.")
         return self._shown
@@ -294,6 +312,27 @@ class Graph(Bucketing):
             return source
         return replay.described(source, inputs)
 
+    @checked
+    def full_text(self, lines: PositiveInt | None = None) -> str:
+        """What ``print(graph)`` shows, with all of its lines.
+
+        Args:
+            lines: after so many, modules and operators are only counted, as ``print`` does.
+
+        Raises:
+            InvalidOption: no int of at least 1.
+        """
+        return tree_text(self._tree(), lines)
+
+    def _module_text(self, path: str) -> str:
+        return module_text(self._tree(path), path)
+
+    def _block_text(self, path: str) -> str:
+        return block_text(self._tree(path), path)
+
+    def _set_checkpointed(self, settings: tuple[tuple[str, bool], ...]) -> None:
+        self.config._set(checkpointed=settings)
+
     def __repr__(self) -> str:
         return tree_text(self._tree())
 
@@ -303,23 +342,26 @@ class Graph(Bucketing):
     # --- other ways to make one -------------------------------------------------------------------
 
     @staticmethod
-    def trace(func: Callable[..., Any]) -> Graph:
+    @checked
+    def trace(func: Annotated[Callable[..., Any], OWN_CHECK]) -> Graph:
         """Decorator: make a Graph object that runs a plain function. OneFlow: ``Graph.trace``."""
         if not inspect.isfunction(func):
-            raise InvalidOption(f"Graph.trace takes a plain function, not {func!r}.")
-        made = type(f"{func.__name__}_graph", (Graph,), {"build": staticmethod(func)})
-        graph: Graph = made()
+            raise InvalidOption(f"Graph.trace takes a plain function, not {shown(func)}.")
+        made = type(f"{func.__name__}_graph", (_Traced,), {})
+        graph: Graph = made(func)
         return graph
 
     with_dynamic_input_shape = staticmethod(with_dynamic_input_shape)
 
 
-def _private_names() -> frozenset[str]:
-    """What a Graph and its classes keep under names of their own."""
-    graph = Graph()
-    Graph._instances.clear()
-    found = {name for held in (graph, *Graph.__mro__) for name in vars(held)}
-    return frozenset(name for name in found if name[:1] == "_" and name[:2] != "__")
+class _Traced(Graph):
+    """What `Graph.trace` makes. Its class, which only a collection frees, holds no function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        vars(self)["build"] = function
+        super().__init__()
 
 
-ModuleHolder._reserved = _private_names()
+def _without_graph(path: object) -> str:
+    """What is left to say of a block, or to do with its settings, after its Graph."""
+    return f"({path} of a Graph that is gone)"

@@ -9,6 +9,7 @@ import functools
 import linecache
 import os
 import sys
+import sysconfig
 import warnings
 from types import FrameType
 from typing import NamedTuple
@@ -107,3 +108,19 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn_explicit(
         message, category, frame.f_code.co_filename, frame.f_lineno, registry=registry
     )
+
+
+def runs_users_code(frame: FrameType | None) -> bool:
+    """True where a line of the user's own runs, or what it calls of Python's library."""
+    while frame is not None and _is_pythons(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and _is_users(frame)
+
+
+@functools.cache
+def _is_pythons(filename: str) -> bool:
+    places = {sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")}
+    installed = {sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")}
+    if filename.startswith(tuple(installed)):
+        return False
+    return filename.startswith(("<frozen", *places))

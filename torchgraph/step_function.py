@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from .errors import InvalidOption, NotAnOptimizer
+from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
 from .graph import Graph
 from .live.discovery import Discovered, discover
 from .live.step import Step
+from .options.checking import OWN_CHECK, checked, shown
 from .structure import parts_of_partial
 
 
-class _Steps(dict["StepFunction", "StepFunction"]):
+class _Steps(dict["StepFunction", "_MethodStep"]):
     """Those of an object, by the function of its class; a copy of the object has its own."""
+
+    _end: weakref.ref[Any] | None = None
+
+    def end_with(self, owner: object) -> None:
+        """Let all go once the object is gone: they hold its attributes, among which they are."""
+        self._end = weakref.ref(owner, lambda _: self.clear())
 
     def __deepcopy__(self, memo: Any) -> _Steps:
         return _Steps()
@@ -37,14 +46,19 @@ class StepFunction(Graph):
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        vars(self)["build"] = function
+        self._take_function(function)
         super().__init__()
         self._driven = True
         self._found = Discovered()
-        functools.update_wrapper(self, function, updated=())
+        self._kind: type[Any] | None = None
+        """The class of its steps of objects, where it is a method."""
+        functools.update_wrapper(self, _function_of(function), updated=())
         self._look()
 
-    def __get__(self, owner: Any, cls: type | None = None) -> StepFunction:
+    def _take_function(self, function: Callable[..., Any]) -> None:
+        vars(self)["build"] = function
+
+    def __get__(self, owner: Any, cls: type | None = None) -> Any:
         """The step of one object, for a method: made with the object's first call, gone with it."""
         if owner is None:
             return self
@@ -52,12 +66,15 @@ class StepFunction(Graph):
             raise InvalidOption(f"tg.step on a method of {cls}, whose objects have __slots__ only.")
         steps = vars(owner).setdefault("_torchgraph_steps", _Steps())
         if self not in steps:
-            steps[self] = step(self.build.__get__(owner, cls))
-        found: StepFunction = steps[self]
-        return found
+            if self._kind is None:
+                self._kind = _named(_MethodStep, self.build)
+            steps[self] = self._kind(self.build, owner)
+            steps.end_with(owner)
+        return steps[self].bound(owner)
 
+    @checked
     def add_optimizer(
-        self, optim: Optimizer, *, lr_sch: Any = None, is_sparse: bool = False
+        self, optim: Annotated[Optimizer, OWN_CHECK], *, lr_sch: Any = None, is_sparse: bool = False
     ) -> None:
         """Refused: the function calls ``optimizer.step()`` itself."""
         raise NotAnOptimizer(
@@ -117,7 +134,90 @@ class StepFunction(Graph):
         return self._modules, self._optimizers, self._found.schedulers, scaler
 
 
-def step(function: Callable[..., Any]) -> StepFunction:
+class _MethodStep(StepFunction):
+    """The step of one object, which it does not hold: nothing would free the two but a collection.
+
+    While its step is called, the object is held by `_Bound`.
+    """
+
+    def __init__(self, function: Callable[..., Any], owner: object) -> None:
+        self._method, self._owner = function, weakref.ref(owner)
+        self._bound: weakref.ref[_Bound] | None = None
+        super().__init__(self.build)
+
+    def _take_function(self, function: Callable[..., Any]) -> None:
+        pass  # it is bound to the object at each call
+
+    def bound(self, owner: object) -> _Bound:
+        """What stands for both; one and the same as long as someone holds it."""
+        found = None if self._bound is None else self._bound()
+        if found is None:
+            found = _Bound(self, owner)
+            self._bound = weakref.ref(found)
+        return found
+
+    @property
+    def build(self) -> Any:
+        """The step, bound to its object."""
+        owner = self._owner()
+        if owner is None:
+            raise ReferenceError(f"The object whose {type(self).__name__} this is, is gone.")
+        return self._method.__get__(owner)
+
+
+class _Bound:
+    """What ``trainer.step`` gives: the step of an object, and the object, as a bound method has it.
+
+    All but that is the step's: attributes, class, equality.
+    """
+
+    __slots__ = ("__weakref__", "_torchgraph_owner", "_torchgraph_step")
+
+    def __init__(self, found: StepFunction, owner: object) -> None:
+        object.__setattr__(self, "_torchgraph_step", found)
+        object.__setattr__(self, "_torchgraph_owner", owner)
+
+    @property  # type: ignore[misc]  # so that isinstance(trainer.step, Graph) holds
+    def __class__(self) -> Any:
+        return type(self._torchgraph_step)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._torchgraph_step(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torchgraph_step, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._torchgraph_step, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._torchgraph_step, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._torchgraph_step is getattr(other, "_torchgraph_step", other)
+
+    def __hash__(self) -> int:
+        return hash(self._torchgraph_step)
+
+    def __repr__(self) -> str:
+        return repr(self._torchgraph_step)
+
+
+def _function_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """That of a bound method, without its object."""
+    found: Callable[..., Any] = getattr(function, "__func__", function)
+    return found
+
+
+def _named(kind: type[Any], function: Callable[..., Any]) -> type[Any]:
+    """A class of steps that is called as the function is."""
+    inner, *_ = parts_of_partial(function) or (function,)
+    name = str(getattr(function, "__name__", getattr(inner, "__name__", "step")))
+    return type(name.strip("<>"), (kind,), {"__module__": function.__module__})
+
+
+@checked
+def step(function: Annotated[Callable[..., Any], OWN_CHECK]) -> StepFunction:
     """Run a function as one program: a training step with its own ``optimizer.step()``.
 
     The first calls run as in eager and are recorded; later ones replay. The body is that of a
@@ -134,11 +234,15 @@ def step(function: Callable[..., Any]) -> StepFunction:
         InvalidOption: it is none of these.
     """
     if isinstance(function, (nn.Module, Graph, type)) or not callable(function):
-        raise InvalidOption(f"tg.step takes a function, not {function!r}.")
-    inner, *_ = parts_of_partial(function) or (function,)
-    name = str(getattr(function, "__name__", getattr(inner, "__name__", "step")))
-    made = type(name.strip("<>"), (StepFunction,), {"__module__": function.__module__})
-    found: StepFunction = made(function)
+        raise InvalidOption(f"tg.step takes a function, not {shown(function)}.")
+    try:
+        inspect.signature(function)
+    except ValueError:
+        raise InvalidOption(
+            f"tg.step takes a function of Python's, and {shown(function)} is not.",
+            fix="wrap it: lambda x: f(x)",
+        ) from None
+    found: StepFunction = _named(StepFunction, function)(function)
     return found
 
 
@@ -155,14 +259,24 @@ class TrainStep(Graph):
 
     def build(self, *batch: Any) -> Any:
         """All but the last argument go into the model, the last one into the loss."""
+        if len(batch) < 2:
+            raise UnsupportedInput(
+                f"train_step calls loss_fn(model(x), y): it takes x and y, not {len(batch)} "
+                "argument(s).",
+                falls_back=False,
+            )
         *inputs, target = batch
         loss = self.loss_fn(self.model(*inputs), target)
         loss.backward()
         return loss
 
 
+@checked
 def train_step(
-    model: nn.Module, loss_fn: Callable[..., Any], optimizer: Optimizer, lr_sch: Any = None
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: Annotated[Optimizer, OWN_CHECK],
+    lr_sch: Any = None,
 ) -> Graph:
     """A Graph in one line: ``step(x, y)`` runs ``loss_fn(model(x), y)``, backward and the update.
 
@@ -170,4 +284,9 @@ def train_step(
         loss_fn: a module or function of (model output, target) that returns a scalar tensor.
         lr_sch: as for `Graph.add_optimizer`.
     """
+    if isinstance(loss_fn, type):
+        raise InvalidOption(
+            f"train_step: loss_fn is {shown(loss_fn)}, not an object of it.",
+            fix=f"{loss_fn.__name__}()",
+        )
     return TrainStep(model, loss_fn, optimizer, lr_sch)

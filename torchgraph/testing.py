@@ -13,9 +13,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .config import GraphConfig
 from .counters import Counters as Counters, counters as counters
-from .errors import ParityError
+from .errors import InvalidOption, ParityError
 from .graph import Graph
 from .ir.program import Program
+from .options.checking import NotNegative, checked, shown
 from .options.options import PassOptions
 from .passes import Pass, run
 
@@ -50,13 +51,14 @@ class _Step(Graph):
         return loss
 
 
+@checked
 def assert_parity(
     make: Callable[[], Setup],
     batches: Sequence[tuple[Any, ...]],
     *,
     seed: int = 0,
-    rtol: float = 0.0,
-    atol: float = 0.0,
+    rtol: NotNegative = 0.0,
+    atol: NotNegative = 0.0,
     configure: Callable[[GraphConfig], object] | None = None,
 ) -> Graph:
     """Train eager and through a Graph, and compare after each step.
@@ -75,10 +77,9 @@ def assert_parity(
         ParityError: names the step and the first value that differs, with the largest difference;
             or no program came to serve a step.
     """
-    torch.manual_seed(seed)
-    eager = make()
-    torch.manual_seed(seed)
-    graphed = make()
+    if not batches:
+        raise InvalidOption("assert_parity takes batches; there is none, so nothing is compared.")
+    eager, graphed = _made(make, seed), _made(make, seed)
     graph = _Step(graphed)
     if configure is not None:
         configure(graph.config)
@@ -97,11 +98,29 @@ def assert_parity(
         _compare(f"step {number}: loss", expected, got, rtol, atol)
         _compare(f"step {number}: RNG state", eager_rng, state, 0, 0)
         _compare_setups(f"step {number}", eager, graphed, rtol, atol)
-    if batches and counters.replays == before:
+    if counters.replays == before:
         raise ParityError("All steps ran in eager: no program came to serve one.")
     return graph
 
 
+def _made(make: Callable[[], Any], seed: int) -> Setup:
+    torch.manual_seed(seed)
+    made = make()
+    if not isinstance(made, Setup) or not _fits(*made):
+        raise InvalidOption(
+            f"make() gives {shown(made)}, not a Setup of a module, an optimizer or None, and a "
+            "loss function.",
+            fix="return Setup(model, optimizer, loss), where loss(model, *batch) is a scalar.",
+        )
+    return made
+
+
+def _fits(model: Any, optimizer: Any, loss: Any, scheduler: Any) -> bool:
+    trains = optimizer is None or isinstance(optimizer, Optimizer)
+    return isinstance(model, nn.Module) and trains and callable(loss)
+
+
+@checked
 def check_pass(program: Program, one: Pass, inputs: Sequence[Any]) -> Program:
     """Run a pass under strict verification, both programs on ``inputs``; bitwise if it is exact.
 
@@ -109,8 +128,11 @@ def check_pass(program: Program, one: Pass, inputs: Sequence[Any]) -> Program:
         The rewritten program.
 
     Raises:
-        ParityError, VerifyError, PassFailed.
+        ParityError, VerifyError, PassFailed; InvalidOption for a wrong number of ``inputs``.
     """
+    needed = len(program.signature.inputs)
+    if len(inputs) != needed:
+        raise InvalidOption(f"check_pass: the program takes {needed} inputs, not {len(inputs)}.")
     rewritten = run(program, (one,), PassOptions(verify="strict"))
     generator = torch.get_rng_state()
     before = program.gm(*inputs)

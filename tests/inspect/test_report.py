@@ -34,7 +34,7 @@ def test_needs_a_call():
 def test_stages_and_passes(report):
     assert [stage.name for stage in report.stages] == [
         "building graph",
-        "building graph modules",
+        "building graph from the step that ran",
         "building graph with compile passes",
         "building plan",
         "first run",

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from torchgraph.environment import cache_directory
-from torchgraph.errors import BackendWarning
+from torchgraph.environment import cache_directory, cache_limit
+from torchgraph.errors import BackendWarning, InvalidOption
 from torchgraph.lower import DiskCache
+from torchgraph.lower.inductor.cache.entries import entries, shrink
 
 
 @pytest.fixture
@@ -91,13 +92,25 @@ def test_what_a_killed_process_left_is_removed(cache):
     aged(left)
     make(cache, "after it")
     assert not left.exists()
-    assert sorted(path.name for path in root.iterdir()) == ["abc", "after it", "while it lives"]
+    names = [".key", "abc", "after it", "while it lives"]
+    assert sorted(path.name for path in root.iterdir()) == names
+
+
+def test_the_next_start_removes_what_a_killed_process_left(cache):
+    root = make(cache).parent
+    for name in ("making-abcd1234", "leaving-abcd1234"):
+        (root / name).mkdir(mode=0o700)
+        aged(root / name)
+    (root / "making-of-the-film").mkdir(mode=0o700)
+    aged(root / "making-of-the-film")
+    assert DiskCache(root).find("abc") is not None
+    assert sorted(path.name for path in root.iterdir()) == [".key", "abc", "making-of-the-film"]
 
 
 def test_what_was_just_begun_stays(cache):
     """Another process may be about to lock it."""
-    young = make(cache).parent / "making-young"
-    young.mkdir()
+    young = make(cache).parent / "making-wxyz5678"
+    young.mkdir(mode=0o700)
     make(cache, "def")
     assert young.exists()
     aged(young)
@@ -106,8 +119,8 @@ def test_what_was_just_begun_stays(cache):
 
 
 def test_without_locks_nothing_is_removed(cache, monkeypatch):
-    old = make(cache).parent / "making-old"
-    old.mkdir()
+    old = make(cache).parent / "making-abcd1234"
+    old.mkdir(mode=0o700)
     aged(old)
 
     def refuse(*_: object):
@@ -123,6 +136,105 @@ def test_an_entry_gives_its_lock_back(cache):
     handle = os.open(entry, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(handle)
+
+
+def used(entry: Path, seconds_ago: float) -> None:
+    then = time.time() - seconds_ago
+    os.utime(entry / "manifest.json", (then, then))
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """A cache for two entries of a kilobyte."""
+    monkeypatch.setenv("TORCHGRAPH_CACHE_LIMIT", "3.5kB")
+    return DiskCache(tmp_path / "cache")
+
+
+def kept(root):
+    return {path.name for path in root.iterdir()} - {".key"}
+
+
+def test_the_least_recently_used_goes(small):
+    for age, key in enumerate("abcd"):
+        used(make(small, key, "x" * 1000), 4000 - 1000 * age)
+    root = small.root
+    assert kept(root) == {"c", "d"}
+    other = DiskCache(root)
+    assert other.find("c") is not None
+    del other
+    make(small, "e", "x" * 1000)
+    assert kept(root) == {"c", "e"}
+
+
+def test_what_was_used_a_moment_ago_stays(small):
+    for key in "abcd":
+        make(small, key, "x" * 1000)
+    assert kept(small.root) == set("abcd")
+
+
+def test_what_a_process_has_found_stays_as_long_as_it_wants(small):
+    used(make(small, "a", "x" * 1000), 1000)
+    finder = DiskCache(small.root)
+    found = finder.find("a")
+    used(found, 9000)
+    for key in "bcd":
+        used(make(small, key, "x" * 1000), 1000)
+    assert "a" in kept(small.root)
+    del finder
+    make(small, "e", "x" * 1000)
+    assert "a" not in kept(small.root)
+
+
+def test_an_entry_that_is_being_removed_is_not_there(cache):
+    entry = make(cache)
+    handle = os.open(entry, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    assert cache.find("abc") is None
+    os.close(handle)
+    assert cache.find("abc") == entry
+
+
+@pytest.mark.parametrize("size", ["NaN", "Infinity", "[]", "-1", '"x"', "9" * 400])
+def test_what_a_manifest_says_of_its_size_is_not_taken_for_granted(size, small):
+    manifest = make(small, "a") / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"size": 4', f'"size": {size}', 1))
+    assert manifest.read_text() != text
+    make(small, "b")
+    assert {entry.path.name for entry in entries(small.root)} == {"a", "b"}
+
+
+def test_what_else_lies_there_is_no_entry(small):
+    """Somebody may have named his home as the cache's directory."""
+    (small.root / "photos").mkdir()
+    (small.root / "photos" / "one").write_bytes(b"x" * 9000)
+    (small.root / "manifest.json").write_text("{}")
+    (small.root / "loop").symlink_to(small.root)
+    make(small, "a", "x" * 1000)
+    assert kept(small.root) == {"photos", "manifest.json", "loop", "a"}
+    assert shrink(small.root, -1)
+    assert kept(small.root) == {"photos", "manifest.json", "loop"}
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ("0", 0), ("12", 12), ("12 B", 12), ("500MB", 500_000_000), ("1.5 kib", 1536),
+        ("2GiB", 2 << 30), ("", 2 << 30), ("1T", 10**12),
+    ],
+)  # fmt: skip
+def test_a_limit(given, size, monkeypatch):
+    monkeypatch.setenv("TORCHGRAPH_CACHE_LIMIT", given)
+    assert cache_limit() == size
+
+
+@pytest.mark.parametrize(
+    "given", ["-1", "much", "1e9", "inf", "nan", "5 i", "2 XB", "٣", "1.", ".5", "1 2", "9" * 99]
+)
+def test_a_limit_that_is_none(given, monkeypatch):
+    monkeypatch.setenv("TORCHGRAPH_CACHE_LIMIT", given)
+    with pytest.raises(InvalidOption, match="TORCHGRAPH_CACHE_LIMIT"):
+        DiskCache()
 
 
 def truncate(entry):

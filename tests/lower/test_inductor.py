@@ -52,7 +52,7 @@ def empty(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def trained(backend, steps=8, *, switch_at=None, state=None):
+def trained(backend, steps=8, *, switch_at=None, timeout=600):
     """Losses, parameters and the graph after some steps of one small model."""
     torch.manual_seed(0)
     model = Mlp()
@@ -60,8 +60,7 @@ def trained(backend, steps=8, *, switch_at=None, state=None):
         model, nn.functional.cross_entropy, optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     )
     graph.config.set_backend(backend, switch_at=switch_at)
-    if state is not None:
-        graph.load_state_dict(state)
+    graph.config.set_compile_timeout(timeout)
     losses = [graph(*batch).item() for batch in batches(Mlp, steps)]
     return losses, list(model.parameters()), graph
 
@@ -274,7 +273,7 @@ graph.config.set_backend("auto", switch_at=16)
 x, y = torch.randn(5, 6), torch.randint(3, (5,))
 for _ in range(5): graph(x, y)
 compilation = graph._shown[0]._switch._compilation
-print(compilation._process.pid, flush=True)
+print(compilation._compiler._process.pid, flush=True)
 """
 
 
@@ -333,7 +332,7 @@ def test_a_killed_process_takes_its_compiler_along(tmp_path, monkeypatch):
 @needs_pauses
 def test_a_killed_process_takes_a_paused_compiler_along(tmp_path, monkeypatch):
     more = """
-    while not compilation._is_guarded():
+    while not compilation._compiler.is_guarded:
         time.sleep(0.01)
     compilation.pause()
     print("paused", flush=True)
@@ -355,13 +354,14 @@ def test_the_compiler_stands_still_beside_a_short_step(empty, monkeypatch, short
 
     def run(self, call, run=Replay.run):
         if not self._switch.is_over:
-            process = self._switch._compilation
-            seen.append(process and stops(process._process.pid, seconds=20 if short else 0.1))
+            compiles = self._switch._compilation
+            seconds = 20 if short else 0.1
+            seen.append(compiles and stops(compiles._compiler._process.pid, seconds))
         return run(self, call)
 
-    def start(self, start=Compilation.start):
-        start(self)
-        while not self._is_guarded():
+    def start(self, *, waits=False, start=Compilation.start):
+        start(self, waits=waits)
+        while not self._compiler.is_guarded:
             time.sleep(0.01)
 
     monkeypatch.setattr(Replay, "run", run)

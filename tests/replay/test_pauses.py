@@ -256,7 +256,7 @@ def test_a_value_that_a_hook_reads_of_the_update(
 
     optimizer.register_step_post_hook(average)
     graph = Branches(model, optimizer, set_cuda_graph="auto")
-    graph.config.set_backend("inductor", switch_at=4)
+    graph.config.set_backend("auto", switch_at=4)
     for x in torch.randn(9, 4, 3):
         graph(x)
     assert support.replay_of(graph).inductor_since is not None

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import logging
 import operator
 import threading
 import types
@@ -37,6 +38,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
 )
 
+from .names import standing_for
 from .ops import (
     composite as composite,
     fast_op as fast_op,
@@ -95,8 +97,38 @@ class _HostValue(Source):
         return GuardSource.CONSTANT
 
 
+_REMEMBERED = 4096
+"""Ops with their shapes, at most: each new shape of a batch brings some for each op."""
+_LOGGER = logging.getLogger(FakeTensorMode.__module__)
+_fakes = threading.local()
+
+
+def _heard(record: logging.LogRecord) -> bool:
+    return not getattr(_fakes, "unheard", False)
+
+
+@contextlib.contextmanager
+def fakes_unheard() -> Iterator[None]:
+    """Torch logs the traceback of a fake op that fails; here that is an answer, and not the user's.
+
+    Their own fake modes are heard, on other threads too.
+    """
+    before = getattr(_fakes, "unheard", False)
+    _fakes.unheard = True
+    try:
+        yield
+    finally:
+        _fakes.unheard = before
+
+
 def fake_mode() -> FakeTensorMode:
-    """A fresh fake mode whose ops may carry symbolic scalars and meet real constants."""
+    """A fresh fake mode whose ops may carry symbolic scalars and meet real constants.
+
+    What torch remembers of each op and shape, for all modes of the process, is bounded by it.
+    """
+    _LOGGER.addFilter(_heard)  # once: the logger keeps it once
+    if FakeTensorMode.cache_info().size > _REMEMBERED:
+        FakeTensorMode.cache_clear()
     return _FakeMode(shape_env=ShapeEnv(allow_scalar_outputs=True), allow_non_fake_inputs=True)
 
 
@@ -108,7 +140,8 @@ class _FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
         """Run an op on fake tensors, and give a view the strides that it has for real."""
-        made = super().dispatch(func, types, args, kwargs or {})
+        with fakes_unheard():
+            made = super().dispatch(func, types, args, kwargs or {})
         if func in _VIEWS and isinstance(made, FakeTensor) and _is_plain(args[0], made):
             known, source = tuple(made.shape), args[0]
             with torch._C._DisableTorchDispatch():
@@ -172,12 +205,18 @@ def trace_ops(function: Callable[..., object], *args: object, **options: Any) ->
     if "_disable_torch_fn_metadata_mode" in inspect.signature(make_fx).parameters:
         options["_disable_torch_fn_metadata_mode"] = True
     with _use_lazy_graph_module(True):
-        return make_fx(function, **options)(*args)
+        return _owning(make_fx(function, **options)(*args))
 
 
-def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+def graph_module(root: fx.GraphModule | dict[str, Any], graph: fx.Graph) -> fx.GraphModule:
     """A module for ``graph`` whose code is generated when it is first called."""
-    return _LazyGraphModule(root, graph)
+    return _owning(_LazyGraphModule(root, graph))
+
+
+def _owning(module: fx.GraphModule) -> fx.GraphModule:
+    """``module``, which its graph does not hold: its tensors go with it, not with a collection."""
+    module.graph.owning_module = None
+    return module
 
 
 def known_values(value: object) -> Any:
@@ -248,7 +287,7 @@ def engine_watch(
 @contextlib.contextmanager
 def fused_kernels_as(replacements: Mapping[str, Callable[..., None]]) -> Iterator[None]:
     """Let torch.optim call ``replacements`` for the names of `FUSED_KERNELS`."""
-    with mock.patch.dict(vars(torch), replacements):
+    with standing_for(vars(torch), replacements):
         yield
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
+from typing import Any
 
 from torch import fx
 
@@ -12,3 +14,14 @@ rename: Callable[[fx.Node, str], None] = fx.Node._rename
 
 root_of: Callable[[fx.Graph], fx.Node] = operator.attrgetter("_root")
 """What the nodes of a graph lie around: before the first, behind the last."""
+
+
+def function_of(root: fx.GraphModule, graph: fx.Graph) -> Callable[..., object]:
+    """A function that runs ``graph``; its constants are those of ``root``.
+
+    A GraphModule would leave its source in caches of torch's, which nothing empties.
+    """
+    code = graph.python_code("self")
+    scope: dict[str, Any] = dict(code.globals)
+    exec(code.src, scope)
+    return functools.partial(scope.pop("forward"), root)

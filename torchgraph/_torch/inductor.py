@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import shlex
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ def compile_into(
 
     ``options`` are settings of ``torch._inductor.config``. The graph may write its inputs.
     """
-    with _cached_in(directory):
+    with environment_kept(), _cached_in(directory), _libraries_quoted():
         _inductor().standalone_compile(
             gm,
             list(inputs),
@@ -42,7 +44,13 @@ def compile_into(
 def load(directory: Path, options: Mapping[str, object]) -> Compiled:
     """The function that `compile_into` compiled, in this or in another process."""
     patched = _inductor().config.patch(dict(options))
-    with warnings.catch_warnings(), environment_kept(), _cached_in(directory), patched:
+    with (
+        warnings.catch_warnings(),
+        environment_kept(),
+        _cached_in(directory),
+        _libraries_quoted(),
+        patched,
+    ):
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's, about torch
         found = _inductor().CompiledArtifact.load(path=str(directory), format="unpacked")
     function: Compiled = getattr(found, "_compiled_fn", found)
@@ -79,6 +87,18 @@ def _inductor() -> Any:
 def _cached_in(directory: Path) -> Any:
     name = "torch._inductor.runtime.cache_dir_utils"
     return importlib.import_module(name).temporary_cache_dir(str(directory))
+
+
+@contextmanager
+def _libraries_quoted() -> Iterator[None]:
+    """Inductor puts the path of torch's libraries into a command line as it is."""
+    module: Any = importlib.import_module("torch.utils.cpp_extension")
+    path = module.TORCH_LIB_PATH
+    module.TORCH_LIB_PATH = shlex.quote(path)
+    try:
+        yield
+    finally:
+        module.TORCH_LIB_PATH = path
 
 
 def has_triton() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Container
 from typing import Any
 
@@ -22,6 +23,28 @@ STATE = ("_parameters", "_buffers", "_modules")
 state_of: Callable[[nn.Module], tuple[dict[str, Any], ...]] = operator.attrgetter(*STATE)
 state_in: Callable[[dict[str, Any]], tuple[dict[str, Any], ...]] = operator.itemgetter(*STATE)
 """These dicts, from the attributes of a module."""
+
+
+def versions_of(state: object) -> Any:
+    """What a ``state_dict()`` says about versions of modules; None where it says nothing."""
+    return getattr(state, "_metadata", None) if isinstance(state, OrderedDict) else None
+
+
+EXTRA_STATE = "_extra_state"
+"""What the name of an entry ends with that a module makes and reads itself."""
+
+
+def loads_by_itself(module: nn.Module) -> bool:
+    """True where a module reads its state in a way of its own, by other names for example."""
+    loads = (type(module)._load_from_state_dict, type(module).load_state_dict)
+    known = all(load.__module__.startswith("torch.nn.modules.") for load in loads)
+    return not known or bool(module._load_state_dict_pre_hooks)
+
+
+def set_versions(state: OrderedDict[str, Any], versions: object) -> None:
+    """Let a state say what `versions_of` found."""
+    state._metadata = versions  # type: ignore[attr-defined]  # as nn.Module.state_dict does
+
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 hooks_of: Callable[[nn.Module], tuple[dict[int, Any], ...]] = operator.attrgetter(*HOOKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,24 @@ OPTIMIZER_ATTRIBUTES = frozenset(
 """What torch itself keeps in an optimizer, and no step goes by."""
 
 
+def step_without_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """A step that the users' hooks, which may be of every optimizer, do not hear of."""
+    step = type(optimizer).step
+    inner = step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
+    inner(optimizer)
+
+
+def loads_plainly(optimizer: torch.optim.Optimizer) -> bool:
+    """True where loading a state runs no code but torch's and ours, and writes into no slot."""
+    names = ("_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")
+    if any(vars(optimizer).get(name) for name in names):
+        return False
+    loads = (
+        inspect.unwrap(getattr(type(optimizer), n)) for n in ("load_state_dict", "__setstate__")
+    )
+    return all(load.__module__.startswith(("torch.optim.", "torchgraph.")) for load in loads)
+
+
 def step_hook_dicts(optimizer: torch.optim.Optimizer) -> tuple[dict[int, Any], ...]:
     """Where hooks around the step are kept, of this (if it has any) and of every optimizer."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -57,6 +76,18 @@ def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[tuple[Any, ...], ...]:
 
 def _is_users(hook: Any) -> bool:
     return not getattr(hook, "__module__", "").startswith("torchgraph.")
+
+
+SCALER_COUNT = "_growth_tracker"
+"""The entry of a GradScaler's state that counts good steps."""
+
+SCHEDULER_COUNTS = frozenset({"last_epoch", "_step_count"})
+"""The entries of a scheduler's state that count its steps."""
+
+
+def has_custom_scale(scheduler: Any) -> bool:
+    """True for a CyclicLR that scales by a function of the user's."""
+    return vars(scheduler).get("_scale_fn_custom") is not None
 
 
 def init_scaler(scaler: torch.amp.GradScaler, device: torch.device) -> None:

@@ -13,6 +13,8 @@ from unittest import mock
 
 import torch
 
+from .names import standing_for
+
 
 def symbolic_function(name: str) -> Callable[[object], object] | None:
     """What takes the ``exp`` or ``sin`` of a symbolic number; None where torch has none."""
@@ -91,7 +93,7 @@ def clip_grad_norm(parameters: Any, max_norm: Any, norm_type: float) -> torch.Te
     """`torch.nn.utils.clip_grad_norm_`, which first makes a symbolic ``max_norm`` a constant."""
     space = vars(torch.nn.utils.clip_grad)
     keep = {"float": lambda number: number if _is_symbolic(number) else float(number)}
-    with mock.patch.dict(space, keep):
+    with standing_for(space, keep):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 

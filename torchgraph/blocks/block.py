@@ -6,15 +6,21 @@ what happens to the modules after they were given to the Graph is seen.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
 from .._torch.modules import children_of
-from ..errors import InvalidOption, NotAvailableYet, NotSupported
+from ..errors import InvalidOption, NotAvailableYet, NotSupported, UnknownName
+from ..options.checking import Between, Closed, Count, checked, nearest, shown
+
+Level = Annotated[int, Between(-1, 3)]
+Ranks = int | Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -34,16 +40,15 @@ class DebugOptions:
         cls,
         v_level: int = -1,
         *,
-        ranks: int | Sequence[int] | None = None,
+        ranks: Ranks = None,
         max_py_stack_depth: int = 2,
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
         mode: bool | None = None,
     ) -> DebugOptions:
-        """Check the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off.
+        """From the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off.
 
         Raises:
-            InvalidOption: a level outside -1..3, ranks that are no ints, a negative depth.
             NotSupported: library frames are asked for.
         """
         if not only_user_py_stack:
@@ -52,12 +57,6 @@ class DebugOptions:
             )
         if mode is not None:
             v_level = max(v_level, 0) if mode else -1
-        if v_level not in range(-1, 4):
-            raise InvalidOption(f"debug takes a level from -1 to 3, not {v_level!r}.")
-        if max_py_stack_depth < 0:
-            raise InvalidOption(
-                f"debug takes a max_py_stack_depth of at least 0, not {max_py_stack_depth!r}."
-            )
         return cls(
             v_level, _ranks(ranks), max_py_stack_depth, only_user_py_stack, op_repr_with_py_stack
         )
@@ -67,14 +66,15 @@ class DebugOptions:
         return self.v_level if rank in self.ranks or -1 in self.ranks else -1
 
 
-def _ranks(ranks: int | Sequence[int] | None) -> tuple[int, ...]:
+def _ranks(ranks: Ranks) -> tuple[int, ...]:
     if ranks is None:
         return (0,)
-    if isinstance(ranks, int):
-        return (ranks,)
-    if isinstance(ranks, (list, tuple)) and all(isinstance(rank, int) for rank in ranks):
-        return tuple(ranks)
-    raise InvalidOption(f"debug takes ranks as an int or a list of ints, not {ranks!r}.")
+    return (ranks,) if isinstance(ranks, int) else tuple(ranks)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else ""
 
 
 class GraphBlockType:
@@ -86,12 +86,16 @@ class GraphBlockType:
     BUFFER: Final = "BUFFER"
 
 
-class GraphBlock:
+class GraphBlock(Closed):
     """A module or a tensor of a Graph, by its place: ``name_prefix`` + ``name`` is its path."""
 
     def __init__(self, path: str, kind: str = GraphBlockType.NONE) -> None:
         self._path = path
         self._kind = kind
+
+    @property
+    def _called(self) -> str:
+        return f"graph.{self._path}.to({type(self).__name__})"
 
     @property
     def name(self) -> str:
@@ -135,9 +139,11 @@ class GraphBlock:
 class GraphTensor(GraphBlock):
     """The block of a parameter or a buffer; ``origin`` is the live tensor."""
 
+    origin: torch.Tensor
+
     def __init__(self, path: str, origin: torch.Tensor, kind: str) -> None:
         super().__init__(path, kind)
-        self.origin = origin
+        vars(self)["origin"] = origin
 
     def __repr__(self) -> str:
         return f"(GraphTensor:{self.path}())"
@@ -149,12 +155,14 @@ class GraphModule(GraphBlock):
     ``origin`` is the module itself. A module that lies at two paths has two blocks.
     """
 
+    origin: nn.Module
+    tree: BlockTree
+    proxy: weakref.ref[Any] | None
+    """What stands for the module outside of build, as long as someone holds it."""
+
     def __init__(self, path: str, origin: nn.Module, tree: BlockTree) -> None:
         super().__init__(path, GraphBlockType.MODULE)
-        self.origin = origin
-        self.tree = tree
-        self.proxy: Any = None
-        """What stands for the module outside of build, once asked for."""
+        vars(self).update(origin=origin, tree=tree, proxy=None)
 
     @property
     def activation_checkpointing(self) -> bool | None:
@@ -169,16 +177,19 @@ class GraphModule(GraphBlock):
 
     @activation_checkpointing.setter
     def activation_checkpointing(self, value: bool | None) -> None:
-        if value not in (True, False, None):
+        if value is not None and type(value) is not bool:
             raise InvalidOption(
-                f"{self.path}: activation_checkpointing takes a bool, not {value!r}."
+                f"{self.path}: activation_checkpointing takes True, False or None, not "
+                f"{shown(value)}."
             )
         self.tree.set_checkpointing(self.path, value)
 
+    @checked
     def child(self, name: str) -> GraphModule:
         """The block of a sub-module, by its path in this one; AttributeError when there is none."""
         return self.tree.block(f"{self.path}.{name}")
 
+    @checked
     def tensor(self, name: str) -> GraphTensor:
         """The block of the parameter or buffer of that name.
 
@@ -192,14 +203,18 @@ class GraphModule(GraphBlock):
             for key, tensor in found:
                 if key == name:
                     return GraphTensor(f"{self.path}.{name}", tensor, kind)
-        raise AttributeError(f"module {self.path!r} has no parameter or buffer {name!r}")
+        known = [*dict(self.origin.named_parameters()), *dict(self.origin.named_buffers())]
+        raise UnknownName(
+            f"module {self.path!r} has no parameter or buffer {name!r}.", fix=_meant(name, known)
+        )
 
+    @checked
     def debug(
         self,
-        v_level: int = 0,
+        v_level: Level = 0,
         *,
-        ranks: int | Sequence[int] | None = None,
-        max_py_stack_depth: int = 2,
+        ranks: Ranks = None,
+        max_py_stack_depth: Count = 2,
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
     ) -> None:
@@ -250,7 +265,8 @@ class BlockTree:
         """What was said of modules, by the path at which it was said."""
         self.changed: Callable[[tuple[tuple[str, bool], ...]], None] = lambda settings: None
         """Is told of these settings, by the paths under which the modules are captured."""
-        self._blocks: dict[str, GraphModule] = {}
+        self._blocks: WeakValueDictionary[str, GraphModule] = WeakValueDictionary()
+        """Those that someone holds: a block holds the tree, and what is said of it is held here."""
         self._debug: dict[str, DebugOptions] = {"": DebugOptions()}
 
     def module(self, path: str) -> nn.Module:
@@ -260,8 +276,12 @@ class BlockTree:
         for name in names:  # get_submodule would follow properties and plain attributes, too
             module = children_of(module).get(name) if module is not None else None
         if module is None:
-            raise AttributeError(f"the Graph has no module {path!r}")
+            known = [one for root in self.modules for one in self._paths(root)]
+            raise UnknownName(f"the Graph has no module {path!r}.", fix=_meant(path, known))
         return module
+
+    def _paths(self, root: str) -> list[str]:
+        return [path for path, _ in self.modules[root].named_modules(prefix=root)]
 
     def block(self, path: str) -> GraphModule:
         """The block of the module at ``path``; one object while that module stays there."""
@@ -304,9 +324,9 @@ class BlockTree:
         self._debug[path] = options
 
     @property
-    def tells(self) -> bool:
-        """True where modules are to be told of, all or some."""
-        return any(options.level() >= 1 for options in self._debug.values())
+    def most_debug(self) -> int:
+        """The highest level that holds anywhere."""
+        return max(options.level() for options in self._debug.values())
 
     def debug(self, path: str = "") -> DebugOptions:
         """The options that hold at ``path``."""

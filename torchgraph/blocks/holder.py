@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -21,9 +20,19 @@ from ..errors import (
     TensorAttribute,
 )
 from ..ir.names import TRAIN
+from ..options.checking import Count, checked
 from ..structure import Itself
-from .block import BlockTree, DebugOptions
+from .block import BlockTree, DebugOptions, Level, Ranks
+from .own_names import (
+    missing,
+    refuse_overwritten,
+    refuse_own,
+    refuse_redefined,
+    refuse_to_delete,
+)
 from .proxy import proxy_of, unwrap
+
+_OF_ANOTHER_ERROR = (nn.Module, Optimizer, torch.Tensor)
 
 
 class ModuleHolder(Itself):
@@ -35,20 +44,25 @@ class ModuleHolder(Itself):
         module_text, block_text: render what lies at a path, for `BlockTree`.
     """
 
-    _reserved: ClassVar[frozenset[str]] = frozenset()
-    """Private names that are the Graph's own: OneFlow's are not among them, nor any public one."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:
-            taken = ModuleHolder._reserved.intersection(vars(base))
-            if taken and not _is_package(base.__module__):
-                raise _name_taken(min(taken), f"{base.__name__} defines")
+    _own_names: frozenset[str] = frozenset()
+    """The names of a Graph's state, once it is there."""
 
     def __init__(self, module_text: Callable[[str], str], block_text: Callable[[str], str]) -> None:
+        self._set_before = dict(vars(self))
         self._modules: OrderedDict[str, nn.Module] = OrderedDict()
         self._block_tree = BlockTree(self._modules, module_text, block_text)
         self._bare = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_redefined(cls)
+
+    def _own_until_now(self) -> None:
+        """What is there now is the Graph's own, but for what the user had set before."""
+        before = self._set_before
+        del self._set_before
+        refuse_overwritten(self, before)
+        self._own_names = frozenset(vars(self)) - frozenset(before)
 
     def _is_initialized(self) -> bool:
         return "_modules" in vars(self)
@@ -62,12 +76,13 @@ class ModuleHolder(Itself):
         finally:
             vars(self)["_bare"] = False
 
+    @checked
     def debug(
         self,
-        v_level: int = -1,
+        v_level: Level = -1,
         *,
-        ranks: int | Sequence[int] | None = None,
-        max_py_stack_depth: int = 2,
+        ranks: Ranks = None,
+        max_py_stack_depth: Count = 2,
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
         mode: bool | None = None,
@@ -94,9 +109,9 @@ class ModuleHolder(Itself):
         self._block_tree.set_debug(options)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in ModuleHolder._reserved and not _is_package(_assigning()):
-            raise _name_taken(name, f"{type(self).__name__} is given")
         value = unwrap(value)
+        if not isinstance(value, _OF_ANOTHER_ERROR):
+            refuse_own(self, self._own_names, name, value)
         if isinstance(value, nn.Module):
             self._set_module(name, value)
         elif isinstance(value, Optimizer):
@@ -112,7 +127,8 @@ class ModuleHolder(Itself):
                 f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute."
             )
         else:
-            vars(self).get("_modules", {}).pop(name, None)
+            if isinstance(modules := vars(self).get("_modules"), OrderedDict):
+                modules.pop(name, None)
             object.__setattr__(self, name, value)
 
     def _set_module(self, name: str, module: nn.Module) -> None:
@@ -140,36 +156,22 @@ class ModuleHolder(Itself):
                 raise GraphNotInitialized(
                     f"{type(self).__name__}.{name} is read before super().__init__()."
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise missing(self, name, vars(self)["_modules"], vars(self)["_bare"])
         own = vars(self)
         return module if own["_bare"] else proxy_of(own["_block_tree"].block(name))
 
     def __delattr__(self, name: str) -> None:
+        refuse_to_delete(self, self._own_names, name)
         if vars(self).get("_modules", {}).pop(name, None) is None:
             object.__delattr__(self, name)
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise NotSupported("A Graph cannot be copied.", fix="make a new one around copied modules.")
 
+    def __copy__(self) -> NoReturn:
+        self.__deepcopy__({})
+
     def __reduce__(self) -> NoReturn:
         raise NotSupported(
             "A Graph cannot be pickled.", fix="save graph.state_dict() and make a new Graph."
         )
-
-
-def _name_taken(name: str, what: str) -> ModuleNameTaken:
-    return ModuleNameTaken(
-        f"{what} {name!r}, a name that the Graph itself goes by.", fix="choose another name for it."
-    )
-
-
-def _assigning() -> str:
-    """The module whose line sets an attribute; not one that hears of it, or passes it on."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_name == "__setattr__" and frame.f_back is not None:
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__"))
-
-
-def _is_package(module: str) -> bool:
-    return module.partition(".")[0] == __name__.partition(".")[0]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
 
+from ..errors import UnknownName
+from ..options.checking import shown
 from .block import GraphBlock, GraphModule
 
 # Methods that hand out modules: through a proxy they hand out proxies, since code ported from
@@ -29,6 +32,10 @@ _WALKS = frozenset(
         nn.ModuleDict.values,
     }
 )
+
+
+_SETTINGS = frozenset({"activation_checkpointing", "stage_id"})
+"""What is set on the block of a module."""
 
 
 class Proxy:
@@ -62,6 +69,12 @@ class Proxy:
         return _found(self, value, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in _SETTINGS and not hasattr(self._torchgraph_origin, name):
+            path = self._torchgraph_block.path
+            raise UnknownName(
+                f"graph.{path}.{name} is no setting of the Graph.",
+                fix=f"graph.{path}.to(GraphModule).{name} = {shown(value)}",
+            )
         setattr(self._torchgraph_origin, name, unwrap(value))
 
     def __delattr__(self, name: str) -> None:
@@ -149,9 +162,10 @@ class ProxyContainer(ProxyModule):
 
 def proxy_of(block: GraphModule) -> ProxyModule:
     """The proxy of the block's module; one and the same for one block."""
-    if block.proxy is None:
-        block.proxy = _proxy_class(block.origin)(block, block.origin)
-    found: ProxyModule = block.proxy
+    found: ProxyModule | None = None if block.proxy is None else block.proxy()
+    if found is None:
+        found = _proxy_class(block.origin)(block, block.origin)
+        vars(block)["proxy"] = weakref.ref(found)
     return found
 
 

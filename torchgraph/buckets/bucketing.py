@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..calls.running import Running
+from ..collection import weakly
 from ..errors import UnsupportedInput
 from ..live.inputs import Call
 from ..replay.replay import Replay
@@ -19,16 +20,22 @@ class Bucketing(Running):
         name, module_text, block_text: as for `Running`.
     """
 
+    __slots__ = ("_padder",)
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
         self._padder = Padder(
-            self._inputs, self.build, self._program_for, self._program_aside, self._captured
+            self._inputs,
+            self.build,
+            weakly(self._program_for),
+            weakly(self._program_aside),
+            weakly(self._captured),
         )
 
-    def _one_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        returned = super()._one_call(args, kwargs)
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        returned = super()._step(args, kwargs)
         return returned if self.config.options.buckets is None else self._padder.cut(returned)
 
     def _fit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, Replay | None]:
@@ -36,6 +43,7 @@ class Bucketing(Running):
         if options.buckets is None:
             return super()._fit(args, kwargs)
         try:
-            return self._padder.fit(args, kwargs, options)
+            with self._signals:  # programs may be made
+                return self._padder.fit(args, kwargs, options)
         except UnsupportedInput as error:
             return self._unbound(args, kwargs, error), None

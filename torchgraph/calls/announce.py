@@ -2,84 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from .._torch.listening import not_listening
 from ..blocks.block import DebugOptions
-from ..debug.modules import ModuleEntry, ModuleForest
 from ..debug.stages import Stages
-from ..debug.tree import called_lines, leaf_lines
+from ..debug.tree import CallLines
 from ..errors import MemoryBudgetWarning, warn
 from ..ir import text
-from ..ir.program import CallRecord, Program
-from ..live.inputs import Call, described
-from ..record.tape.telling import telling
+from ..ir.program import Program
+from ..live.inputs import described
 from ..replay.replay import Replay
 
 
-class Narrator:
-    """Tells of modules while they run for the first time: what ``debug(1)`` asks for.
+class Building:
+    """Level 1: the lines of each module, when it is called and when it has run, once.
 
     Args:
-        options: those of the module at a path; of the Graph at none.
+        options: those of the module at a path.
     """
 
     def __init__(
         self,
         stages: Stages,
-        graph_name: str,
         modules: Mapping[str, nn.Module],
         options: Callable[[str], DebugOptions],
     ) -> None:
-        self._stages, self._graph_name = stages, graph_name
-        self._forest = ModuleForest(modules)
-        self._loud = {path for path in self._forest.entries if options(path).level() >= 1}
+        self._stages = stages
+        self._lines = CallLines(modules)
+        self._options = options
 
-    @contextmanager
-    def telling(self, call: Call) -> Iterator[None]:
-        """The call runs: a line comes before the next one of the user's runs."""
-        stages = self._stages
-        stages.begin("building graph", "building graph modules")
-        with stages.marked("building graph inputs"):
-            inputs = described((call.args, call.kwargs))
-            for line in leaf_lines("INPUT", self._graph_name, inputs):
-                stages.say(1, line)
-        token = telling.set(self)
-        try:
-            with stages.marked("building graph modules"):
-                yield
-        finally:
-            telling.reset(token)
-
-    def results(self, returned: object) -> None:
-        """What the call gives."""
-        with self._stages.marked("building graph outputs"):
-            for line in leaf_lines("OUTPUT", self._graph_name, described((returned,))):
-                self._stages.say(1, line)
-
-    def called(self, record: CallRecord) -> None:
-        """A module's name, inputs and tensors."""
-        entry = self._entry(record)
-        if entry is not None:
-            self._write(called_lines(entry, record))
-
-    def returned(self, record: CallRecord) -> None:
-        """Its outputs."""
-        entry = self._entry(record)
-        if entry is not None:
-            self._write(leaf_lines("OUTPUT", entry.path, record.outputs))
-
-    def _entry(self, record: CallRecord) -> ModuleEntry | None:
-        path = self._forest.place(record.module)
-        return self._forest.entries[path] if path in self._loud else None
-
-    def _write(self, lines: list[str]) -> None:
-        with not_listening():  # to print is no part of the step
-            for line in lines:
-                self._stages.write(line)
+    def __call__(self, path: str, tag: str, values: object) -> None:
+        if self._options(path).level() >= 1:
+            for line in self._lines.of(path, tag, described(values)):
+                self._stages.tell(line)
 
 
 def program(stages: Stages, name: str, replay: Replay, tree: Callable[[], str]) -> None:

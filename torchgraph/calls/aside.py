@@ -9,13 +9,14 @@ from typing import Any
 
 from .._torch.surroundings import ambient, unfollowed
 from ..capture.program_of import Captured
+from ..collection import weakly
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
 from ..record.compare.outcome import Outcome
+from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from ..structure import Contents
-from .announce import Narrator
 from .compiling import Compiling
 from .recordings import Recordings
 
@@ -27,28 +28,17 @@ class Aside(Compiling):
         name, module_text, block_text: as for `Stepping`.
     """
 
+    __slots__ = ("_recordings",)
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._told: set[Any] = set()
-        """Keys of calls whose modules were told of."""
-        self._recordings = Recordings(self._cache, self._take, partial(self._draft, goes_on=True))
+        compiled = partial(weakly(self._compile_step), goes_on=True)
+        self._recordings = Recordings(self._cache, weakly(self._take), compiled)
 
     def _key(self, call: Call) -> Any:
         return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))
-
-    def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
-        key, tree = self._key(call), self._block_tree
-        if not heard or not tree.tells or key in self._told:
-            return super()._take(step, call, heard, strict)
-        self._begun = self._stages()
-        narrator = Narrator(self._begun, self._graph_name, self._modules, tree.debug)
-        with narrator.telling(call):
-            outcome = super()._take(step, call, heard, strict)
-        narrator.results(outcome.returned)
-        self._told.add(key)
-        return outcome
 
     def _program_for(self, call: Call) -> Replay | None:
         """The program that serves a call as things stand; None for none."""
@@ -57,9 +47,8 @@ class Aside(Compiling):
         key = self._key(call)
         found = self._cache.find(key)
         if found is None and self._cache.holds(key):
-            with self._scaler_started():
-                step = self._scan()
-                found = self._cache.refit(key, step)
+            with self._signals, self._scaler_started():
+                found = self._cache.refit(key, self._scan())
         return found
 
     def _programs_for(self, call: Call) -> Iterator[Replay]:
@@ -68,7 +57,7 @@ class Aside(Compiling):
         if found is not None:
             yield found
             yield from self._cache.others(self._key(call), found)
-        yield self._draft(self._aside_outcome(call), call)
+        yield self._compile_step(self._aside_outcome(call), call)
 
     def _program_aside(self, call: Call) -> Replay | None:
         """The program for a call, made from a step that is taken back; None for an odd step.
@@ -89,7 +78,7 @@ class Aside(Compiling):
             outcome = self._aside_outcome(call, strict=False)
             if not outcome.is_whole:
                 return None  # states are not there yet, or it is skipped: eager's own step
-            found = self._draft(outcome, call)
+            found = self._compile_step(outcome, call)
             self._cache.add(self._key(call), found, self.config.options.cache_size)
             self._recordings.doubt(self._key(call), found, outcome, call)
         return found
@@ -113,8 +102,12 @@ class Aside(Compiling):
             moved = self._moved_by_build()
             owners = [self, *step.modules.values(), *self._optimizers, *scalers, *moved]
             contents = Contents(call.args, call.kwargs)
-            with contents.kept(), Snapshot(owners, [*tensors, *call.tensors]).kept():
-                yield step
+            before, torn = Snapshot(owners, [*tensors, *call.tensors]), self._signals.torn
+            try:
+                with contents.kept(), before.kept():
+                    yield step
+            finally:
+                self._signals.torn = torn if before.is_back else CUT_SHORT
 
     @contextmanager
     def _with_states(self, call: Call) -> Iterator[None]:

@@ -28,6 +28,8 @@ class Compiling(Stepping):
         name, module_text, block_text: as for `Stepping`.
     """
 
+    __slots__ = ("_cache", "_shown")
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
@@ -36,10 +38,8 @@ class Compiling(Stepping):
         self._shown: tuple[Replay, Call, Any] | None = None
         """The program that was made last, of which call, and its arguments described."""
         self._stage_seconds: dict[str, float] = {}
-        self._begun: Stages | None = None
-        """The stages of a program whose modules have been told of already."""
 
-    def _draft(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
+    def _compile_step(self, outcome: Outcome, call: Call, *, goes_on: bool = False) -> Replay:
         """A program of what ``call`` left, bound to the objects that are there.
 
         Args:
@@ -51,10 +51,10 @@ class Compiling(Stepping):
         _refuse_eager(outcome)
         options, graphs = self.config.options, self._cache.graphs
         name = f"{self._graph_name} {len(self._cache)}"
-        stages, self._begun = self._begun or self._stages(), None
+        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
         passes = pipeline(options)
         with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
-            with stages.part("building graph modules"):
+            with stages.part("building graph from the step that ran"):
                 captured = self._program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
             with stages.part("building graph with compile passes"):
@@ -71,9 +71,6 @@ class Compiling(Stepping):
         announce.program(stages, self._graph_name, replay, lambda: repr(self))
         self._cache.drafted()
         return replay
-
-    def _stages(self) -> Stages:
-        return Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
 
     def _program_of(self, outcome: Outcome, call: Call) -> Captured:
         _refuse_eager(outcome)

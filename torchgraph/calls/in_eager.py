@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .._torch.surroundings import unfollowed
 from ..ir.aliasing import has_strides
-from ..live.inputs import Call
+from ..ir.program import Role
+from ..live.inputs import Call, paths
+from ..live.optimizers import step as step_all
+from ..live.scaler import Scaling
 from ..live.step import Step
 from ..options.options import Options
 from ..record.compare.outcome import what_came
 from ..record.history import with_history
 from ..record.host.kept import gradient_of
 from ..record.results import apart
+from .schedule import Schedulers
 
 
 def why_alone(step: Step, call: Call, options: Options, *, updates: bool) -> tuple[str, bool]:
@@ -37,6 +43,38 @@ def is_bare(call: Call, options: Options) -> bool:
     """True for a call around which no option does anything."""
     plain = options.amp is None and options.buckets is None and options.micro_batches == 1
     return plain and not call.apart and call.unbound is None and not unfollowed()
+
+
+BESIDE = (
+    "another thread records a step meanwhile, which takes long or waits for this one; two steps "
+    "are not recorded at once"
+)
+"""Why a call runs that nothing is done around."""
+
+
+def may_run_beside(call: Call, options: Options, schedulers: Schedulers) -> bool:
+    """True for a call that is ``build`` and ``optimizer.step()``, and no more."""
+    scaled = options.scaler or options.clips or options.gradient_norms or options.sparse_update
+    return is_bare(call, options) and not scaled and not schedulers.needs_loss
+
+
+def updated(step: Step, options: Options) -> list[torch.optim.Optimizer]:
+    """Let the optimizers of a step make theirs, and drop the gradients; those that did."""
+    parameters = [leaf.value for leaf in step.leaves if leaf.role is Role.PARAMETER]
+    if not step.optimizers or not any(gradient_of(one) is not None for one in parameters):
+        return []
+    step_all(step.optimizers, parameters, Scaling.over((), ()), options)
+    for _, leaf in step.tensors():
+        if leaf.value.is_leaf:
+            leaf.value.grad = None
+    return list(step.optimizers)
+
+
+def in_words(call: Call) -> str:
+    """The arguments of a call, as `Outcome.serves` has them."""
+    named = zip(paths(call.args, call.kwargs), call.tensors, strict=True)
+    found = [f"{name}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for name, t in named]
+    return ", ".join(found) or "no tensors"
 
 
 def run_bare(build: Callable[..., Any], call: Call, step: Step) -> Any:

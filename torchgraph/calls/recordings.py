@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..collection import afresh
 from ..errors import (
     ConfirmWarning,
     EagerWarning,
@@ -55,9 +56,7 @@ class Recordings:
         take: Callable[[Step, Call, bool, bool], Outcome],
         compile: Callable[[Outcome, Call], Replay],
     ) -> None:
-        self._cache = cache
-        self._take = take
-        self._compile = compile
+        self._cache, self._take, self._compile = cache, take, compile
         self._signatures: dict[Hashable, Signature] = {}
         self._strangers = Strangers()
         self._last: Arguments | None = None
@@ -83,7 +82,7 @@ class Recordings:
         if known.refused is not None:
             stands = not isinstance(known.refused, NoProgram) or self.fallback.raises(options)
             if stands and not self._cache.holds(key):
-                raise known.refused.with_traceback(None)
+                raise afresh(known.refused)
             self._stay_eager(known, known.refused.reason)
         known.look_again()
         if known.eager:
@@ -133,7 +132,7 @@ class Recordings:
         known = self._signature(key, options)
         splits = options.training and options.micro_batches > 1
         if not error.falls_back or splits or self.fallback.raises(options):
-            raise error
+            raise afresh(error) from None
         self._stay_eager(known, error.reason)
 
     def learn(self, taken: Taken) -> None:
@@ -371,7 +370,7 @@ class Recordings:
         if isinstance(error, NoProgram) and not self.fallback.raises(options):
             self._stay_eager(known, error.reason)
             return
-        known.refused = error
+        known.refused = afresh(error)
         known.drafts.clear()
 
     def _warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:

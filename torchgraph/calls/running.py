@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from .._torch.surroundings import uncompiled
 from ..collection import paused
-from ..errors import GraphBroken, SharedMemory, UnsupportedInput
+from ..errors import EagerWarning, GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
+from ..passes import pipeline
+from ..passes.runner import check_names
+from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from .aside import Aside
-from .in_eager import is_bare, run_bare, why_alone
+from .forks import Turns
+from .in_eager import (
+    BESIDE,
+    in_words,
+    is_bare,
+    may_run_beside,
+    run_bare,
+    updated,
+    why_alone,
+)
 
 
 class Running(Aside):
@@ -28,25 +40,34 @@ class Running(Aside):
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
-        self._call_lock = threading.RLock()
+        self._turns = Turns(self._signals)
         self._met = self.config.options
         """The options of the last call."""
 
-    def _one_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
-        if broken := self._cache.broken:
+        if broken := self._cache.broken or self._signals.torn:
             raise GraphBroken(f"An earlier step of {self._graph_name} failed half-way ({broken}).")
         self._schedulers.check()
         if self.config.options is not self._met:
+            check_names(pipeline(self.config.options), self.config.options.passes)
             self._met = self.config.options
             self._cache.shrink(self._met.cache_size)
         since = patching.ended
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
-            with patching.alone():
+            with self._signals, patching.alone():
                 call, replay = self._fit(args, kwargs)
-        if replay is None:
-            return self._recorded(call)
+        try:
+            if replay is None:
+                return self._recorded(call)
+            return self._served(replay, call)
+        except Exception:  # what leaves a step half done has told the cache
+            self._signals.torn = ""
+            raise
+
+    def _served(self, replay: Replay, call: Call) -> Any:
+        """A call for which there is a program."""
         if self._has_gradients(replay) or self._recordings.doubts(replay, call):
             return self._other(replay, call)
         try:
@@ -74,11 +95,17 @@ class Running(Aside):
         """Run the program; then the schedulers step, as the user's loop would step them."""
         self._schedulers.check_loss(replay.returns_loss)
         with replay.turn(self._progress.calls[replay.serves], self.config.options):
-            returned = self._cache.run(replay, call)
+            self._signals.torn = CUT_SHORT if replay.writes else ""
+            try:
+                returned = self._cache.run(replay, call)
+            except BaseException:  # the cache knows what became of the step
+                self._signals.torn = ""
+                raise
             self._progress.count(replay.serves)
             if self._optimizers:
                 stepped = replay.stepped(self._optimizers)
                 self._schedulers.step(lambda: replay.loss, stepped)
+            self._signals.torn = ""
         return returned
 
     def _has_gradients(self, replay: Replay) -> bool:
@@ -103,10 +130,34 @@ class Running(Aside):
 
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
-        call = call.noted()
+        call, self._signals.torn = call.noted(), ""
+        with self._signals, ExitStack() as turn:
+            free = turn.enter_context(patching.alone())
+            if not free and may_run_beside(call, self.config.options, self._schedulers):
+                return self._beside(call)
+            return self._in_turn(call, turn)
+
+    def _beside(self, call: Call) -> Any:
+        """One step as eager runs it, while another thread records: no class is patched for it."""
+        self._recordings.fallback.say(BESIDE, BESIDE, EagerWarning)
+        with self._building(patched=False):
+            step = self._scan()
+            returned = run_bare(self.build, call, step)
+            self._signals.torn = CUT_SHORT
+            stepped = [] if self._driven else updated(step, self.config.options)
+            serves = in_words(call)
+            self._progress.count(serves)
+            self._recordings.fallback.count(serves, BESIDE)
+            self._schedulers.step(lambda: None, stepped)
+            self._signals.torn = ""
+        return returned
+
+    def _in_turn(self, call: Call, turn: ExitStack) -> Any:
+        """The same where no other thread records, until ``turn`` is closed."""
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
-            with self._building(), uncompiled():
+            opened = self._opened(not self._driven)
+            with self._building(), uncompiled(), opened:
                 return run_bare(self.build, call, self._last_call[0].step)
         with self._scaler_started(), paused():
             step = self._scan()
@@ -116,6 +167,7 @@ class Running(Aside):
                 taken = self._recordings.alone(step, call, why, said=said)
             else:
                 taken = self._recordings.take(self._key(call), step, call, self.config.options)
+            turn.close()
             outcome = taken.outcome
             try:
                 self._recordings.learn(taken)
@@ -126,7 +178,8 @@ class Running(Aside):
                 if self._optimizers:
                     stepped = outcome.stepped_of(self._optimizers)
                     self._schedulers.step(lambda: outcome.loss, stepped)
-        self._last_call = (outcome.forgotten(), call.without_data())
+                self._signals.torn = ""
+            self._last_call = (outcome.forgotten(), call.without_data())
         return outcome.returned
 
     def _stays_eager(self, call: Call) -> str | None:
@@ -136,6 +189,5 @@ class Running(Aside):
         return self._recordings.stays_eager(self._key(call), options) if bare else None
 
     def _forget(self) -> None:
-        self._told.clear()
         self._cache.clear()
         self._recordings.clear()

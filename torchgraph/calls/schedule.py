@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -14,11 +15,22 @@ from ..errors import NotAnOptimizer, SchedulerNeedsLoss, SchedulerSteppedTwice
 
 
 @dataclass
+class _Counter:
+    """Counts steps in eager. A hook of the optimizer holds it, and nothing that holds the hook."""
+
+    eager_steps: int = 0
+    """Steps of the optimizer outside of the Graph."""
+    in_graph: bool = False
+
+    def __call__(self, *_: Any) -> None:
+        self.eager_steps += not self.in_graph
+
+
+@dataclass
 class _Scheduled:
     optimizer: Optimizer
     scheduler: LRScheduler
-    eager_steps: int = 0
-    """Steps of the optimizer outside of the Graph."""
+    counter: _Counter
     seen: tuple[int, int, Any] | None = None
     """(position of the scheduler, eager steps, its first rates) after the last call."""
 
@@ -29,7 +41,6 @@ class Schedulers:
     def __init__(self) -> None:
         self._entries: list[_Scheduled] = []
         self._needs_loss = False
-        self._in_graph = False
 
     def __iter__(self) -> Any:
         return (entry.scheduler for entry in self._entries)
@@ -46,18 +57,16 @@ class Schedulers:
             )
         if scheduler.optimizer is not optimizer:
             raise NotAnOptimizer("lr_sch belongs to another optimizer than the one that is added.")
-        entry = _Scheduled(optimizer, scheduler)
-
-        def eager_step(*_: Any) -> None:
-            entry.eager_steps += not self._in_graph
-
-        optimizer.register_step_post_hook(eager_step)
+        entry = _Scheduled(optimizer, scheduler, _Counter())
+        hook = optimizer.register_step_post_hook(entry.counter)
+        finalize(self, hook.remove).atexit = False  # the optimizer may outlive the Graph
         self._entries.append(entry)
         self._needs_loss = self._needs_loss or isinstance(scheduler, ReduceLROnPlateau)
 
     def tracing(self, active: bool) -> None:
         """While a Graph takes a step, the optimizer's hooks do not count it as an eager one."""
-        self._in_graph = active
+        for entry in self._entries:
+            entry.counter.in_graph = active
 
     def check(self) -> None:
         """Raise SchedulerSteppedTwice when the user stepped one between two calls of the Graph."""
@@ -66,12 +75,17 @@ class Schedulers:
                 continue
             position, eager_steps, rates = entry.seen
             now = _position(entry.scheduler)
-            stepped = now > position and entry.eager_steps == eager_steps
+            stepped = now > position and entry.counter.eager_steps == eager_steps
             if stepped and _rates(entry.scheduler) is rates:  # else a state was loaded
                 raise SchedulerSteppedTwice(
                     f"{type(entry.scheduler).__name__} was given to add_optimizer, so the Graph "
                     "steps it once per call, and it was stepped outside of the Graph as well."
                 )
+
+    @property
+    def needs_loss(self) -> bool:
+        """True when one steps by the loss."""
+        return self._needs_loss
 
     def check_loss(self, returned: bool) -> None:
         """Raise SchedulerNeedsLoss when a scheduler needs a loss that build does not return."""
@@ -100,7 +114,7 @@ class Schedulers:
 
     def _remember(self, entry: _Scheduled) -> None:
         scheduler = entry.scheduler
-        entry.seen = (_position(scheduler), entry.eager_steps, _rates(scheduler))
+        entry.seen = (_position(scheduler), entry.counter.eager_steps, _rates(scheduler))
 
 
 def _position(scheduler: Any) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -17,15 +17,19 @@ from .._torch.surroundings import uncompiled
 from ..amp import Scaler
 from ..blocks.holder import ModuleHolder
 from ..config import GraphConfig
+from ..debug.stages import Stages
 from ..errors import BuildNotOverridden
 from ..guards import Name, patching
 from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
 from ..live.step import Step
+from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
+from ..replay.interrupts import CUT_SHORT, SignalsWait
+from . import announce
 from .schedule import Schedulers
 
 _in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
@@ -39,10 +43,15 @@ def building() -> bool:
 class Stepping(ModuleHolder):
     """The modules, optimizers, scaler and schedulers of a Graph, and its `build`.
 
+    What leads to programs lies in slots, here and in the classes below: programs hold the dict of
+    the attributes that they guard, and a dict that led back to them would wait for a collection.
+
     Args:
         name: the Graph's.
         module_text, block_text: as for `ModuleHolder`.
     """
+
+    __slots__ = ("_last_call", "_rebound", "_strays")
 
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
@@ -58,17 +67,28 @@ class Stepping(ModuleHolder):
         self._driven = False
         """True when `build` takes the optimizers' steps itself."""
         self._schedulers = Schedulers()
+        if isinstance(self.build, type) or not callable(self.build):
+            found = shown(self.build)
+            raise BuildNotOverridden(f"{type(self).__name__}.build is {found}, not a function.")
         self._inputs = Inputs(self.build)
         self._progress = state.Progress()
         self._strangers: WeakSet[nn.Module] = WeakSet()
         """Modules that no attribute holds, of which was warned."""
+        self._announced_calls: set[Hashable] = set()
+        """Keys of arguments for which `debug` has said which modules are called."""
         self._last_call: tuple[Outcome, Call] | None = None
         """The last call that ran as eager runs it, without its data."""
+        self._signals = SignalsWait(gives_in=True)
+        """Ctrl-C waits while this is entered; where the step can be taken back it is open."""
         self.config = GraphConfig()
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The step: forward, ``loss.backward()``, what to return. To be overridden."""
-        raise BuildNotOverridden(f"{type(self).__name__} does not define build().")
+        defined = {name for cls in type(self).__mro__ for name in vars(cls)}
+        own = sorted(defined - {name for cls in Stepping.__mro__ for name in vars(cls)})
+        near = "forward" if "forward" in own else nearest("build", own)
+        but = f", but {near}()" if near else ""
+        raise BuildNotOverridden(f"{type(self).__name__} does not define build(){but}.")
 
     def _scan(self) -> Step:
         """What a step consists of now."""
@@ -117,7 +137,8 @@ class Stepping(ModuleHolder):
     def _take(self, step: Step, call: Call, heard: bool, strict: bool = False) -> Outcome:
         """Run a call as eager runs it. ``heard``: write it down; ``strict``: as `take` has it."""
         given = call.unbound
-        with self._building(), uncompiled():
+        opened = self._opened(not self._driven)
+        with self._building(), uncompiled(), opened, self._announced(call, heard) as told:
             return take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
@@ -126,17 +147,50 @@ class Stepping(ModuleHolder):
                 graph_class=Stepping,
                 depth=self._block_tree.debug().max_py_stack_depth,
                 options=self.config.options,
+                told=told,
                 heard=heard,
                 strict=strict,
                 may_rest=self._progress.step > 0,
                 warned=self._strangers,
-                built=self._schedulers.check_loss,
+                built=self._built,
             )
 
+    def _built(self, returned: bool) -> None:
+        """`build` has run: what follows is not taken back."""
+        self._schedulers.check_loss(returned)
+        self._signals.open, self._signals.torn = False, CUT_SHORT
+
     @contextmanager
-    def _building(self) -> Iterator[None]:
-        """`build` may run here: it meets bare modules; optimizer steps are not the user's."""
-        with patching.begun(), self._inside_build():
+    def _announced(self, call: Call, heard: bool) -> Iterator[announce.Building | None]:
+        """Says at debug level 1 which modules are called, the first time for arguments like these.
+
+        It is told of them.
+        """
+        if not heard or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
+            yield None
+            return
+        self._announced_calls.add(call.key)
+        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
+        with stages.part("building graph modules"):
+            yield announce.Building(stages, self._modules, self._block_tree.debug)
+
+    @contextmanager
+    def _opened(self, may_raise: bool) -> Iterator[None]:
+        """Where the user's code runs here and ``may_raise``, handlers of signals run in it."""
+        self._signals.open = may_raise
+        try:
+            yield
+        finally:
+            self._signals.open = False
+
+    @contextmanager
+    def _building(self, *, patched: bool = True) -> Iterator[None]:
+        """`build` may run here: it meets bare modules; optimizer steps are not the user's.
+
+        Args:
+            patched: classes are patched here, which no other thread may do meanwhile.
+        """
+        with patching.begun() if patched else nullcontext(), self._inside_build():
             self._schedulers.tracing(True)
             token = _in_build.set(True)
             try:

@@ -56,7 +56,7 @@ class _Writer:
         self._mode = fake_mode()
         self._fakes = Fakes(self._mode)
         self._graph = fx.Graph()
-        self._root = fx.GraphModule({}, fx.Graph())
+        self._root = graph_module({}, fx.Graph())
         self._nodes: dict[int, fx.Node] = {}
         self._expected = 0
         self._known = _KnownBefore(tape, leaves)

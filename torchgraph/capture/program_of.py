@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .._torch import storage_id
+from .._torch import graph_module, storage_id
 from ..counters import counters
 from ..errors import NotSupported, SharedMemory
 from ..guards import Aliases, Guards, Modules, Names, ValueGuard
@@ -143,7 +143,7 @@ def _value_guard(
             copies[node] = graph.node_copy(node, copies.__getitem__)
     unique = list({(copies[node], value) for node, value in wanted})
     graph.output(tuple(node for node, _ in unique))
-    gm = fx.GraphModule(program.gm, graph)
+    gm = graph_module(program.gm, graph)
     fqns = tuple(leaves[position].fqn for position in positions)
     return ValueGuard(gm, fqns, tuple(value for _, value in unique))
 

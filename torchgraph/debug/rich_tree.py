@@ -17,6 +17,8 @@ from .operators import DescribedLeaf, phase_counts
 from .tree import TreeSource
 
 _PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
+_ROWS = 300
+"""Modules that are shown before the rest is only counted."""
 _UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
@@ -35,6 +37,7 @@ class _Painter:
         self.forest = ModuleForest(source.modules)
         self.calls: dict[str, list[CallRecord]] = {}
         self.counts: dict[str, Counter[Phase]] = {}
+        self._left = _ROWS
         if source.program is not None:
             self.counts = phase_counts(source.program, self.forest.place)
             for call in source.calls:
@@ -52,14 +55,22 @@ class _Painter:
         tree = Tree(Group(head, whole), guide_style="dim")
         if self.calls or source.inputs:
             tree.add(_leaves("in", source.inputs, "cyan"))
-        for root in self.forest.roots:
-            self._add(tree, root)
+        self._add_all(tree, self.forest.roots)
         outside = self.counts.get("", Counter[Phase]())
         if outside:
             tree.add(self._row(Text("(no module)", "dim"), ("", ""), self._nodes(outside)))
         if source.outputs and source.program is not None:
             tree.add(_leaves("out", source.outputs, "green"))
         return tree
+
+    def _add_all(self, parent: Tree, entries: Sequence[ModuleEntry]) -> None:
+        for number, entry in enumerate(entries):
+            if self._left <= 0:
+                rest = sum(1 for left in entries[number:] for _ in left.walk())
+                parent.add(Text(f"… {rest:,} more modules", "dim"))
+                return
+            self._left -= 1
+            self._add(parent, entry)
 
     def _add(self, parent: Tree, entry: ModuleEntry) -> None:
         label = Text(entry.name, "bold")
@@ -75,8 +86,7 @@ class _Painter:
         row = self._row(label, (_number(own), _number(total)), self._nodes(nodes))
         detail = self._detail(entry)
         branch = parent.add(Group(row, detail) if detail.plain else row)
-        for child in entry.children:
-            self._add(branch, child)
+        self._add_all(branch, entry.children)
 
     def _detail(self, entry: ModuleEntry) -> Text:
         parts = []

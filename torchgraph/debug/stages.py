@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -42,7 +42,6 @@ class Stages:
         self.level = level
         self.seconds: dict[str, float] = {}
         """Duration of each stage and part that has ended, in order of their start."""
-        self._begun: set[str] = set()
         self._head = f"(GRAPH:{graph_name}:{class_name})"
         self._console = console or Console()
         self._patience = patience
@@ -54,9 +53,7 @@ class Stages:
 
         ``goes_on``: its error does not reach the user, since eager or aten takes its place.
         """
-        if name not in self._begun:
-            self.say(0, f"{self._head} start {name}.")
-        self._begun.discard(name)
+        self.say(0, f"{self._head} start {name}.")
         try:
             with self._timed(name), self._shown(name, parts):
                 yield
@@ -70,31 +67,24 @@ class Stages:
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time a part of the running stage, such as ``building graph inputs``."""
-        with self._timed(name), nullcontext() if name in self._begun else self.marked(name):
-            self._bar.describe(name)
-            yield
-            self._bar.advance()
-        self._begun.discard(name)
-
-    @contextmanager
-    def marked(self, name: str) -> Iterator[None]:
-        """The two lines around a part, which takes no time of the compilation."""
         self.say(1, f"{self._head} start {name}.")
-        yield
+        self._bar.describe(name)
+        with self._timed(name):
+            yield
+        self._bar.advance()
         self.say(1, f"{self._head} end {name}.")
 
-    def begin(self, stage: str, part: str) -> None:
-        """A stage begins before its time counts; its ``part`` is told of meanwhile, by `marked`."""
-        self.say(0, f"{self._head} start {stage}.")
-        self._begun |= {stage, part}
+    def describe(self, what: str) -> bool:
+        """Show on the bar what the running stage does; False where there is no bar."""
+        return self._bar.describe(what)
 
     def say(self, level: int, line: str) -> None:
         """Print ``line`` when the debug level is at least ``level``."""
         if self.level >= level:
-            self.write(line)
+            self.tell(line)
 
-    def write(self, line: str) -> None:
-        """Print ``line`` at any level: a module may have a level of its own."""
+    def tell(self, line: str) -> None:
+        """Print ``line`` at every level."""
         self._console.out(line, highlight=False)
         self._console.file.flush()
 
@@ -150,9 +140,11 @@ class _Bar:
         self._timer.daemon = True
         self._timer.start()
 
-    def describe(self, name: str) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, description=f"{self._graph_name}: {name}")
+    def describe(self, name: str) -> bool:
+        progress = self._progress
+        if progress is not None:
+            progress.update(self._task, description=f"{self._graph_name}: {name}")
+        return progress is not None
 
     def advance(self) -> None:
         if self._progress is not None:

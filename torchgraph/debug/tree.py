@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -11,6 +12,8 @@ from torch import nn
 from ..ir.program import CallRecord, Program
 from .modules import ModuleEntry, ModuleForest, TensorEntry
 from .operators import DescribedLeaf, OperatorLines, io_names
+
+DescribedLeaves = tuple[DescribedLeaf, ...]
 
 
 @dataclass(frozen=True)
@@ -35,40 +38,59 @@ class TreeSource:
     stack_depth: int = 2
 
 
-def text(source: TreeSource) -> str:
-    """The whole Graph: CONFIG, INPUTs, MODULEs, OPERATORs of no module, OUTPUTs."""
-    view = _View(source)
+LINES = 2000
+"""How many of them a text has before the rest is only counted."""
+_CUT = "… graph.full_text() has all lines, print(graph.model.layer) those of a part"
+
+
+def text(source: TreeSource, limit: int | None = LINES) -> str:
+    """The whole Graph: CONFIG, INPUTs, MODULEs, OPERATORs of no module, OUTPUTs.
+
+    Args:
+        limit: lines before modules and operators are only counted; None: all are shown.
+    """
+    view = _View(source, limit)
     lines = [source.config_repr]
     lines += view.io("INPUT", source.graph_name, source.inputs)
-    for root in view.forest.roots:
-        lines += view.module(root)
-    lines += view.operators[""]
+    lines += view.modules(view.forest.roots)
+    lines += view.operators_of("")
     lines += view.io("OUTPUT", source.graph_name, source.outputs)
-    return "\n".join(_nested(_shallow(source), lines))
+    return view.joined(_nested(_shallow(source), lines))
 
 
 def module_text(source: TreeSource, path: str) -> str:
     """The part of the tree below the module at ``path``; KeyError when there is none."""
-    view = _View(source)
-    return "\n".join(view.module(view.forest.entries[view.forest.place(path)]))
+    view = _View(source, LINES)
+    return view.joined(view.module(view.forest.entries[view.forest.place(path)]))
 
 
 def block_text(source: TreeSource, path: str) -> str:
     """The OPERATORs of the module at ``path``, as a ``(GraphModule:...)`` item."""
-    view = _View(source)
-    return "\n".join(view.block(view.forest.place(path)))
+    view = _View(source, LINES)
+    return view.joined(view.block(view.forest.place(path)))
 
 
-def called_lines(entry: ModuleEntry, call: CallRecord) -> list[str]:
-    """What ``debug(1)`` prints where a module is called: its name, inputs and tensors."""
-    head = f"(MODULE:{entry.path}:{entry.shallow})"
-    return [head, *leaf_lines("INPUT", entry.path, call.inputs), *_tensors(entry)]
+class CallLines:
+    """The lines of a module, before and after it runs: MODULE, INPUTs, its tensors; OUTPUTs."""
 
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._forest = ModuleForest(modules)
+        self._begun: set[tuple[str, DescribedLeaves]] = set()
 
-def leaf_lines(tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
-    """The lines of the INPUTs or OUTPUTs of a Graph or a module."""
-    names = io_names(scope, tag.lower(), leaves)
-    return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
+    def of(self, path: str, tag: str, leaves: DescribedLeaves) -> Iterator[str]:
+        """What is to be said when a call of the module at ``path`` begins, or has ended.
+
+        Calls with equal inputs, or equal outputs, are told once.
+        """
+        entry = self._forest.entries.get(self._forest.place(path))
+        if entry is None or (f"{tag}:{path}", leaves) in self._begun:
+            return
+        self._begun.add((f"{tag}:{path}", leaves))
+        if tag == "INPUT":
+            yield f"(MODULE:{entry.path}:{entry.shallow})"
+        yield from _io(tag, entry.path, leaves)
+        if tag == "INPUT":
+            yield from _tensor_lines(entry)
 
 
 def _shallow(source: TreeSource) -> str:
@@ -87,19 +109,27 @@ def _tensor(tag: str, entry: TensorEntry) -> str:
     return f"({tag}:{entry.path}:{meta}{shared})"
 
 
-def _tensors(entry: ModuleEntry) -> list[str]:
+def _tensor_lines(entry: ModuleEntry) -> list[str]:
     lines = [_tensor("PARAMETER", found) for found in entry.parameters]
     return lines + [_tensor("BUFFER", found) for found in entry.buffers]
+
+
+def _io(tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
+    names = io_names(scope, tag.lower(), leaves)
+    return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
 
 
 class _View:
     """The parts of a source, looked up once for one rendering."""
 
-    def __init__(self, source: TreeSource) -> None:
+    def __init__(self, source: TreeSource, limit: int | None) -> None:
+        self._left = math.inf if limit is None else limit
+        """Lines that may still be shown."""
+        self._is_cut = False
         self.forest = ModuleForest(source.modules)
         self.known = source.program is not None
         self.checkpointing = source.checkpointing
-        self.operators: defaultdict[str, list[str]] = defaultdict(list)
+        self._operators: defaultdict[str, list[str]] = defaultdict(list)
         self.calls: defaultdict[str, dict[CallRecord, None]] = defaultdict(dict)
         if source.program is None:
             return
@@ -107,7 +137,7 @@ class _View:
             place = self.forest.place(call.module)
             if place:
                 self.calls[place][CallRecord(place, call.inputs, call.outputs)] = None
-        self.operators = OperatorLines(
+        self._operators = OperatorLines(
             source.program,
             self.forest.place,
             _tensor_names(source, "input", source.inputs),
@@ -116,16 +146,40 @@ class _View:
         ).lines
 
     def io(self, tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
-        return leaf_lines(tag, scope, leaves) if self.known else []
+        return _io(tag, scope, leaves) if self.known else []
+
+    def joined(self, lines: Sequence[str]) -> str:
+        """The text of some lines, with a way to see the rest where they are not all."""
+        return "\n".join([*lines, _CUT] if self._is_cut else lines)
+
+    def modules(self, entries: Sequence[ModuleEntry]) -> list[str]:
+        lines: list[str] = []
+        for number, entry in enumerate(entries):
+            if self._left <= 0:
+                self._is_cut = True
+                rest = sum(1 for left in entries[number:] for _ in left.walk())
+                return [*lines, f"… {rest:,} more modules"]
+            lines += self.module(entry)
+        return lines
+
+    def operators_of(self, path: str) -> list[str]:
+        lines = self._operators[path]
+        shown = lines[: max(0, int(min(self._left, len(lines))))]
+        self._left -= len(shown)
+        if len(shown) == len(lines):
+            return lines
+        self._is_cut = True
+        return [*shown, f"… {len(lines) - len(shown):,} more operators"]
 
     def module(self, entry: ModuleEntry) -> list[str]:
         head = f"(MODULE:{entry.path}:{entry.shallow}"
         if entry.shared_with:
+            self._left -= 1
             return [f"{head}, shared with {entry.shared_with}): ()"]
         lines = self._inputs(entry)
-        lines += [f"{line}: ()" for line in _tensors(entry)]
-        for child in entry.children:
-            lines += self.module(child)
+        lines += [f"{line}: ()" for line in _tensor_lines(entry)]
+        self._left -= len(lines) + 4  # its own two, and those around its operators
+        lines += self.modules(entry.children)
         lines += self._outputs(entry)
         lines += self.block(entry.path)
         return _nested(f"{head})", lines)
@@ -133,7 +187,7 @@ class _View:
     def block(self, path: str) -> list[str]:
         setting = self.checkpointing.get(path)
         said = "" if setting is None else f"activation_checkpointing={setting}, "
-        return _nested(f"(GraphModule:{path}({said}))", self.operators[path])
+        return _nested(f"(GraphModule:{path}({said}))", self.operators_of(path))
 
     def _inputs(self, entry: ModuleEntry) -> list[str]:
         calls = self.calls.get(entry.path, ())

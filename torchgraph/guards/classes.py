@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..errors import NotSupported
 from .compiled import CompiledChecks
 
 _NEVER_MOVE = (object, type, torch.Tensor.__base__)
@@ -23,6 +24,12 @@ def stands_in(function: Any, cls: type, name: str) -> object:
     return function
 
 
+_PATIENCE, _LIMIT = 2.0, 600.0
+"""Seconds that a thread waits for the recording of another: where it can do without, and at most.
+
+The other may wait for this one: for what it puts in a queue, say."""
+
+
 class Patching:
     """Who patches classes: the thread that records a step does. Others see that, and wait."""
 
@@ -31,23 +38,59 @@ class Patching:
         self._thread: int | None = None
         self.ended = (0, 0)
         """How often classes were patched until now, and by which thread the last time."""
+        self._outwaited: tuple[int | None, tuple[int, int]] | None = None
+        """A recording for which somebody has waited in vain."""
+        self._waits = threading.local()
+        """The patience of each thread: what once waited for it may do so again."""
+
+    def renew(self) -> None:
+        """Forget other threads: this process is a child that has none."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock, self._thread = threading.RLock(), None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """No other thread patches classes meanwhile, or looks what a class holds."""
-        with self._lock:
-            yield
+    def alone(self) -> Iterator[bool]:
+        """No other thread patches classes meanwhile, or looks what a class holds.
+
+        False where one patches them for long: nobody waits for it then.
+        """
+        free = self._lock.acquire(blocking=False) or self._waited()
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
+    def _waited(self) -> bool:
+        now = (self._thread, self.ended)
+        patience: float = getattr(self._waits, "patience", _PATIENCE)
+        free = self._lock.acquire(timeout=0.0 if now == self._outwaited else patience)
+        self._outwaited = None if free else (self._thread, self.ended)
+        self._waits.patience = _PATIENCE if free else patience / 2
+        return free
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """This thread patches classes."""
-        with self._lock:
-            outer, self._thread = self._thread, threading.get_ident()
-            try:
-                yield
-            finally:
-                self._thread = outer
-                self.ended = (self.ended[0] + 1, threading.get_ident())
+        """This thread patches classes.
+
+        Raises:
+            NotSupported: another thread does, and goes on with it.
+        """
+        if not self._lock.acquire(timeout=_LIMIT):
+            raise NotSupported(
+                f"Another thread has recorded a step for {_LIMIT:.0f} s, and this thread waits for "
+                "it: two steps are not recorded at once.",
+                fix="let no step wait for the first calls of another Graph.",
+            )
+        outer, self._thread = self._thread, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = outer
+            self.ended = (self.ended[0] + 1, threading.get_ident())
+            self._lock.release()
 
     def was_seen(self, since: tuple[int, int]) -> bool:
         """True when another thread may have patched a class since ``ended`` was ``since``."""

@@ -73,8 +73,8 @@ def _is_array(kind: type) -> bool:
 
 def own(holder: object) -> Any:
     """The object's own attributes; none where it has no dict."""
-    if isinstance(holder, threading.local):  # one for each thread
-        return holder.__dict__
+    if isinstance(holder, threading.local) or type(holder) in weakref.ProxyTypes:
+        return holder.__dict__  # one for each thread; that of the object behind it
     try:
         return object.__getattribute__(holder, "__dict__")
     except AttributeError:
@@ -96,6 +96,11 @@ class Same:
     def __call__(self) -> object:
         """The object; None when it is gone."""
         return self._get()
+
+    @property
+    def holds(self) -> bool:
+        """True where it keeps the object alive: no weak reference leads there."""
+        return not isinstance(self._get, weakref.ref)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Same) and self() is other() is not None

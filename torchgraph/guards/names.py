@@ -10,7 +10,7 @@ import enum
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ..lines import SourceLine
@@ -68,11 +68,24 @@ def _slot(holder: object, name: str) -> object:
         return ABSENT
 
 
+def hashable(key: Any) -> Any:
+    """A key, or what tells it from others where it has no hash: a slice, a name of something else.
+
+    Before Python 3.12 no slice has one.
+    """
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key
+
+
 def _item(container: object, key: Any) -> object:
     if not is_container(container):
         return ABSENT
     if isinstance(container, dict):
-        return dict.get(container, key() if type(key) is Same else key, ABSENT)
+        key = key() if type(key) is Same else key
+        return dict.get(container, key, ABSENT) if hashable(key) is key else ABSENT
     if isinstance(container, (list, tuple, deque)) and type(key) in (int, bool):
         kind: Any = next(kind for kind in (list, tuple, deque) if isinstance(container, kind))
         fits = -count(container) <= key < count(container)
@@ -119,7 +132,7 @@ class Name:
     @property
     def key(self) -> tuple[object, ...]:
         """Which name it is."""
-        steps = tuple((by, type(key), key) for by, key in self.path)
+        steps = tuple((by, type(key), hashable(key)) for by, key in self.path)
         return (id(self.owner()), steps, self.deep, self.aspect)
 
     def holds(self) -> bool:
@@ -207,7 +220,10 @@ class _Compiling:
         elif by is By.ITEM and isinstance(held, list):
             self._checks.elements(held)
         elif by in (By.SLOT, By.CLASS) and _is_steady(value, key, by, found):
-            self._checks.attribute(value, key, getattr(value, key))
+            if _may_hold_programs(name, value):
+                self._checks.call(_is_same, (name.owner, key, getattr(value, key)))
+            else:
+                self._checks.attribute(value, key, getattr(value, key))
         else:
             self._checks.call(name.holds, ())
             return False
@@ -238,6 +254,19 @@ class _Compiling:
             return
         for item in value.values() if isinstance(value, dict) else value:
             self._inside(name, item, level + 1)
+
+
+def _may_hold_programs(name: Name, value: object) -> bool:
+    """True for an object of the user's that a name begins at, which need not be held: a trainer."""
+    if value is not name.owner() or isinstance(value, (type, FunctionType, ModuleType)):
+        return False
+    return isinstance(name.owner, Same) and not name.owner.holds
+
+
+def _is_same(owner: Callable[[], object], name: str, value: object) -> bool:
+    """True when an object has this very attribute, or is gone: then nobody reads it any more."""
+    found = owner()
+    return found is None or getattr(found, name, ABSENT) is value
 
 
 def _is_steady(value: object, key: str, by: By, found: object) -> bool:

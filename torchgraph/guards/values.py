@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from .._torch.graphs import function_of
+
 _UNKNOWN = object()
 
 
@@ -104,8 +106,7 @@ def _function(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> Callable[..., obj
     for node in sorted(nodes, key=lambda node: node.op != "placeholder"):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(copies[nodes[-1]])
-    function: Callable[..., object] = fx.GraphModule(gm, graph).forward
-    return function
+    return function_of(gm, graph)
 
 
 def _key(value: object) -> object:

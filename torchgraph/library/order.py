@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..errors import InvalidOption
+from ..options.checking import checked
 from .definition import define, differentiate
 
 
@@ -27,6 +29,7 @@ after = define("depend(Tensor x, Tensor[] others) -> Tensor", _depend, compiled=
 differentiate(after, _backward, _remember)
 
 
+@checked
 def depend(x: Tensor, *others: Tensor) -> Tensor:
     """``x`` in a tensor of its own, whose readers run after what computes ``others``.
 
@@ -39,11 +42,9 @@ def depend(x: Tensor, *others: Tensor) -> Tensor:
         others: at least one tensor, of any shape, dtype and device.
 
     Raises:
-        TypeError: for something that is no tensor, or without ``others``.
+        InvalidOption: for something that is no tensor, or without ``others``.
     """
     if not others:
-        raise TypeError("depend(x, *others) takes at least one tensor that x shall come after.")
-    if not all(isinstance(tensor, Tensor) for tensor in (x, *others)):
-        raise TypeError("depend(x, *others) takes tensors.")
+        raise InvalidOption("depend(x, *others) takes at least one tensor that x shall come after.")
     result: Tensor = after(x, list(others))
     return result

@@ -14,6 +14,7 @@ from ..errors import UnsupportedInput
 from ..guards import Starts, starts_of_like
 from ..ir.aliasing import has_strides
 from ..ir.program import TensorMeta
+from ..options.checking import right
 from ..structure import Contents, Unfit, fault, key_of, leaves_in
 
 
@@ -65,6 +66,7 @@ class Inputs:
 
     def __init__(self, build: Callable[..., object]) -> None:
         self._signature = inspect.signature(build)
+        self._name = str(getattr(build, "__name__", "build"))
         parameters = self._signature.parameters.values()
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
         """``**batch`` is a dict, whose order `build` may go by."""
@@ -81,15 +83,15 @@ class Inputs:
         """Flatten one call.
 
         Raises:
-            TypeError: the arguments do not fit `build`.
-            UnsupportedInput: an argument cannot be bound or compared; names its path.
+            UnsupportedInput: the arguments do not fit `build`, or one cannot be bound or compared;
+                names its path.
         """
         if self._starts is not None and not kwargs:
             found = self._starts(args)
             if found is not None and not any(map(_attributes, args)):
                 return Call(list(args), self._key, args, kwargs, found)
         if kwargs or len(args) not in self._counts:
-            bound = self._signature.bind(*args, **kwargs)
+            bound = self._fitting(args, kwargs)
             args, kwargs = bound.args, bound.kwargs
             if not self._takes_any:
                 kwargs = dict(sorted(kwargs.items()))
@@ -99,6 +101,16 @@ class Inputs:
             memory, self._key, self._starts = _known_of(args)
             return Call(list(args), self._key, args, kwargs, memory, _apart(args, args, kwargs))
         return self._bound(args, kwargs)
+
+    def _fitting(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise UnsupportedInput(
+                f"{self._name}: {error}.",
+                fix=right(self._name, self._signature, kwargs),
+                falls_back=False,
+            ) from None
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
         """A call with something else than plain tensors."""

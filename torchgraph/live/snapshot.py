@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,11 +23,25 @@ class Snapshot:
     Identities stay: containers are refilled and tensors written where they are, so that whoever
     holds one holds the same afterwards. Objects inside of attributes, other than containers and
     tensors, are not looked into.
+
+    Args:
+        owners: objects whose attributes are kept.
+        tensors: further tensors.
+        unwritten: the ids of tensors that nobody writes into: no copy is made of them.
     """
 
-    def __init__(self, owners: Iterable[object], tensors: Iterable[object]) -> None:
+    def __init__(
+        self,
+        owners: Iterable[object],
+        tensors: Iterable[object],
+        *,
+        unwritten: Container[int] = (),
+    ) -> None:
+        self._unwritten = unwritten
         self._containers: dict[int, tuple[object, object]] = {}
         self._tensors: dict[int, _Saved] = {}
+        self.is_back = False
+        """True once everything is as before."""
         for owner in owners:
             self._take(vars(owner))
         for tensor in tensors:
@@ -40,18 +54,24 @@ class Snapshot:
             try:
                 yield
             finally:
-                for container, contents in self._containers.values():
-                    _refill(container, contents)
-                with torch.no_grad():
-                    for saved in self._tensors.values():
-                        saved.restore()
+                self.restore()
+                self.is_back = True
+
+    def restore(self) -> None:
+        """Everything but the generators is as it was."""
+        for container, contents in self._containers.values():
+            _refill(container, contents)
+        with torch.no_grad():
+            for saved in self._tensors.values():
+                saved.restore()
 
     def _take(self, value: object) -> None:
         pending = [value]
         while pending:
             found = pending.pop()
             if isinstance(found, torch.Tensor):
-                if id(found) not in self._tensors and _has_data(found):
+                known = id(found) in self._tensors or id(found) in self._unwritten
+                if not known and _has_data(found):
                     self._tensors[id(found)] = _Saved(found)
             elif isinstance(found, tuple):
                 pending.extend(found)

@@ -88,9 +88,12 @@ class Lifetimes:
             written = _written_for(node, result)
             if written is not None:
                 self._same(storage, written)
-            elif self._home(storage) not in self._owners.keys() | self._foreign:
+            elif not self._is_known(self._home(storage)):
                 size = value.untyped_storage().nbytes()
                 self._owners[storage] = (node, result, size if type(size) is int else None)
+
+    def _is_known(self, storage: int) -> bool:
+        return storage in self._owners or storage in self._foreign
 
     def _same(self, storage: int, written: fx.Node) -> None:
         home = self._home(next(storages_of(written)))

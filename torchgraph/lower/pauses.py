@@ -65,6 +65,8 @@ def is_pause(node: fx.Node) -> bool:
 class Pauses:
     """Those of one lowered program, in order."""
 
+    owner: fx.GraphModule
+    """Holds the constants that values are compared with."""
     nodes: tuple[fx.Node, ...]
     parts: Parts
     function: Callable[[Sequence[object]], tuple[object, ...]]
@@ -78,12 +80,13 @@ class Pauses:
         nodes = tuple(filter(is_pause, program.nodes))
         code = written.__code__
         if not nodes:
-            return cls((), functools.partial(_one_part, written), written, code)
-        return cls(nodes, written, functools.partial(_run, nodes, written), code)
+            return cls(program.gm, (), functools.partial(_one_part, written), written, code)
+        run = functools.partial(_run, program.gm, nodes, written)
+        return cls(program.gm, nodes, written, run, code)
 
     def moved(self, number: int, flags: torch.Tensor) -> ValueMoved | None:
         """The first value of a pause that is another than Python has read; waits for the device."""
-        return _moved(self.nodes[number], flags)
+        return _moved(self.owner, self.nodes[number], flags)
 
 
 def _one_part(
@@ -93,11 +96,13 @@ def _one_part(
     return function(inputs)
 
 
-def _run(nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[object]) -> tuple[object, ...]:
+def _run(
+    owner: fx.GraphModule, nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[object]
+) -> tuple[object, ...]:
     step = parts(inputs)
     try:
         for node in nodes:
-            moved = _moved(node, next(step))
+            moved = _moved(owner, node, next(step))
             if moved is not None:
                 step.throw(moved)  # so that the traceback says where
         next(step)
@@ -107,13 +112,11 @@ def _run(nodes: Sequence[fx.Node], parts: Parts, inputs: Sequence[object]) -> tu
     raise AssertionError("a step pauses as often as its program")
 
 
-def _moved(pause: fx.Node, flags: torch.Tensor) -> ValueMoved | None:
+def _moved(owner: fx.GraphModule, pause: fx.Node, flags: torch.Tensor) -> ValueMoved | None:
     hits = flags.tolist()
     if True not in hits:
         return None
     node = operands(pause)[hits.index(True)]
-    owner = node.graph.owning_module
-    assert owner is not None
     moved = ValueMoved(text.expected(owner, node), "another value")
     moved.node = node
     return moved

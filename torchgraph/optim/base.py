@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ..errors import InvalidOption
+from ..options.checking import is_number, shown
+
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -19,13 +22,13 @@ class PerParameter(Optimizer):
         """Add a group; what it leaves out is the optimizer's default.
 
         Raises:
-            ValueError: a setting is out of its range, or a parameter is complex. No group is added.
+            InvalidOption: a setting out of its range, or a complex parameter. No group is added.
         """
         self._check_settings({**self.defaults, **param_group})
         super().add_param_group(param_group)
         if any(torch.is_complex(parameter) for parameter in self.param_groups[-1]["params"]):
             del self.param_groups[-1]
-            raise ValueError(f"{type(self).__name__} does not support complex parameters")
+            raise InvalidOption(f"{type(self).__name__} does not support complex parameters")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], object] | None = None) -> Any:
@@ -72,7 +75,7 @@ class PerParameter(Optimizer):
     @staticmethod
     @abstractmethod
     def _check_settings(group: dict[str, Any]) -> None:
-        """Raise ValueError for what is out of its range."""
+        """Raise InvalidOption for what is out of its range."""
 
     @staticmethod
     @abstractmethod
@@ -92,19 +95,29 @@ def gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def check_common(group: dict[str, Any]) -> None:
-    """Raise ValueError for a learning rate, betas or a weight decay that no step can use."""
+    """Raise InvalidOption for a learning rate, betas, weight decay or flag that no step can use."""
     lr, betas, weight_decay = group["lr"], group["betas"], group["weight_decay"]
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise InvalidOption(f"Invalid betas, two are needed: {shown(betas)}")
     if any(isinstance(value, torch.Tensor) for value in (lr, weight_decay, *betas)):
-        raise ValueError("lr, betas and weight_decay as Tensors are not supported, pass floats")
-    if not lr >= 0.0:
-        raise ValueError(f"Invalid learning rate: {lr}")
-    if len(betas) != 2:
-        raise ValueError(f"Invalid betas, two are needed: {betas}")
+        raise InvalidOption("lr, betas and weight_decay as Tensors are not supported, pass floats")
+    if not is_number(lr) or lr < 0.0:
+        raise InvalidOption(f"Invalid learning rate: {shown(lr)}")
     for index, beta in enumerate(betas):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
-    if not weight_decay >= 0.0:
-        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if not is_number(beta) or not 0.0 <= beta < 1.0:
+            raise InvalidOption(f"Invalid beta parameter at index {index}: {shown(beta)}")
+    if not is_number(weight_decay) or weight_decay < 0.0:
+        raise InvalidOption(f"Invalid weight_decay value: {shown(weight_decay)}")
+    check_flags(group, "maximize")
+    if group["foreach"] is not None:
+        check_flags(group, "foreach")
+
+
+def check_flags(group: dict[str, Any], *names: str) -> None:
+    """Raise InvalidOption for one of these settings that is neither True nor False."""
+    for name in names:
+        if type(group[name]) is not bool:
+            raise InvalidOption(f"Invalid {name}, True or False is needed: {shown(group[name])}")
 
 
 def _rounds_numbers(parameter: torch.Tensor) -> bool:

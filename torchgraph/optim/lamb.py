@@ -10,7 +10,9 @@ from torch.linalg import vector_norm
 from torch.optim.optimizer import ParamsT
 
 from .._torch import foreach as many
-from .base import PerParameter, check_common, gradients
+from ..errors import InvalidOption
+from ..options.checking import fitting, is_number, shown
+from .base import PerParameter, check_common, check_flags, gradients
 
 _LARGE = 100_000
 
@@ -54,10 +56,11 @@ class LAMB(PerParameter):
             it leaves 16-bit parameters out.
 
     Raises:
-        ValueError: a setting out of its range, one given as a tensor, a complex parameter, or
+        InvalidOption: a setting out of its range, one given as a tensor, a complex parameter, or
             ``amsgrad=True``.
     """
 
+    @fitting
     def __init__(
         self,
         params: ParamsT,
@@ -91,10 +94,11 @@ class LAMB(PerParameter):
     @staticmethod
     def _check_settings(group: dict[str, Any]) -> None:
         check_common(group)
-        if isinstance(group["eps"], torch.Tensor) or not group["eps"] >= 0.0:
-            raise ValueError(f"Invalid epsilon value: {group['eps']}")
+        if not is_number(group["eps"]) or group["eps"] < 0.0:
+            raise InvalidOption(f"Invalid epsilon value: {shown(group['eps'])}")
+        check_flags(group, "adam_w_mode", "do_bias_correction", "decay_in_trust_ratio")
         if group["amsgrad"]:
-            raise ValueError("LAMB does not support AMSGrad variant")
+            raise InvalidOption("LAMB does not support AMSGrad variant")
 
     @staticmethod
     def _first_slots(parameter: torch.Tensor) -> dict[str, torch.Tensor]:

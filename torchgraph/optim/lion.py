@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from .._torch import foreach as many
+from ..options.checking import fitting
 from .base import PerParameter, check_common, gradients
 
 
@@ -39,9 +40,10 @@ class Lion(PerParameter):
             it leaves 16-bit parameters out.
 
     Raises:
-        ValueError: a setting out of its range, one given as a tensor, or a complex parameter.
+        InvalidOption: a setting out of its range, one given as a tensor, or a complex parameter.
     """
 
+    @fitting
     def __init__(
         self,
         params: ParamsT,

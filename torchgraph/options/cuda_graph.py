@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import InvalidOption
+from typing import Annotated
+
+from .checking import OneOf, PositiveInt
 from .verbs import Verbs
 
 MODES = ("auto", "require", "off")
@@ -11,7 +13,7 @@ MODES = ("auto", "require", "off")
 class CudaGraphVerbs(Verbs):
     """See `GraphConfig`."""
 
-    def set_cuda_graph(self, mode: str) -> None:
+    def set_cuda_graph(self, mode: Annotated[str, OneOf(MODES)]) -> None:
         """Whether a step on a GPU is captured as a CUDA Graph and replayed by one launch.
 
         ``"auto"``, the default: where the program allows it; ``report()`` says where it does not,
@@ -21,11 +23,9 @@ class CudaGraphVerbs(Verbs):
         Raises:
             InvalidOption: another mode.
         """
-        if mode not in MODES:
-            raise InvalidOption(f"set_cuda_graph takes 'auto', 'require' or 'off', not {mode!r}.")
         self._set(cuda_graph=mode)
 
-    def set_outputs_buffer_size(self, value: int | None = 2) -> None:
+    def set_outputs_buffer_size(self, value: PositiveInt | None = 2) -> None:
         """Return results in ``value`` sets of tensors that take turns, for each program.
 
         What a call returns is overwritten by the ``value``-th call after it: 1 means the next one.
@@ -35,8 +35,4 @@ class CudaGraphVerbs(Verbs):
         Raises:
             InvalidOption: ``value`` is no int of at least 1.
         """
-        if value is not None and (type(value) is not int or value < 1):
-            raise InvalidOption(
-                f"set_outputs_buffer_size takes an int of at least 1, or None, not {value!r}."
-            )
         self._set(outputs_buffer_size=value or 0)

@@ -15,7 +15,7 @@ class FusionVerbs(Verbs):
         Within rounding of eager, not bitwise. OneFlow: the option of the same name. What was left
         alone, and why, is in ``report()``; `docs/passes.md` has figures.
         """
-        self._set(fuse_add_to_output=bool(mode))
+        self._set(fuse_add_to_output=mode)
 
     def allow_fuse_cast_scale(self, mode: bool = True) -> None:
         """One op for a cast from half to float32 that is then multiplied by a 0-dim tensor.
@@ -23,7 +23,7 @@ class FusionVerbs(Verbs):
         Bitwise equal. On devices for which the op is compiled; ``report()`` says where it is not.
         OneFlow: the option of the same name.
         """
-        self._set(fuse_cast_scale=bool(mode))
+        self._set(fuse_cast_scale=mode)
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
         """Each parameter's update as one op, with its clipping coefficient and gradient cast.
@@ -31,14 +31,14 @@ class FusionVerbs(Verbs):
         For the optimizers named in `docs/passes.md`; bitwise where the user's optimizer is
         ``fused=True``, else within rounding. OneFlow: the option of the same name.
         """
-        self._set(fuse_model_update=bool(mode))
+        self._set(fuse_model_update=mode)
 
     def enable_multi_tensor_update(self, mode: bool = True) -> None:
         """The updates of all parameters of a group in one call, as `allow_fuse_model_update_ops`.
 
         OneFlow: the option of the same name.
         """
-        self._set(multi_tensor_update=bool(mode))
+        self._set(multi_tensor_update=mode)
 
     def enable_fused_model_update_cast(self, mode: bool = True) -> None:
         """Keep the half-precision cast of each weight between calls; the update writes it.
@@ -47,4 +47,4 @@ class FusionVerbs(Verbs):
         version counter tells; what is written through ``parameter.data`` or a numpy array moves no
         counter: call ``graph.sync()`` after it. OneFlow: the option of the same name.
         """
-        self._set(fused_model_update_cast=bool(mode))
+        self._set(fused_model_update_cast=mode)

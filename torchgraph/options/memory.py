@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import InvalidOption
+from typing import Annotated
+
+from .checking import OneOf
 from .verbs import Verbs
 
 STRAIGHTEN_MODES = ("Disable", "SpeedFirst", "MemoryFirst", "OverlapCpuGpu", "DelayShortGpu")
@@ -11,7 +13,9 @@ STRAIGHTEN_MODES = ("Disable", "SpeedFirst", "MemoryFirst", "OverlapCpuGpu", "De
 class MemoryVerbs(Verbs):
     """See `GraphConfig`."""
 
-    def enable_straighten_algorithm(self, mode: str = "MemoryFirst") -> None:
+    def enable_straighten_algorithm(
+        self, mode: Annotated[str, OneOf(STRAIGHTEN_MODES)] = "MemoryFirst"
+    ) -> None:
         """The order in which the ops of a step run. Bitwise equal in every mode.
 
         ``"Disable"``, the default: as captured. ``"MemoryFirst"``: of several orders the one whose
@@ -26,9 +30,6 @@ class MemoryVerbs(Verbs):
         Raises:
             InvalidOption: another mode.
         """
-        if mode not in STRAIGHTEN_MODES:
-            known = ", ".join(map(repr, STRAIGHTEN_MODES))
-            raise InvalidOption(f"enable_straighten_algorithm takes {known}, not {mode!r}.")
         self._set(straighten=mode)
 
     def enable_compress_memory(self, mode: bool = True) -> None:
@@ -40,7 +41,7 @@ class MemoryVerbs(Verbs):
         step runs. Never more than without the arena, as planned; ``report()`` says how much, and
         what is outside. `inductor` plans its own buffers. OneFlow: the option of the same name.
         """
-        self._set(compress_memory=bool(mode))
+        self._set(compress_memory=mode)
 
     def enable_choose_best_memory_allocation(self, mode: bool = True) -> None:
         """Try OneFlow's four ways to lay out the arena, compact or not, and keep the best.
@@ -48,4 +49,4 @@ class MemoryVerbs(Verbs):
         Without `enable_compress_memory` that is all that is done. OneFlow: the option of the same
         name; there, False cannot undo True.
         """
-        self._set(best_memory_allocation=bool(mode))
+        self._set(best_memory_allocation=mode)

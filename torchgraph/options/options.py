@@ -14,6 +14,16 @@ CheckpointPolicy = str | tuple[Any, ...] | int | float | None
 """What checkpointing keeps: ``"matmuls"``, results of ops, bytes, or a share."""
 
 
+class Insertable:
+    """What `config.passes.insert` takes: base of `torchgraph.passes.Pass`."""
+
+
+def known_passes(base: type = Insertable) -> set[str]:
+    """The names of all passes that are defined, the user's too."""
+    names = {str(vars(base)["name"])} if "name" in vars(base) else set()
+    return names.union(*map(known_passes, base.__subclasses__()))
+
+
 @dataclass(frozen=True)
 class PassOptions:
     """Which passes run: names switched off, extra passes by anchor, and where to stop."""
@@ -99,6 +109,8 @@ class RunningOptions:
     cache_size: int = field(default=8, compare=False)
     outputs_buffer_size: int = field(default=0, compare=False)
     """How many sets of output tensors take turns; 0: fresh ones at each call."""
+    compile_timeout: float | None = field(default=600.0, compare=False)
+    """Seconds that a call waits for Inductor, at most; None: as long as it takes."""
 
 
 @dataclass(frozen=True)

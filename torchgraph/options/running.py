@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from ..environment import BACKENDS
 from ..errors import InvalidOption
+from .checking import OWN_CHECK, Count, OneOf, PositiveInt, holds, shown
 from .options import ShapeBuckets
 from .verbs import Verbs
 
@@ -13,7 +15,9 @@ from .verbs import Verbs
 class RunningVerbs(Verbs):
     """See `GraphConfig`."""
 
-    def set_backend(self, backend: str, *, switch_at: int | None = None) -> None:
+    def set_backend(
+        self, backend: Annotated[str, OneOf(BACKENDS)], *, switch_at: PositiveInt | None = None
+    ) -> None:
         """How programs run.
 
         ``"aten"``: Python over ATen ops, at once, bitwise equal to eager on the CPU.
@@ -28,16 +32,29 @@ class RunningVerbs(Verbs):
         warning says why, and `aten` goes on.
 
         Raises:
-            InvalidOption: an unknown backend; ``switch_at`` is no int of at least 1.
+            InvalidOption: an unknown backend; ``switch_at`` is no int of at least 1, or for a
+                backend that never switches.
         """
-        if backend not in BACKENDS:
-            known = ", ".join(map(repr, BACKENDS))
-            raise InvalidOption(f"set_backend takes {known}, not {backend!r}.")
-        if switch_at is not None and (type(switch_at) is not int or switch_at < 1):
-            raise InvalidOption(f"switch_at takes an int of at least 1, not {switch_at!r}.")
+        if switch_at is not None and backend != "auto":
+            raise InvalidOption(
+                f"set_backend({backend!r}, switch_at={switch_at}): only 'auto' switches.",
+                fix=f'config.set_backend("auto", switch_at={switch_at})',
+            )
         self._set(backend=backend, switch_at=switch_at)
 
-    def set_rng(self, mode: str) -> None:
+    def set_compile_timeout(self, seconds: float | None) -> None:
+        """How long a call waits for Inductor before `aten` goes on for good; 600 s by default.
+
+        None: as long as it takes. Ctrl-C ends the wait as well. It takes effect at once.
+
+        Raises:
+            InvalidOption: no number above 0.
+        """
+        if seconds is not None and not seconds > 0:
+            raise InvalidOption(f"set_compile_timeout takes seconds above 0, not {seconds!r}.")
+        self._set(compile_timeout=seconds)
+
+    def set_rng(self, mode: Annotated[str, OneOf(("eager", "fast"))]) -> None:
         """``"eager"``, the default: every program draws the numbers that eager would draw.
 
         ``"fast"``: compiled programs draw by Inductor's generator, in the kernels that use the
@@ -47,11 +64,9 @@ class RunningVerbs(Verbs):
         Raises:
             InvalidOption: another mode.
         """
-        if mode not in ("eager", "fast"):
-            raise InvalidOption(f"set_rng takes 'eager' or 'fast', not {mode!r}.")
         self._set(rng=mode)
 
-    def set_confirm(self, calls: str | int) -> None:
+    def set_confirm(self, calls: Annotated[str, OneOf(("first", "off"))] | PositiveInt) -> None:
         """Which calls of compiled code are compared with the `aten` program before they count.
 
         ``"first"``, the default: the first call after the switch to Inductor's code. An int n: that
@@ -64,13 +79,9 @@ class RunningVerbs(Verbs):
         Raises:
             InvalidOption: neither of these, or an int below 1.
         """
-        if calls not in ("first", "off") and (type(calls) is not int or calls < 1):
-            raise InvalidOption(
-                f"set_confirm takes 'first', 'off', or an int of at least 1, not {calls!r}."
-            )
         self._set(confirm=calls)
 
-    def set_fallback(self, mode: str) -> None:
+    def set_fallback(self, mode: Annotated[str, OneOf(("error", "eager"))]) -> None:
         """What becomes of a step that no program can hold: `.numpy()`, sparse tensors, LBFGS.
 
         ``"error"``, the default: a `NoProgram` at the first call or the second one, with nothing
@@ -82,27 +93,28 @@ class RunningVerbs(Verbs):
         Raises:
             InvalidOption: another mode.
         """
-        if mode not in ("error", "eager"):
-            raise InvalidOption(f"set_fallback takes 'error' or 'eager', not {mode!r}.")
         self._set(fallback=mode)
 
-    def set_cache_size(self, size: int) -> None:
+    def set_cache_size(self, size: PositiveInt) -> None:
         """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
-        if type(size) is not int or size < 1:
-            raise InvalidOption(f"set_cache_size takes an int of at least 1, not {size!r}.")
         self._set(cache_size=size)
 
     def set_shape_buckets(
-        self, dim: int, sizes: Sequence[int], *, mask: str = "", whole: Sequence[str] = ()
+        self,
+        dim: Annotated[int | None, OWN_CHECK],
+        sizes: Annotated[Sequence[int], OWN_CHECK] = (),
+        *,
+        mask: Annotated[str, OWN_CHECK] = "",
+        whole: Annotated[Sequence[str], OWN_CHECK] = (),
     ) -> None:
         """Pad inputs along ``dim`` to the next of ``sizes``: few programs serve all batch sizes.
 
         What is returned is cut to the size of the call. A call larger than all ``sizes`` has a
         program of its own. Refused, with the line of `build`, where a real row may depend on a
-        padded one; `docs/shapes.md` tells what that is. No sizes: nothing is padded any more.
+        padded one; `docs/shapes.md` tells what that is.
 
         Args:
-            dim: of every tensor that has it, in all arguments.
+            dim: of every tensor that has it, in all arguments. None: nothing is padded any more.
             sizes: ints of at least 1.
             mask: the name of a parameter of `build` that torchgraph fills with a bool tensor of
                 the padded size, True for real rows. Multiply the losses of the rows by it before
@@ -110,19 +122,24 @@ class RunningVerbs(Verbs):
             whole: names of parameters of `build` that are not padded.
 
         Raises:
-            InvalidOption: ``dim`` or a size is no such int; a name is no str.
+            InvalidOption: a dimension without sizes or sizes without one; another type.
         """
-        numbers = [dim, *sizes]
-        names = [mask, *whole] if not isinstance(whole, str) else [None]
-        if not all(type(n) is int for n in numbers) or dim < 0 or min(sizes, default=1) < 1:
+        if not (holds(Count | None, dim) and holds(Sequence[PositiveInt], sizes)):
             raise InvalidOption(
                 "set_shape_buckets takes a dimension counted from 0 and sizes of at least 1, not "
-                f"{dim!r} and {sizes!r}."
+                f"{shown(dim)} and {shown(sizes)}."
             )
-        if not all(isinstance(name, str) for name in names):
+        if (dim is None) is bool(sizes):
+            raise InvalidOption(
+                f"set_shape_buckets({dim}, {shown(sizes)}): a dimension goes with sizes.",
+                fix="set_shape_buckets(0, [32, 64]); set_shape_buckets(None) pads no more.",
+            )
+        if not holds(str, mask) or not holds(Sequence[str], whole):
             raise InvalidOption("set_shape_buckets: mask is a name, whole is a list of names.")
+        if mask and mask in whole:
+            raise InvalidOption(f"set_shape_buckets: {mask!r} is the mask, which is always padded.")
         ascending = tuple(sorted(set(sizes)))
-        buckets = ShapeBuckets(dim, ascending, mask, frozenset(whole)) if sizes else None
+        buckets = None if dim is None else ShapeBuckets(dim, ascending, mask, frozenset(whole))
         self._set(buckets=buckets)
 
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
@@ -132,4 +149,4 @@ class RunningVerbs(Verbs):
         afterwards. Not called: the user's own setting. Without a GPU a warning says that nothing
         comes of it. OneFlow: the option of the same name.
         """
-        self._set(cudnn_heuristic=bool(mode))
+        self._set(cudnn_heuristic=mode)

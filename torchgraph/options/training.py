@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from .._torch import OpOverload
-from ..errors import InvalidOption
+from .checking import NotNegative, OneOf, PositiveInt, is_number
 from .options import CheckpointPolicy
-from .verbs import Verbs, is_number
+from .verbs import Verbs
 
 _OP_TYPES = (OpOverload, type(torch.ops.aten.mm))
+
+
+class CheckpointPolicies:
+    """What `set_activation_checkpointing` takes."""
+
+    def holds(self, policy: Any) -> bool:
+        """True for a policy."""
+        if isinstance(policy, (list, tuple)):
+            return bool(policy) and all(isinstance(op, _OP_TYPES) for op in policy)
+        if policy is None or isinstance(policy, str):
+            return policy in (None, "everything", "matmuls")
+        return is_number(policy) and (type(policy) is int or policy <= 1) and policy >= 0
+
+    def words(self, kind: str) -> str:
+        """What it takes."""
+        return (
+            '"everything", "matmuls", a list of ops, bytes as an int, or a share as a float from 0 '
+            "to 1"
+        )
 
 
 class TrainingVerbs(Verbs):
@@ -22,8 +41,8 @@ class TrainingVerbs(Verbs):
         self,
         mode: bool = True,
         *,
-        dtype: torch.dtype = torch.float16,
-        policy: str = "autocast",
+        dtype: Annotated[torch.dtype, OneOf((torch.float16, torch.bfloat16))] = torch.float16,
+        policy: Annotated[str, OneOf(("autocast", "oneflow"))] = "autocast",
     ) -> None:
         """`build` computes in half precision; parameters stay as they are.
 
@@ -37,16 +56,11 @@ class TrainingVerbs(Verbs):
         Raises:
             InvalidOption: ``dtype`` is neither float16 nor bfloat16, or the policy is another.
         """
-        if dtype not in (torch.float16, torch.bfloat16) or mode not in (True, False):
-            raise InvalidOption(
-                f"enable_amp takes a bool and dtype=torch.float16 or torch.bfloat16, not "
-                f"{mode!r} and {dtype!r}."
-            )
-        if policy not in ("autocast", "oneflow"):
-            raise InvalidOption(f'enable_amp takes policy="autocast" or "oneflow", not {policy!r}.')
         self._set(amp=dtype if mode else None, amp_policy=policy if mode else "autocast")
 
-    def set_gradient_accumulation_steps(self, value: int, *, whole: Sequence[str] = ()) -> None:
+    def set_gradient_accumulation_steps(
+        self, value: PositiveInt, *, whole: Sequence[str] = ()
+    ) -> None:
         """Split each call into ``value`` micro-batches and update once, with the mean gradient.
 
         `build` sees micro-batches: every tensor input is split on dim 0 into ``value`` equal parts,
@@ -58,15 +72,11 @@ class TrainingVerbs(Verbs):
         Raises:
             InvalidOption: ``value`` is no int of at least 1.
         """
-        if type(value) is not int or value < 1 or isinstance(whole, str):
-            raise InvalidOption(
-                "set_gradient_accumulation_steps takes an int of at least 1 and a list of names, "
-                f"not {value!r} and {whole!r}."
-            )
         self._set(micro_batches=value, whole_inputs=frozenset(whole))
 
     def set_activation_checkpointing(
-        self, policy: str | float | Sequence[Any] | None = "everything"
+        self,
+        policy: Annotated[str | float | Sequence[Any] | None, CheckpointPolicies()] = "everything",
     ) -> None:
         """Which activations the forward keeps for the backward; the others are computed again.
 
@@ -86,9 +96,9 @@ class TrainingVerbs(Verbs):
         Raises:
             InvalidOption: something else.
         """
-        self._set(checkpoint_policy=_checkpoint_policy(policy))
+        self._set(checkpoint_policy=_plain(policy))
 
-    def set_clip_grad_norm(self, max_norm: float | None, norm_type: float = 2.0) -> None:
+    def set_clip_grad_norm(self, max_norm: NotNegative | None, norm_type: float = 2.0) -> None:
         """Clip all gradients together by their norm, as `torch.nn.utils.clip_grad_norm_` does.
 
         Those of every parameter that an optimizer of the Graph updates; unscaled and summed over
@@ -100,17 +110,10 @@ class TrainingVerbs(Verbs):
         Raises:
             InvalidOption: ``max_norm`` is negative, or one of them is no number.
         """
-        if max_norm is None:
-            self._set(clip_norm=None)
-            return
-        if not (is_number(max_norm) and max_norm >= 0 and is_number(norm_type)):
-            raise InvalidOption(
-                f"set_clip_grad_norm takes two numbers, the first of at least 0, not {max_norm!r} "
-                f"and {norm_type!r}."
-            )
-        self._set(clip_norm=(float(max_norm), float(norm_type)))
+        clip = None if max_norm is None else (float(max_norm), float(norm_type))
+        self._set(clip_norm=clip)
 
-    def set_clip_grad_value(self, clip_value: float | None) -> None:
+    def set_clip_grad_value(self, clip_value: NotNegative | None) -> None:
         """Clip each element of the gradients to at most ``clip_value`` away from 0; None: no more.
 
         As `torch.nn.utils.clip_grad_value_` does, after all clipping by norms.
@@ -118,8 +121,6 @@ class TrainingVerbs(Verbs):
         Raises:
             InvalidOption: ``clip_value`` is no number of at least 0.
         """
-        if clip_value is not None and not (is_number(clip_value) and clip_value >= 0):
-            raise InvalidOption(f"set_clip_grad_value takes a number >= 0, not {clip_value!r}.")
         self._set(clip_value=None if clip_value is None else float(clip_value))
 
     def enable_gradient_norms(self, mode: bool = True) -> None:
@@ -128,20 +129,10 @@ class TrainingVerbs(Verbs):
         The 2-norm as `torch.nn.utils.get_total_norm` has it: unscaled, before any clipping, summed
         over micro-batches.
         """
-        self._set(gradient_norms=bool(mode))
+        self._set(gradient_norms=mode)
 
 
-def _checkpoint_policy(policy: Any) -> CheckpointPolicy:
-    if policy is None or policy == "everything":
-        return None
-    if policy == "matmuls":
-        return "matmuls"
-    if isinstance(policy, (list, tuple)) and policy:
-        if all(isinstance(op, _OP_TYPES) for op in policy):
-            return tuple(policy)
-    elif is_number(policy) and (type(policy) is int or policy <= 1) and policy >= 0:
-        return policy  # type: ignore[no-any-return]  # a number
-    raise InvalidOption(
-        'set_activation_checkpointing takes "everything", "matmuls", a list of ops, bytes as an '
-        f"int, or a share as a float from 0 to 1, not {policy!r}."
-    )
+def _plain(policy: Any) -> CheckpointPolicy:
+    if isinstance(policy, (list, tuple)):
+        return tuple(policy)
+    return None if policy == "everything" else policy

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
+from .checking import Closed, checked
 from .options import Options
 
 
-class Verbs:
-    """Holds the options and replaces them."""
+class Verbs(Closed):
+    """Holds the options and replaces them. Public methods of what derives from it are `checked`."""
 
     options: Options
 
+    def __init_subclass__(cls) -> None:
+        for name, method in list(vars(cls).items()):
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, checked(method))
+
     def _set(self, **changes: Any) -> None:
-        self.options = replace(self.options, **changes)
-
-
-def is_number(value: Any) -> bool:
-    """True for a float or an int that is neither a bool nor nan."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+        vars(self)["options"] = replace(self.options, **changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..options.checking import checked
 from ..options.options import Options
 from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
@@ -60,6 +61,7 @@ __all__ = [
 ]
 
 
+@checked
 def pipeline(options: Options) -> tuple[Pass, ...]:
     """The passes for these options, in order."""
     return (
@@ -77,6 +79,7 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
     )
 
 
+@checked
 def inductor_pipeline(options: Options, *, one_kernel: bool, on_cpu: bool) -> tuple[Pass, ...]:
     """The passes for a program that Inductor compiles.
 

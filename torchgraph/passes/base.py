@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from ..ir.program import Program
 from ..ir.rewriter import Rewriter
+from ..options.options import Insertable
 
 
 @dataclass(frozen=True)
-class Pass(ABC):
+class Pass(Insertable, ABC):
     """A rewrite of programs. Its fields are its configuration; two equal passes do the same.
 
     The program is valid before `apply` and valid after it, not in between. A pass edits through

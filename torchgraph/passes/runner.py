@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set as AbstractSet
 
 from .._torch import graph_module
 from ..errors import InvalidOption, PassFailed
@@ -14,6 +14,7 @@ from ..ir.each import expanded
 from ..ir.program import PassRecord, Program, provenance
 from ..ir.rewriter import EditLimitReached, Rewriter
 from ..ir.verify import Promises, Stage, verify, verify_promises
+from ..options.checking import checked, nearest
 from ..options.options import PassOptions
 from .base import Pass
 from .channels_last import ChannelsLast
@@ -24,6 +25,7 @@ _OF_COMPILED = frozenset({ChannelsLast.name, FuseModelUpdate.name, ScatterEmbedd
 """Passes that compiled programs go through and others mostly do not; one option is for both."""
 
 
+@checked
 def run(
     program: Program,
     passes: Iterable[Pass],
@@ -73,13 +75,8 @@ def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
         if not isinstance(new, Pass):
             raise InvalidOption(f"{new!r} is not a torchgraph.passes.Pass.")
         inserted.setdefault(anchor, []).append(new)
-    names = {one.name for one in (*passes, *itertools.chain(*inserted.values()))}
-    disabled = options.disabled - _OF_COMPILED
-    for name in (*sorted(disabled), *filter(None, inserted)):
-        if name not in names:
-            raise InvalidOption(
-                f"No pass is called {name!r}. There are: {', '.join(sorted(names | _OF_COMPILED))}."
-            )
+    names = {one.name for one in passes} | {new.name for _, new in options.inserted}
+    _refuse_unknown({*(options.disabled - _OF_COMPILED), *filter(None, inserted)}, names)
     waiting = [*inserted.pop("", ()), *passes]
     while waiting:
         one = waiting.pop(0)
@@ -88,6 +85,23 @@ def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
     if inserted:
         raise InvalidOption(f"Passes inserted after each other in a circle: {', '.join(inserted)}.")
     return tuple(one for one in chosen if one.name not in options.disabled)
+
+
+def check_names(passes: tuple[Pass, ...], options: PassOptions) -> None:
+    """Raise InvalidOption for names of passes that no backend knows."""
+    anchors = {anchor for anchor, _ in options.inserted if anchor}
+    names = {one.name for one in passes} | {new.name for _, new in options.inserted}
+    _refuse_unknown(options.disabled | anchors, names | _OF_COMPILED)
+
+
+def _refuse_unknown(given: AbstractSet[str], names: set[str]) -> None:
+    for name in sorted(given - names):
+        known = sorted(names | _OF_COMPILED)
+        near = nearest(name, known)
+        raise InvalidOption(
+            f"No pass is called {name!r}. There are: {', '.join(known)}.",
+            fix=f"did you mean {near!r}?" if near else "",
+        )
 
 
 def _apply(program: Program, one: Pass, budget: int | None) -> tuple[int, bool]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from ..collection import afresh, weakly
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..ir.aliasing import has_strides
 from ..ir.program import OutputKind, OutputSpec, Role
@@ -63,10 +64,10 @@ class Driven:
         self._step, self._recorder, self._trail, self._options = step, recorder, trail, options
         self.late = False
         """True when earlier calls left the update to the Graph."""
-        self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, self._begin)
+        self.own = OwnSteps(step, recorder, trail, numbers, autocast, options, weakly(self._begin))
         self.carried = Carried(step.containers, step.rebound)
         self._histories = Histories(self.carried.values, recorder.line_of)
-        self._leftovers = Leftovers(recorder.memory, self._meet)
+        self._leftovers = Leftovers(recorder.memory, weakly(self._meet))
         for _, leaf in step.tensors():
             self.add(leaf, leaf.value)
 
@@ -121,7 +122,7 @@ class Driven:
                     self.carried.put_back()
                 raise
         if scaled and not self:
-            raise scaled[0]
+            raise afresh(scaled[0])
 
     def refuse_escaped(self, returned: Sequence[torch.Tensor]) -> None:
         """Refuse what the step returns or keeps of a transform of torch.func."""

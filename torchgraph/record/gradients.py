@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from .._torch import pytree, storage_id
+from ..collection import weakly
 from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
 from ..ir.aliasing import has_strides
 from ..ir.program import Phase, Role
@@ -55,7 +56,7 @@ class Gradients:
         self._scaling, self._step = scaling, step
         self._micro_batches = options.micro_batches if step.optimizers else 1
         self._trail = trail
-        self._line_of = line_of
+        self._line_of = weakly(line_of)
         leaves = [leaf for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
         self._names = {id(leaf.value): leaf.fqn for leaf in leaves}
         self._parameters: list[torch.Tensor] = [leaf.value for leaf in leaves]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .._torch.surroundings import ANOMALY
+from ..collection import weakly
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
 from ..guards import OwnState
 from ..ir.program import OutputKind, OutputSpec
@@ -39,7 +40,7 @@ from .results import apart
 from .scripts import scripts_followed
 from .tape.tape import Ref
 from .tape.trail import Trail
-from .tape.watch import AttributeWatch, CallWatch, warn_unregistered
+from .tape.watch import AttributeWatch, CallWatch, Told, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
 from .update.update import Update, runs_users_code
@@ -56,25 +57,24 @@ def take(
     options: Options,
     built: Callable[[bool], None],
     warned: MutableSet[nn.Module],
+    told: Told | None = None,
     heard: bool = True,
     may_rest: bool = False,
     strict: bool = False,
 ) -> Outcome:
     """One real step: ``build``, its backward passes, the optimizers' own steps.
 
-    ``built`` is told, before the update, whether `build` returns its loss. ``heard``: it is
-    written down. If not, the tape is empty. ``may_rest``: a step without a ``backward()`` updates
-    nothing, as an optimizer's step without gradients does; else it is an error. ``strict``: what no
-    program can hold is raised; else `Outcome.eager` says it.
+    ``built`` is told, before the update, whether `build` returns its loss; ``told``, of each call
+    of a module. ``heard``: it is written down; if not, the tape is empty. ``may_rest``: a step
+    without a ``backward()`` updates nothing, as an optimizer's does; else it is an error.
+    ``strict``: what no program can hold is raised; else `Outcome.eager` says it.
 
     Raises:
-        CaptureError and its kin, or what ``build`` raises: tensors, attributes and generators are
-        as before.
+        CaptureError and its kin, or what ``build`` raises: all is as before.
         What an optimizer's step raises: the state is as the step left it.
     """
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
-    taking.built = built
-    taking.warned = warned
+    taking.built, taking.warned, taking._calls.told = built, warned, told
     taking.may_rest = taking.driven.late = may_rest
     try:
         taking.heard = not taking.refused(strict) and heard
@@ -121,7 +121,7 @@ class _Taking:
         self._plain = Scaling.over(step.leaves, [leaf.value for leaf in step.leaves])
         self.driven = Driven(step, self._recorder, self._trail, numbers, self._autocast, options)
         self._gradients = Gradients(step, self._scaling, options, self._trail, recorder.line_of)
-        self._recorder.check = self._gradients.check
+        recorder.check = weakly(self._gradients.check)
         self.refused = partial(refused_early, step, self._recorder)
         self._batches = [call]
         if self._count > 1:

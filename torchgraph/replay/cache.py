@@ -90,8 +90,9 @@ class ProgramCache:
         """
         try:
             returned = replay.run(call)
-        except StepFailed:
-            self.broken = replay.broken
+        except BaseException as error:
+            if isinstance(error, StepFailed) or not isinstance(error, Exception):
+                self.broken = replay.broken
             raise
         counters.replays += 1  # a program whose predicate fails has served nobody
         return returned

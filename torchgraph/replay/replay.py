@@ -13,6 +13,7 @@ import torch
 
 from .._torch import below_autograd
 from ..capture.program_of import Captured
+from ..collection import afresh
 from ..debug.tree import TreeSource
 from ..errors import CudaGraphRefused, GraphBroken, StepFailed
 from ..guards import Found
@@ -33,7 +34,7 @@ from .cuda.cuda_graph import Calls, CudaGraph
 from .cuda.graphs import op_by_op
 from .fit import fits
 from .generators import Generators, gpus_drawn_on
-from .interrupts import InterruptsWait
+from .interrupts import CUT_SHORT, SignalsWait
 from .outputs import Ring, fake_outputs
 from .switch import Switch
 
@@ -68,6 +69,7 @@ class Replay:
         self.inductor_since: int | None = None
         """How many runs came before Inductor's code; None while it runs on aten."""
         self.broken: str = ""
+        """What became of the last step, should it have gone no further than its run."""
         self.loss: torch.Tensor | None = None
         """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
@@ -80,8 +82,9 @@ class Replay:
         """Those of each param group's gradients in the last run, where asked for."""
         self._calls = calls
         self._switch = switch
-        writes: bool = code.executable.writes
-        self._around: AbstractContextManager[None] = InterruptsWait() if writes else nullcontext()
+        self.writes: bool = code.executable.writes
+        """True when a run writes a state."""
+        self._around: AbstractContextManager[None] = SignalsWait() if self.writes else nullcontext()
         self._bind()
         self._hand_out(options.outputs_buffer_size)
 
@@ -113,14 +116,14 @@ class Replay:
     def turn(self, calls: int, options: Options) -> AbstractContextManager[None]:
         """Get ready for a call, of which ``calls`` were made before; what is to be around it.
 
-        Inductor's code takes over when it is time. Ctrl-C waits when the run writes a state.
+        Inductor's code takes over when it is time. Signals wait when the run writes a state.
         """
         if options.outputs_buffer_size != self._sets:
             self._hand_out(options.outputs_buffer_size)
         switch = self._switch
         if switch is None or switch.is_over:
             return self._around
-        compiled = switch.due(calls, self.runs)
+        compiled = switch.due(calls, self.runs, options.compile_timeout)
         if compiled is not None:
             self._take(compiled.code)
             self.audit = compiled.audit
@@ -219,7 +222,7 @@ class Replay:
 
     def run(self, call: Call) -> Any:
         """One step over the live state; what `build` returns. Raises what `results` does."""
-        start = perf_counter()
+        start, self.broken = perf_counter(), ""
         host = self.captured.host
         call = host.extended(call)
         tensors = self.results(call)
@@ -309,22 +312,33 @@ class Replay:
         before = Generators(self._gpus) if self._random else None
         try:
             self._calls.number += 1
+            self.broken = CUT_SHORT if self.writes else ""
             with below_autograd(), cudnn.chosen(self._cudnn_heuristic):
                 if self._auditing:
                     return self._audited(values)
                 return self._function(values)
         except NotConfirmed:
+            self.broken = ""
             raise
-        except Exception as error:
-            wrote = self.executable.wrote(error)
+        except BaseException as error:
+            wrote = self._wrote(error)
             if before is not None and not wrote:
                 before.put_back()
+            if isinstance(error, Exception) or not wrote:
+                self.broken = ""
+            if not isinstance(error, Exception):
+                raise
             if isinstance(error, CudaGraphRefused) and not wrote:
                 raise
             if not self.executable.moved(error):
                 raise self._failed(error, wrote=wrote) from error
             moved = self._moved(error)
-        raise moved  # out here, where no frame of the step is held by it, and so no batch
+        raise afresh(moved)  # out here, where no frame of the step is held by it, and so no batch
+
+    def _wrote(self, error: BaseException) -> bool:
+        """True when states may be written; what comes from outside may come after the last line."""
+        outside = not isinstance(error, Exception) and self.executable.node_at(error) is None
+        return self.executable.wrote(error) or (outside and self.writes)
 
     def _failed(self, error: Exception, *, wrote: bool) -> StepFailed:
         node = self.executable.node_at(error)

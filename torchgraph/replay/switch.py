@@ -28,13 +28,12 @@ from ..passes import inductor_pipeline, run
 from .audit.audit import Audit
 from .code import Code
 from .cuda.graphs import CudaGraphs
+from .wait import limit_text, wait_for
 
 _SHORT = 0.1
 """Seconds of a step beside which nothing compiles, if the switch is near."""
 _NEAR = 16
 """Calls: so many short steps hold a compilation up by 1.6 s. More would keep it from ending."""
-_LIMIT = 600.0
-"""Seconds that a call of `auto` waits for a late compiler, at most."""
 
 
 class Compiled(NamedTuple):
@@ -92,20 +91,26 @@ class Switch:
             why if chosen is None else f"switch_at={chosen:,}"
         )
 
-    def due(self, calls: int, runs: int) -> Compiled | None:
+    def due(self, calls: int, runs: int, limit: float | None) -> Compiled | None:
         """Start compiling when it is time; the compiled code, once that is to run.
 
         Args:
             calls: of the program's signature, before the one that begins.
             runs: by this program, of those.
+            limit: seconds that it waits for a compiler, at most; None: as long as it takes.
         """
         try:
             if self._is_auto and torch.are_deterministic_algorithms_enabled():
                 self._end("stays on aten: torch.use_deterministic_algorithms")
             elif calls >= self._at:
-                return self._switch(calls)
-            elif self._compilation is None and calls >= self._start_at and runs:
+                return self._switch(calls, limit)
+            elif self._compilation is not None:
+                self._compilation.go_on()
+            elif calls >= self._start_at and runs:
                 self._start(calls)
+        except KeyboardInterrupt:  # it ended the wait
+            self._end("stays on aten: the wait for Inductor was interrupted")
+            raise
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
             kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
             self._end(f"stays on aten: {kind}{failure}")
@@ -125,13 +130,15 @@ class Switch:
         """The aten program, lowered anew: compiled code was wrong."""
         return self._graphs.lower(self._aten, f"{self._name} again", Target(self._options))
 
-    def _start(self, calls: int) -> Compilation:
+    def _start(self, calls: int, *, waits: bool = False) -> Compilation:
         with paused():  # many objects and no garbage, as in a capture
             code = self._lowered()
             self._compiled = Compiled(code, self._audit(code))
             eager_draws = self._options.rng == "eager"
-            compilation = Compilation(list(code.regions), DiskCache(), eager_draws=eager_draws)
-        compilation.start()
+            compilation = Compilation(
+                self._name, code.regions, DiskCache(), eager_draws=eager_draws
+            )
+        compilation.start(waits=waits)
         self._compilation = compilation
         self._gives_way = self._at - calls <= _NEAR
         return compilation
@@ -152,17 +159,17 @@ class Switch:
         mode = self._options.confirm
         return Audit(self._aten, code.executable, code.regions, mode, self._name)
 
-    def _switch(self, calls: int) -> Compiled | None:
-        compilation = self._compilation or self._start(calls)
+    def _switch(self, calls: int, limit: float | None) -> Compiled | None:
+        compilation = self._compilation or self._start(calls, waits=True)
         if not compilation.is_done and self._options.switch_at is None and self._is_auto:
             warn(
                 f"{self._name} waits for Inductor at call {calls + 1:,}: compiling takes longer "
-                f"than foreseen. It waits {_LIMIT:.0f} s at most. "
+                f"than foreseen. It waits {limit_text(limit)} (config.set_compile_timeout). "
                 'set_backend("auto", switch_at=n) chooses another call.',
                 BackendWarning,
             )
         with self._stages.stage("compiling with Inductor", goes_on=True):
-            compilation.finish(_LIMIT if self._is_auto else None)
+            wait_for(compilation, limit, self._stages)
         compiled = self._compiled
         self._end(f"runs Inductor's code since call {calls + 1:,}")
         return compiled

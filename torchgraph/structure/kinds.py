@@ -346,10 +346,10 @@ OPAQUE = (Iterator, Coroutine, io.IOBase)
 
 def kind_of(cls: type) -> Kind | None:
     """How objects of a class are taken apart; None for those that are leaves."""
-    return _kind_of(cls)
+    # A class that a function makes may hold what is around it, and is kept by nobody.
+    return _known_kind_of(cls) if "<locals>" not in cls.__qualname__ else _kind_of(cls)
 
 
-@functools.lru_cache(maxsize=4096)
 def _kind_of(cls: type) -> Kind | None:
     if cls in (SameAsItem, PartStep, ArrayContent, *PLAIN, bool):
         return None
@@ -365,6 +365,9 @@ def _kind_of(cls: type) -> Kind | None:
     if made is None or opaque or (made is _Weak and cls is not base):
         return _Registered(cls) if cls in pytree.SUPPORTED_NODES else None
     return made(cls)
+
+
+_known_kind_of = functools.lru_cache(maxsize=4096)(_kind_of)
 
 
 def _has_attributes(cls: type) -> bool:

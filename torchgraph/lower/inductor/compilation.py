@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
+import time
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from ..._torch import inductor as _inductor
 from ...counters import counters
 from ..regions.region import Region
-from .compile_child import GUARDED
+from . import failure_log
+from .cache.temporary import Scratch
 from .disk_cache import DiskCache
 from .failure import Failure
 from .job import Job, missing
+from .process.compiler import Compiler
+from .process.queue import queue
 
-_CHILD = Path(__file__).with_name("compile_child.py")
+_MAIN = "torchgraph.lower.inductor.compile_process"
+_LOOKS = 0.05
+"""Seconds between two looks at a compiler that a step waits for."""
+_HURRIES = 2.0
+"""Seconds between two looks at whether it starves."""
 
 
 class CompilationFailed(Exception):
@@ -30,139 +30,200 @@ class CompilationFailed(Exception):
 
 
 class Compilation:
-    """Compiles what the disk cache does not have, and then gives each region its function."""
+    """Compiles what the disk cache does not have, and then gives each region its function.
 
-    def __init__(self, regions: Sequence[Region], cache: DiskCache, *, eager_draws: bool) -> None:
+    Args:
+        name: of the Graph, for those who wait.
+    """
+
+    def __init__(
+        self, name: str, regions: Sequence[Region], cache: DiskCache, *, eager_draws: bool
+    ) -> None:
+        self._name = name
         self._regions = regions
         self._cache = cache
         self._jobs = [Job.of(region, eager_draws=eager_draws) for region in regions]
         self._keys = [job.key() for job in self._jobs]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
-        self._pauses = _has_pidfd()
-        self._guarded = False
+        self._ops = sum(node.op == "call_function" for r in regions for node in r.gm.graph.nodes)
+        self._compiler: Compiler | None = None
+        self._owner = 0
+        """The process that started this; a fork of it starts anew."""
+        self._waits_for_turn = False
+        self._problem = ""
 
-    def start(self) -> None:
-        """Start compiling what is missing; return at once.
+    # --- what a step asks for ---------------------------------------------------------------------
+
+    def start(self, *, waits: bool = False) -> None:
+        """See that what is missing is compiled, when it is its turn; return at once.
+
+        Args:
+            waits: `finish` comes next.
 
         Raises:
             CompilationFailed: Inductor has no compiler here.
         """
-        absent = {
-            job.json(): key
-            for job, key in zip(self._jobs, self._keys, strict=True)
-            if self._cache.find(key) is None
-        }
-        if absent:
-            devices = [meta.device for region in self._regions for meta in region.inputs]
-            problem = missing(devices)
-            if problem:
-                raise CompilationFailed(f"Inductor cannot compile here: {problem}.")
-            self._start(absent)
+        self._owner, self._compiler, self._problem = os.getpid(), None, ""
+        if not self._absent():
+            return
+        devices = [meta.device for region in self._regions for meta in region.inputs]
+        problem = missing(devices)
+        if problem:
+            raise CompilationFailed(f"Inductor cannot compile here: {problem}.")
+        self._waits_for_turn = True
+        queue.put(self, first=waits)
+
+    def go_on(self) -> None:
+        """Start now, if it is its turn."""
+        if self._waits_for_turn:
+            queue.advance()
 
     def pause(self) -> None:
         """Let the compiler stand still, where the system has what that needs."""
-        self._signal(signal.SIGSTOP)
+        if self._compiler is not None and self._is_ours:
+            self._compiler.pause()
 
     def resume(self) -> None:
         """Let it go on."""
-        self._signal(signal.SIGCONT)
+        if self._compiler is not None and self._is_ours:
+            self._compiler.resume()
 
     @property
     def is_done(self) -> bool:
         """True when `finish` would not wait."""
-        return self._process is None or self._process.poll() is not None
+        return self._is_ours and not self._waits_for_turn and self.has_ended
 
-    def finish(self, limit: float | None = None) -> None:
+    @property
+    def status(self) -> str:
+        """What one waits for: ``TrainGraph_0, 154 ops``, and how many are before it."""
+        before = queue.before(self)
+        return f"{self._name}, {self._ops} ops" + (f", after {before} others" if before else "")
+
+    def finish(
+        self, limit: float | None = None, goes_on: Callable[[float], bool] = lambda waited: True
+    ) -> None:
         """Wait, for ``limit`` seconds at most, and give each region its function.
 
+        Args:
+            goes_on: asked while waiting, with the seconds so far; False ends the wait.
+
         Raises:
-            CompilationFailed: with what Inductor said; or the limit is over.
+            CompilationFailed: with what Inductor said; or the wait is over.
         """
-        self._wait(limit)
+        if not self._is_ours:
+            self.start(waits=True)
+        try:
+            self._wait(limit, goes_on)
+            self._take_note()
+            self._load()
+        finally:
+            self._drop()
+
+    # --- what the queue asks for ------------------------------------------------------------------
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The names of what it compiles."""
+        return frozenset(self._keys)
+
+    @property
+    def has_ended(self) -> bool:
+        """True when no process compiles."""
+        return self._compiler is None or self._compiler.has_ended
+
+    def begin(self, *, idle: bool) -> None:
+        """Start the process, unless another has compiled all meanwhile."""
+        self._waits_for_turn = False
+        absent = self._absent()
+        if not absent:
+            return
+        counters.region_compiles += len(absent)
+        order = {
+            "config": _inductor.changed_config(),
+            "cache": str(self._cache.root),
+            "jobs": list(absent),
+            "keys": absent,
+        }
+        try:
+            scratch = Scratch(self._cache.root)
+            self._compiler = Compiler(_MAIN, order, scratch, idle=idle, threads=queue.threads)
+        except OSError as error:  # said to the step that waits for it, not to the one that asked
+            self._problem = f"The compiler cannot be started ({error})."
+
+    def hurry(self) -> None:
+        """Raise the compiler's priority; where it starves and that is forbidden, start another."""
+        compiler = self._compiler
+        if compiler is not None and not compiler.has_ended and not compiler.hurry():
+            compiler.end()
+            self.begin(idle=False)
+
+    # ----------------------------------------------------------------------------------------------
+
+    @property
+    def _is_ours(self) -> bool:
+        return self._owner == os.getpid()
+
+    def _absent(self) -> dict[str, str]:
+        return {
+            job.json(): key
+            for job, key in zip(self._jobs, self._keys, strict=True)
+            if self._cache.find(key) is None
+        }
+
+    def _wait(self, limit: float | None, goes_on: Callable[[float], bool]) -> None:
+        start, hurried = time.monotonic(), -_HURRIES
+        while not self.is_done:
+            waited = time.monotonic() - start
+            if limit is not None and waited > limit:
+                raise CompilationFailed(
+                    f"Inductor was not done after {limit:g} s "
+                    "(config.set_compile_timeout sets another limit)."
+                )
+            if not goes_on(waited):
+                raise CompilationFailed("The wait for Inductor was interrupted.")
+            if waited - hurried >= _HURRIES:
+                hurried = waited
+                queue.advance(first=self)
+            if self._compiler is None:
+                time.sleep(_LOOKS)
+            else:
+                self._compiler.wait(_LOOKS)
+        queue.advance()
+
+    def _take_note(self) -> None:
+        """Raise what the compiling process left, if it failed."""
+        if self._problem:
+            raise CompilationFailed(self._problem)
+        if self._compiler is None:
+            return
+        code, said, error = self._compiler.ended()
+        if not code:
+            return
+        failure = Failure.from_json(error) if error else Failure.of_output(said, code)
+        region = None
+        if failure.key in self._keys:
+            region = self._regions[self._keys.index(failure.key)]
+        what = failure.explained(region)
+        log = failure_log.keep(self._cache.root, f"{self._name}: {what}\n\n{failure.whole}\n{said}")
+        raise CompilationFailed(f"{what}\n  {log}")
+
+    def _load(self) -> None:
         for region, job, key in zip(self._regions, self._jobs, self._keys, strict=True):
             entry = self._cache.find(key)
             if entry is None:
                 raise CompilationFailed(f"The compiled code of {region.__name__} was not kept.")
             try:
-                region.compiled(job.load(entry))
+                scratch = Scratch(self._cache.root)
+                weakref.finalize(region, scratch.remove)
+                region.compiled(job.load(scratch.copy_of(entry)))
             except Exception as error:  # of whatever kind: its code is not ours
                 raise CompilationFailed(
                     f"{entry} cannot be loaded ({type(error).__name__}: {error})."
                 ) from error
         counters.region_loads += len(self._regions)
 
-    def _start(self, absent: dict[str, str]) -> None:
-        counters.region_compiles += len(absent)
-        folder = self._folder = Path(tempfile.mkdtemp(prefix="torchgraph-"))
-        order = {
-            "parent": os.getpid(),
-            "pauses": self._pauses,
-            "path": sys.path,
-            "config": _inductor.changed_config(),
-            "cache": str(self._cache.root),
-            "jobs": list(absent),
-            "keys": absent,
-        }
-        (folder / "order").write_text(json.dumps(order), encoding="utf-8")
-        child = _CHILD.read_text(encoding="utf-8")
-        with (folder / "output").open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", child, str(folder / "order")],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        self._finalizer = weakref.finalize(self, _end, self._process, folder)
-
-    def _signal(self, number: int) -> None:
-        if self._process is not None and self._is_guarded():
-            with suppress(ProcessLookupError):  # it has ended, and somebody took note of that
-                os.killpg(self._process.pid, number)
-
-    def _is_guarded(self) -> bool:
-        """True once another process would end the compiler, stopped or not, with this one."""
-        if self._pauses and not self._guarded and self._folder is not None:
-            self._guarded = (self._folder / GUARDED).exists()
-        return self._guarded
-
-    def _wait(self, limit: float | None) -> None:
-        if self._process is None or self._folder is None:
-            return
-        try:
-            code = self._process.wait(limit)
-        except subprocess.TimeoutExpired as late:
-            self._finalizer()
-            self._process = None
-            raise CompilationFailed(f"Inductor was not done after {limit:g} s.") from late
-        error = self._folder / "error"
-        failure = Failure.from_json(error.read_text(encoding="utf-8")) if error.exists() else None
-        said = (self._folder / "output").read_text(encoding="utf-8", errors="replace")
-        self._finalizer.detach()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._process = None
-        if failure is not None and failure.key in self._keys:
-            region = self._regions[self._keys.index(failure.key)]
-            raise CompilationFailed(failure.explained(region))
-        if code:
-            last = [*said.strip().splitlines()[-1:], f"the process ended with {code}"]
-            raise CompilationFailed(f"Inductor failed: {failure.said if failure else last[0]}")
-
-
-def _has_pidfd() -> bool:
-    """True where another process sees the end of this one: on Linux, unless it is forbidden."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """The process is the head of a group of its own, with the compilers that it runs."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):  # it has just been started: there is no group yet
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
-    shutil.rmtree(folder, ignore_errors=True)
+    def _drop(self) -> None:
+        queue.remove(self)
+        self._waits_for_turn = False
+        if self._compiler is not None and self._is_ours:
+            self._compiler.end()
+            self._compiler = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,26 +14,31 @@ from .job import Job
 
 
 def main(order: str) -> None:
-    """Run an order: the path of a JSON file that `compilation.Compilation` wrote.
+    """Run an order: the path of a JSON file that `process.compiler.Compiler` wrote.
 
     Exits with 1 when a job fails; what happened is in the file ``error`` beside the order then.
     """
-    wanted = json.loads(Path(order).read_text(encoding="utf-8"))
+    path = Path(order)
+    wanted = json.loads(path.read_text(encoding="utf-8"))
     key = ""
     try:
         _inductor.change_config(wanted["config"])
         cache = DiskCache(Path(wanted["cache"]))
         for text in wanted["jobs"]:
             key = wanted["keys"][text]
-            _compile(Job.from_json(text), cache, key)
+            _compile(Job.from_json(text), cache, key, path.with_name(key))
     except Exception as error:  # the process that waits reports it, whatever it is
         failure = Failure.of(error, key).json()
-        Path(order).with_name("error").write_text(failure, encoding="utf-8")
+        path.with_name("error").write_text(failure, encoding="utf-8")
         sys.exit(1)
 
 
-def _compile(job: Job, cache: DiskCache, key: str) -> None:
+def _compile(job: Job, cache: DiskCache, key: str, work: Path) -> None:
+    """Compile in ``work``, whose path compilers take, and put what comes of it into the cache."""
     if cache.find(key) is None:
+        work.mkdir()
+        job.compile_into(work)
         made = cache.begin()
-        job.compile_into(made)
+        shutil.copytree(work, made, dirs_exist_ok=True)
+        shutil.rmtree(work)
         cache.keep(made, key)

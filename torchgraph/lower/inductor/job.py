@@ -30,7 +30,7 @@ from ..regions.region import Region
 from . import in_cpp
 from .reading import read
 
-_FORMAT = 6
+_FORMAT = 8
 _IN_CPP = "cpp_wrapper"
 _MOST_IN_CPP = 450
 """Ops that compute: kernels for more of them are called from Python. The C++ compiler's time for
@@ -101,9 +101,10 @@ class Job:
             shutil.rmtree(directory / _CPP, ignore_errors=True)
             self._compile_into(directory / _PYTHON, used)
         (directory / _USED).write_text(json.dumps(used), encoding="utf-8")
+        self.load(directory)  # which compiles what calls the kernels: now, not when it is used
 
     def load(self, directory: Path) -> _inductor.Compiled:
-        """What was compiled there."""
+        """What was compiled there. Inductor writes where it loads from, and later: from a copy."""
         used = json.loads((directory / _USED).read_text(encoding="utf-8"))
         return _inductor.load(directory / (_CPP if used[_IN_CPP] else _PYTHON), used)
 
@@ -174,6 +175,9 @@ def _options(eager_draws: bool, *, on_gpu: bool) -> dict[str, object]:
         # Whether the processor has an instruction set, torch knows. Trying to compile for each of
         # them takes 10 s in each new cache directory.
         "cpp.vec_isa_ok": True,
+        # They win a second of ten, and lie in a directory for temporary files, 150 MB each, where
+        # another user can put others in their place.
+        "cpp_cache_precompile_headers": False,
     }
 
 

@@ -146,7 +146,7 @@ class RegionGraph:
             pair = (self._copies[state], self._copies[value])
             self._graph.call_function(aten.copy_.default, pair).meta["val"] = state.meta["val"]
         self._graph.output(tuple(self._copies[node] for node in outputs))
-        return graph_module(fx.GraphModule({}, fx.Graph()), self._graph)
+        return graph_module({}, self._graph)
 
     def metas(self) -> tuple[TensorMeta, ...]:
         """Shape, strides, dtype and device of each input."""

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import fx
@@ -122,13 +123,11 @@ class _Writer:
         self.source = "\n".join(lines) + "\n"
         code = compile(self.source, self._filename, "exec")
         exec(code, self._globals)
-        linecache.cache[self._filename] = (
-            len(self.source),
-            None,
-            self.source.splitlines(keepends=True),
-            self._filename,
-        )
-        function: Callable[..., Any] = self._globals[self._name]
+        # Out of its own globals, it and what they hold go as soon as nobody runs it any more.
+        function: Callable[..., Any] = self._globals.pop(self._name)
+        lines_of = len(self.source), None, self.source.splitlines(keepends=True), self._filename
+        linecache.cache[self._filename] = lines_of
+        finalize(function, _forget, self._filename, lines_of).atexit = False
         return function
 
     def _opening(self, names: list[str]) -> list[str]:
@@ -269,3 +268,9 @@ class _Writer:
 def _targets(names: Sequence[str]) -> str:
     """What a sequence of that many values is unpacked into."""
     return f"{', '.join(names)}," if names else "()"
+
+
+def _forget(filename: str, lines: object) -> None:
+    """Drop the source of a function that is gone; a later one may have taken its name."""
+    if linecache.cache.get(filename) is lines:
+        del linecache.cache[filename]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ...errors import UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
 from ...guards.looks import Same
-from ...guards.names import attribute, follow
+from ...guards.names import attribute, follow, hashable
 from ...ir.program import CallRecord, OutputSpec, Role
 from ...live.inputs import hollow
 from ...live.step import Leaf, Step
@@ -173,7 +173,7 @@ def rebound_between(old: Outcome, new: Outcome) -> dict[object, Name]:
 def _place(name: Name) -> tuple[int, object]:
     """The key of the `Item` that a name leads to."""
     holder, key = holder_at(name.owner(), name.path)
-    key = key() if isinstance(key, Same) else key
+    key = hashable(key() if isinstance(key, Same) else key)
     return id(holder), None if isinstance(holder, CellType) else key
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import proxy
 
 import torch
 
 from ..._torch import OpOverload
 from ..._torch.listening import decomposes, listening, not_listening
+from ...collection import afresh
 from ...errors import NoProgram, SourceLine
 from ...ir import effects
 from ...ir.aliasing import has_strides, overlaps_itself
@@ -39,7 +41,7 @@ class Recorder:
         self.undo = Undo()
         self._trail = trail
         self._found = found
-        self._draws = Draws(trail, self)
+        self._draws = Draws(trail, proxy(self))
         self._numbers: dict[tuple[object, ...], Ref] = {}
         self._branches: set[tuple[int, str]] = set()
         self.check: Callable[[object], None] | None = None
@@ -63,7 +65,7 @@ class Recorder:
         with self._draws.active(), listening(self._hear):
             yield
         if self._raised is not None:
-            raise self._raised
+            raise afresh(self._raised)
 
     # --- ops --------------------------------------------------------------------------------------
 
@@ -82,7 +84,7 @@ class Recorder:
         """
         if self.strict and not self.gave_up and self._trail.phase is not Phase.UPDATE:
             self._raised = self._raised or error
-            raise error
+            raise afresh(error)
         self._go_on(error.reason, passing=False)
 
     def _go_on(self, why: str, *, passing: bool) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from ..._torch import OpOverload
 from ..._torch.listening import not_listening
+from ...collection import afresh
 from ...errors import (
     DataDependent,
     DeviceMismatch,
@@ -76,7 +77,7 @@ def scaler_calls(
                 f"build calls scaler.{name}(), which is the Graph's to do.", where=trail.line
             )
             if own is not None:
-                raise refusal
+                raise afresh(refusal)
             found.append(refusal)
             return original(scaler, *args, **kwargs)
 

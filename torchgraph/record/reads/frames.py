@@ -274,7 +274,7 @@ def _untraced(ours: object) -> Callable[[_Hears], _Hears]:
     return wrap
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # a notebook makes code without end
 def _inner(code: CodeType) -> frozenset[CodeType]:
     return frozenset(one for one in code.co_consts if isinstance(one, CodeType))
 

@@ -83,7 +83,7 @@ def _reads(chains: _Chains) -> Reads:
     return tuple((chain, use) for chain, use in named if use >= Use.NAMED)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # a notebook makes code without end
 def lines_of(code: CodeType) -> Lines:
     """The chains that each line of a code object reads, and what for."""
     found: dict[int, _LineReads] = defaultdict(_LineReads)

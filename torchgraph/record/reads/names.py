@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, MappingProxyType
+from weakref import proxy
 
 import torch
 
@@ -58,7 +59,7 @@ class NameWatch:
         self._counts: Counts = Counter()
         self._seen: dict[tuple[object, ...], Same] = {}
         self._once: set[tuple[CodeType, int, bool, int]] = set()
-        self.frames = Frames(self)
+        self.frames = Frames(proxy(self))
         held = set(map(id, containers_in(given)))
         self._walk = Walk(self._ledger, guarded, held, moving, acted or Acted(), self.frames.see)
         for value in bound:

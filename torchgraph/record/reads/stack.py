@@ -104,7 +104,7 @@ def _held_at(frame: FrameType) -> int:
     return held
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)  # a notebook makes code without end
 def stack_of(code: CodeType) -> Stack | None:
     """To read the stacks of its frames; None where that cannot be done."""
     start = first_variable()

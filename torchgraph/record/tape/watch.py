@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,6 @@ from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarni
 from ...guards import ABSENT, Read, same_attribute, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
-from .telling import telling
 from .trail import Trail
 
 _PLAIN = frozenset(
@@ -89,7 +89,7 @@ class AttributeWatch:
         ``carried``: true for an attribute of an object that is looked at elsewhere.
         """
         own = [
-            (*self._owners[key], name, value)
+            (self._owners[key][0], _lasting(self._owners[key][1]), name, value)
             for (key, name), value in self.reads.items()
             if not carried(self._owners[key][1], name)
         ]
@@ -117,7 +117,7 @@ class AttributeWatch:
             kept = is_own(before) and same_attribute(vars(owner), name, before)
             unread = is_plain(before) or name in BOOKKEEPING or _is_mode(owner, name)
             if kept and not unread:
-                found.append((path, owner, name, before))
+                found.append((path, _lasting(owner), name, before))
         return found
 
     def objects(self) -> Iterator[Read]:
@@ -139,7 +139,7 @@ class AttributeWatch:
             kept = is_plain(value) or (value is ABSENT and not _is_elsewhere(owner, name))
             unread = (key, name) not in self.reads and name not in BOOKKEEPING
             if kept and unread and not _is_mode(owner, name):
-                yield owner, Change(path, name, False, where), value
+                yield _lasting(owner), Change(path, name, False, where), value
 
     @property
     def modes(self) -> dict[nn.Module, bool]:
@@ -156,7 +156,7 @@ class AttributeWatch:
             if type(before) is int and type(now) is int:
                 del self.reads[key]
                 change = Change(path, key[1], False, self._writes.get(key))
-                found.append(Count(owner, change, now - before))
+                found.append(Count(_lasting(owner), change, now - before))
         return found
 
     def _reader(self, cls: Any) -> Callable[[object, str], object]:
@@ -217,8 +217,13 @@ class AttributeWatch:
                 if name not in BOOKKEEPING and not _is_mode(owner, name):
                     read = (key, name) in self.reads and is_own(self.reads[key, name])
                     where = self._writes.get((key, name))
-                    found.append((owner, Change(path, name, read, where)))
+                    found.append((_lasting(owner), Change(path, name, read, where)))
         return found
+
+
+def _lasting(owner: object) -> object:
+    """A watched object as a program may hold it: a Graph holds its programs, and none holds it."""
+    return owner if isinstance(owner, nn.Module) else weakref.proxy(owner)
 
 
 def _is_elsewhere(owner: object, name: str) -> bool:
@@ -316,6 +321,10 @@ def _equal(old: object, new: object) -> bool:
     return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
 
 
+Told = Callable[[str, str, object], None]
+"""Takes the path of a module, ``"INPUT"`` or ``"OUTPUT"``, and the values."""
+
+
 class CallWatch:
     """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
@@ -330,6 +339,8 @@ class CallWatch:
         self._trail = trail
         self._met = met
         self.calls: list[CallRecord] = []
+        self.told: Told | None = None
+        """Told of each call as it begins and as it ends."""
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
 
@@ -338,7 +349,6 @@ class CallWatch:
         """Watch every module call in the block."""
         original, make = nn.Module.__call__, nn.Module.__init__
         here = threading.get_ident()  # modules that other threads run meanwhile are none of ours
-        told = telling.get()
 
         def __init__(module: nn.Module, *args: object, **kwargs: object) -> None:
             if threading.get_ident() == here:
@@ -353,14 +363,12 @@ class CallWatch:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
                 path = self._meet(module)
-            if told is not None:
-                told.called(CallRecord(path, described((args, kwargs)), ()))
+            told = self.told or (lambda *_: None)
+            told(path, "INPUT", (args, kwargs))
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
-            record = CallRecord(path, described((args, kwargs)), described((out,)))
-            self.calls.append(record)
-            if told is not None:
-                told.returned(record)
+            told(path, "OUTPUT", (out,))
+            self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
         patches: dict[str, Any] = {"__call__": __call__, "__init__": __init__}

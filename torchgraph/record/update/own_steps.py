@@ -21,6 +21,7 @@ from ..._torch.listening import not_listening
 from ..._torch.optimizers import scaler_attribute, schedulers_in
 from ..._torch.symbolic import symbolic_python_math
 from ..._torch.tensors import version_of
+from ...collection import weakly
 from ...guards import Read
 from ...live.step import SCALER_NUMBERS, SCALER_TENSORS, Step
 from ...optim import fused
@@ -73,7 +74,7 @@ class OwnSteps:
         self._acted: set[int] = set()
         """Optimizers, by id, whose scheduler has stepped."""
         self._acting = False
-        numbers.acted.give_up = self._read_too_late
+        numbers.acted.give_up = weakly(self._read_too_late)
         self._thread = threading.get_ident()
 
     @contextmanager

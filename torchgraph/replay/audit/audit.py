@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...collection import afresh
 from ...errors import BackendWarning, SourceLine, warn
 from ...ir.each import expanded
 from ...ir.names import optimizer_of
@@ -153,7 +154,7 @@ class Audit:
             ) from failure
         if found is not None:
             self._undo(values, start, random)
-            raise found
+            raise afresh(found)
         ended.put_back()
         self.status.note = "random draws are its own, and count as noise" if self._redraws else ""
         if not self._skips(results):  # a step that was skipped says nothing about the update

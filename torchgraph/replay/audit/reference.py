@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx.node import Argument
 
+from ...collection import afresh
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from ...live.micro_batch import chunk
 from ...lower import Crossing, Region, packed
@@ -64,7 +65,7 @@ class Observed:
     def check(self) -> None:
         """Raise what a look failed with: most likely there was no memory for what was seen."""
         if self._failure is not None:
-            raise self._failure
+            raise afresh(self._failure)
 
     def update_given(self, signature: Signature, values: Sequence[Any]) -> None:
         """Keep the sums that the update of a step with micro-batches is about to take."""
@@ -93,7 +94,7 @@ class Observed:
         try:
             copies = {name: value.clone() for name, value in values.items()}
         except Exception as failure:  # the step goes on all the same
-            self._failure = failure
+            self._failure = afresh(failure)
             self._runs.clear()
             return
         runs = self._runs.setdefault(part, [])

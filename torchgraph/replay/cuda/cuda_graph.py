@@ -15,6 +15,7 @@ from typing import Any, final
 
 import torch
 
+from ...collection import afresh
 from ...counters import counters
 from ...errors import BackendWarning, CudaGraphRefused, warn
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature
@@ -253,7 +254,7 @@ class CudaGraph(Composite):
             captured.graphs[number].replay()
             moved = self._halves.device.pauses.moved(number, flags)
             if moved is not None:
-                raise moved
+                raise afresh(moved)
         self._wrote = True
         captured.graphs[-1].replay()
         counters.graph_replays += 1

@@ -1,11 +1,13 @@
 """The first lines of the compiling process: before it imports torch, which takes seconds.
 
-Started as text, by ``python -c``: it must not import anything of torchgraph before `main`.
+Started by its path and isolated (``python -I``): until `run` says otherwise, it imports from
+Python's own folders alone.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import select
@@ -19,21 +21,34 @@ GUARDED = "guarded"
 
 
 def run(path: str) -> None:
-    """Carry out an order: the path of a JSON file that `compilation.Compilation` wrote."""
+    """Carry out an order: the path of a JSON file that `compiler.Compiler` wrote."""
     # No session of its own: Linux shares the processor among sessions, however idle one of them is.
     os.setpgid(0, 0)
-    os.nice(19)
-    if hasattr(os, "SCHED_IDLE"):  # gives way at once, also to a thread that wakes for 20 us
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with open(path, encoding="utf-8") as file:
         order = json.load(file)
+    if order["idle"]:
+        os.nice(19)
+        if hasattr(os, "SCHED_IDLE"):  # gives way at once, also to a thread that wakes for 20 us
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if order["pauses"]:
         _guard(order["parent"])
         open(os.path.join(os.path.dirname(path), GUARDED), "x").close()
     else:
         threading.Thread(target=_watch, args=(order["parent"],), daemon=True).start()
-    sys.path[:] = order["path"]
-    importlib.import_module("torchgraph.lower.inductor.compile_process").main(path)
+    sys.path += [entry for entry in order["path"] if entry not in sys.path]
+    for name, folder in order["packages"].items():
+        _import_from(name, folder)
+    importlib.import_module(order["main"]).main(path)
+
+
+def _import_from(name: str, folder: str) -> None:
+    """Import a package from where it lies, whatever is found first on the search path."""
+    source = os.path.join(folder, "__init__.py")
+    spec = importlib.util.spec_from_file_location(name, source, submodule_search_locations=[folder])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source} is no package")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 def _guard(parent: int) -> None:

@@ -1,0 +1,174 @@
+"""Each wrong use gets the error that says so, changes nothing, and tells of nothing else."""
+
+import inspect
+import logging
+import re
+import traceback
+
+import pytest
+import torch
+
+import torchgraph as tg
+from tests.attack.wrong_uses_classes import CLASSES
+from tests.attack.wrong_uses_config import CONFIG
+from tests.attack.wrong_uses_eager import EAGER
+from tests.attack.wrong_uses_graph import GRAPH
+from tests.attack.wrong_uses_library import LIBRARY
+from tests.attack.wrong_world import World, by_empty_lines, one_a_line
+from tests.support import assert_golden
+from torchgraph.errors import GraphError
+
+OPTIONS = [*one_a_line(CONFIG)]
+OTHERS = [*one_a_line(GRAPH), *one_a_line(LIBRARY), *by_empty_lines(CLASSES)]
+SETTINGS = ("block.", "graph.debug", "graph.set_", "graph.add_", "graph.model.", "del graph.")
+EVERY = "\n".join(snippet for _, snippet in [*OPTIONS, *OTHERS])
+
+
+def refused(world: World, snippet: str) -> Exception:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # which one is the caller's to say
+        world.run(snippet)
+    return caught.value
+
+
+@pytest.mark.filterwarnings("ignore")  # steps that warn first and are refused then
+@pytest.mark.parametrize(("error", "snippet"), OTHERS, ids=[snippet for _, snippet in OTHERS])
+def test_a_wrong_use_gets_its_error(error, snippet):
+    world = World()
+    before = world["config"].options
+    found = refused(world, snippet)
+    assert type(found).__name__ == error
+    assert isinstance(found, GraphError) or error == "RuntimeError"
+    assert " at 0x" not in str(found)
+    assert error == "RuntimeError" or len(str(found)) < 700
+    if "\n" not in snippet and snippet.startswith(SETTINGS):
+        assert world["config"].options is before
+        assert world["graph"](world["x"]).isfinite()
+
+
+@pytest.mark.parametrize(("error", "snippet"), OPTIONS, ids=[snippet for _, snippet in OPTIONS])
+def test_a_wrong_use_of_an_option_changes_nothing(error, snippet):
+    world = World()
+    graph = world["graph"]
+    before = graph.config.options
+    found = refused(world, snippet)
+    assert type(found).__name__ == error
+    assert isinstance(found, GraphError)
+    assert " at 0x" not in str(found)
+    assert len(str(found)) < 500
+    assert graph.config.options is before
+    assert set(vars(graph.config)) == {"options", "passes"}
+    assert graph(world["x"]).isfinite()
+
+
+@pytest.mark.parametrize("body", EAGER)
+def test_eagers_errors_stay_eagers(body, caplog, capfd):
+    plain, held = World(), World()
+    for world in (plain, held):
+        world.run(f"def step(x):\n    {body}\n", "step")
+    held.run("class Wrong(Step):\n    def build(self, x):\n        return step(x)\n")
+    with caplog.at_level(logging.DEBUG):
+        expected = refused(plain, "step(x)")
+        found = refused(held, "Wrong()(x)")
+    assert (type(found), str(found)) == (type(expected), str(expected))
+    assert found.__cause__ is None
+    lines = [line.line for line in traceback.extract_tb(found.__traceback__) if is_users(line)]
+    assert lines[-1] == body
+    assert caplog.records == []
+    assert capfd.readouterr().err == ""
+
+
+def is_users(line: traceback.FrameSummary) -> bool:
+    return line.filename == "/home/user/step.py"
+
+
+def public(cls: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers_static(cls) if not name.startswith("_")}
+
+
+def uses_of(owner: str, name: str) -> int:
+    return len(re.findall(rf"^.*\b{owner}\.{name}\b.*$", EVERY, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", sorted(public(tg.GraphConfig) - {"options", "passes", "training"}))
+def test_every_option_has_wrong_uses(name):
+    assert uses_of("config", name) >= 2
+
+
+def test_every_verb_of_passes_has_wrong_uses():
+    verbs = public(type(tg.GraphConfig().passes)) - {"options"}
+    assert verbs == {"disable", "dump", "enable", "insert", "limit"}
+    assert [name for name in verbs if uses_of("passes", name) < 2] == []
+
+
+def test_every_name_of_a_graph_has_a_wrong_use():
+    inside = {"build"}  # written in classes
+    names = public(tg.Graph) - inside
+    owners = r"(?:graph|Graph|evaluation|step|object\.__new__\(Step\))"
+    assert [name for name in names if not uses_of(owners, name)] == []
+
+
+def test_every_setting_of_a_block_has_a_wrong_use():
+    read = {"debug_options", "name_prefix", "origin", "proxy", "stage_placement", "tree"}
+    names = public(tg.nn.graph.GraphModule) - read
+    assert [name for name in names if not uses_of(r"block|model(?:\[0\])?", name)] == []
+
+
+def test_every_public_function_has_a_wrong_use():
+    elsewhere = {"Graph", "GraphConfig", "__version__", "errors", "load", "nn", "save"}
+    modules = ("amp", "optim", "passes", "testing")
+    functions = [f"tg.{name}" for name in set(tg.__all__) - elsewhere - set(modules)]
+    functions += [f"tg.amp.{name}" for name in tg.amp.__all__]
+    functions += [f"tg.optim.{name}" for name in tg.optim.__all__]
+    functions += [f"tg.testing.{name}" for name in ("assert_parity", "check_pass")]
+    functions += [f"tg.passes.{name}" for name in ("run", "pipeline", "inductor_pipeline")]
+    assert [name for name in functions if f"{name}(" not in EVERY] == []
+
+
+MESSAGES = (
+    "config.enable_amp = True",
+    "config.enable_ampp(True)",
+    'config.set_backend("aten", switch_at=3)',
+    "config.set_shape_buckets(0, [])",
+    'config.set_backend("auto", swich_at=16)',
+    "config.set_cache_size(True)",
+    'config.passes.disable("dec")',
+    "graph.train()",
+    "graph.add_optimiser(sgd)",
+    "graph.model.activation_checkpointing = True",
+    "graph.add_optimizer(model)",
+    "graph(x, mask=None)",
+    "class Step(tg.Graph):\n    def forward(self, x):\n        return x\nStep()(x)",
+    "class Step(tg.Graph):\n    def _step(self, x):\n        return x",
+)
+
+
+def test_messages_to_be_read():
+    """As they are shown, no line of them longer than 80 columns."""
+    parts = []
+    for snippet in MESSAGES:
+        found = refused(World(), snippet)
+        shown = traceback.format_exception_only(found)
+        typed = snippet.replace("\n", "\n... ")
+        parts.append(f">>> {typed}\n{''.join(shown).removeprefix('torchgraph.errors.')}")
+    text = "\n".join(parts)
+    assert_golden("wrong_uses", text)
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_an_undo_of_what_is_set_is_no_wrong_use():
+    config = tg.GraphConfig()
+    config.set_shape_buckets(0, range(8, 65, 8), mask="mask", whole={"weight"})
+    assert config.options.buckets.sizes == (8, 16, 24, 32, 40, 48, 56, 64)
+    config.set_shape_buckets(None)
+    config.set_clip_grad_norm(1, torch.inf)
+    config.set_clip_grad_norm(None)
+    config.set_clip_grad_value(None)
+    config.set_outputs_buffer_size(None)
+    config.set_activation_checkpointing(None)
+    config.passes.disable("dce")
+    config.passes.enable("dce")
+    config.passes.limit(passes=0)
+    config.passes.limit()
+    config.enable_amp(True, dtype=torch.bfloat16)
+    config.enable_amp(False)
+    assert config.options == tg.GraphConfig().options

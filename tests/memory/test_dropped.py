@@ -1,0 +1,162 @@
+"""A dropped Graph frees its memory at once: nothing of it waits for Python's garbage collection."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import linecache
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn, optim
+
+import torchgraph as tg
+from tests.memory.lives import LIVES
+from tests.memory.models import Net, Train, batch, run
+from torchgraph._torch import FakeTensor
+from torchgraph.replay.replay import Replay
+
+_PAGE = 4096
+FILES = sorted(Path(tg.__file__).parent.rglob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def _uncollected():
+    optim.AdamW(Net().parameters())  # the first of a process imports torch's compiler
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def held(kinds=(torch.Tensor, tg.Graph, Replay)):
+    """The objects of these kinds; fake tensors, which have no memory, are none."""
+    found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+    return [one for one in found if not isinstance(one, FakeTensor) and not _is_meta(one)]
+
+
+def _is_meta(value):
+    return isinstance(value, torch.Tensor) and value.is_meta
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+@pytest.mark.filterwarnings("ignore::torchgraph.errors.GraphWarning")
+@pytest.mark.parametrize("name", LIVES)
+def test_all_tensors_are_gone(name):
+    before = held()
+    known = set(map(id, before))
+
+    LIVES[name]()
+
+    left = [one for one in held() if id(one) not in known]
+    assert not left, [(type(one).__name__, getattr(one, "shape", None)) for one in left]
+
+
+def test_the_process_gets_its_memory_back():
+    def trained(size: int) -> tuple[tg.Graph, nn.Module]:
+        model = nn.Linear(size, size)
+        graph = tg.train_step(model, nn.functional.mse_loss, optim.AdamW(model.parameters()))
+        for _ in range(4):
+            graph(torch.ones(2, size), torch.ones(2, size))
+        return graph, model
+
+    trained(3)  # what is loaded with the first one stays
+    start = resident()
+    graph, model = trained(3000)  # 36 MB of weights
+    full = resident()
+    del graph, model
+
+    assert full - start > 100e6
+    assert resident() - start < 0.2 * (full - start)
+
+
+def test_a_model_outlives_its_graph_without_a_trace():
+    model = Net()
+    optimizer = optim.AdamW(model.parameters())
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 2)
+    hooks = len(optimizer._optimizer_step_post_hooks)
+    before = [vars(module).copy() for module in model.modules()]
+    graph = Train(model, optimizer, lr_sch=scheduler)
+    run(graph, 6)
+    programs = [weakref.ref(one) for one in graph._cache]
+    del graph
+
+    assert programs
+    assert not any(one() for one in programs)
+    assert len(optimizer._optimizer_step_post_hooks) == hooks
+    assert all(
+        {name: own[name] for name in own if name != "training"}.keys() == old.keys() - {"training"}
+        for own, old in zip(map(vars, model.modules()), before, strict=True)
+    )
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_source_of_a_program_goes_with_it():
+    known = set(linecache.cache)
+    graph = Train(Net())
+    run(graph)
+    made = [name for name in set(linecache.cache) - known if "torchgraph" in name]
+    del graph
+
+    assert made
+    assert not set(made) & set(linecache.cache)
+
+
+def test_torch_keeps_no_source_of_ours():
+    run(Train(Net()))
+    kept = len(torch.fx.graph_module._loader.eval_cache)
+
+    run(Train(Net()))
+
+    assert len(torch.fx.graph_module._loader.eval_cache) == kept
+
+
+def test_an_error_that_is_dropped_holds_nothing():
+    graph = Train(Net())
+    x, y = batch()
+    x = x.requires_grad_() * 2
+    seen = weakref.ref(x)
+    with pytest.raises(tg.errors.UnsupportedInput) as raised:
+        graph(x, y)
+    del x, raised
+
+    assert seen() is None
+
+
+@pytest.mark.parametrize("calls", [1, 50])
+def test_replayed_steps_make_no_garbage(calls):
+    graph = Train(Net())
+    given = batch()
+    for _ in range(8):
+        graph(*given)
+    gc.collect()
+    objects = len(gc.get_objects())
+    for _ in range(calls):
+        graph(*given)
+
+    assert gc.collect() == 0
+    assert len(gc.get_objects()) <= objects
+
+
+def raised_from_variables(source):
+    """The lines that raise what lies in a variable: its frame would hold it, and it the frame."""
+    raises = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise))
+    held = (ast.Attribute, ast.Subscript, ast.Name)
+    found = [node for node in raises if isinstance(node.exc, held)]
+    return [node.lineno for node in found if not ast.unparse(node.exc).lstrip("_")[0].isupper()]
+
+
+@pytest.mark.parametrize("code", ["raise error", "raise self._failure", "raise found[0]"])
+def test_an_error_in_a_variable_is_found(code):
+    assert raised_from_variables(code) == [1]
+
+
+def test_no_error_is_raised_from_a_variable():
+    """`collection.afresh` gives one that nothing holds."""
+    found = {path.name: raised_from_variables(path.read_text("utf-8")) for path in FILES}
+    assert {name: lines for name, lines in found.items() if lines} == {}

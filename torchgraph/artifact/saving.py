@@ -1,0 +1,78 @@
+"""``tg.save`` and ``tg.load``."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..errors import CheckpointDamaged, InvalidOption, NotAvailableYet
+from .files import opened, replaced
+from .layout import read, write
+from .tree import decoded, encoded
+
+
+def save(obj: Any, path: str | os.PathLike[str]) -> None:
+    """Save a state: dicts, lists and tuples of tensors and plain values. OneFlow: ``oneflow.save``.
+
+    The file is written beside ``path``, synced to the disk and renamed, so that at any moment,
+    killed or not, there is the old file or the new one, whole. Through a link, the file that it
+    leads to is replaced. It is a safetensors file, so every viewer of those opens it.
+
+    A tensor that lies in several places is stored once, and comes back as one. Parameters come back
+    as plain tensors; views that overlap in part come back apart. While it is written, a tensor of a
+    GPU, or one that is not contiguous, exists twice, one at a time.
+
+    Raises:
+        NotSavable: names what is no plain value by its path. Nothing is written.
+        CheckpointFileError: no such folder, no room, no right. The file that was there is whole.
+        NotAvailableYet: a Graph. Save its ``state_dict()``.
+    """
+    place = _path(path)
+    if any(base.__name__ == "Graph" and _is_ours(base) for base in type(obj).__mro__):
+        raise NotAvailableYet(
+            f"torchgraph.save({type(obj).__name__}, ...), a Graph with its programs, is not "
+            "available yet.",
+            fix="torchgraph.save(graph.state_dict(), path) saves all that a run needs to go on.",
+        )
+    tree, tensors = encoded(obj)
+    with replaced(place) as file:
+        write(file, tree, tensors)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """What `save` wrote, with its tensors on the CPU. OneFlow: ``oneflow.load``.
+
+    No code runs that the file names, and nothing comes back unless each byte is as it was written.
+
+    Raises:
+        CheckpointNotFound: there is no such file.
+        CheckpointDamaged: it is cut, changed, or nothing that `save` wrote; says what it is.
+        CheckpointFileError: it cannot be read.
+    """
+    place = _path(path)
+    with opened(place) as file:
+        try:
+            return decoded(*read(file))
+        except CheckpointDamaged as error:
+            raise CheckpointDamaged(f"{place}: {error.what}", fix=error.way_out) from error
+        except OSError:
+            raise
+        except Exception as error:  # a file may hold anything
+            raise CheckpointDamaged(f"{place}: its contents make no sense.") from error
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__ == "torchgraph.graph"  # of a higher floor: known by its name
+
+
+def _path(path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InvalidOption(f"The path of a checkpoint is a str or a Path, not {path!r:.80}.")
+    found = os.fspath(path)
+    try:
+        named = isinstance(found, str) and b"\0" not in os.fsencode(found)
+    except UnicodeError:
+        named = False
+    if not named:
+        raise InvalidOption(f"The path of a checkpoint is text, not {found!r:.80}.")
+    return str(found)

@@ -1,0 +1,84 @@
+"""Every warning of torchgraph, each a category: what happened, and what to do. In `errors` too."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+# --- warnings ------------------------------------------------------------------------------------
+
+
+class GraphWarning(UserWarning):
+    """Base of all torchgraph warnings."""
+
+
+class UnregisteredModuleWarning(GraphWarning):
+    """A module called in ``build`` that no attribute of the Graph holds."""
+
+
+class AttributeWriteWarning(GraphWarning):
+    """``self.last = x`` in ``build``: the first calls write it, a program does not."""
+
+
+class BackendWarning(GraphWarning):
+    """A backend cannot do what was asked: no compiler, a failed compilation, an unusable cache."""
+
+
+class ConfirmWarning(GraphWarning):
+    """A program comes to another result than eager, by a fault of torchgraph: it is not used."""
+
+
+class EagerWarning(GraphWarning):
+    """``for _ in range(next(numbers)):`` in ``build``: another step at each call; it runs in eager.
+
+    ``x * next(numbers)`` under ``if x.sum() > 9:``: so do such calls alone, where others of the
+    same signature have programs. With ``config.set_fallback("eager")``, or late in a training, this
+    warning says what is a `NoProgram` otherwise. ``graph.report()`` counts such calls.
+    """
+
+    fix: ClassVar[str] = ""
+
+
+class AttributeReadAndWritten(EagerWarning):
+    """``x * self.calls`` in ``forward`` after ``self.calls += 1``: no program carries it on.
+
+    An attribute that is written and read but then stays as it is, such as a cache, is no concern.
+    """
+
+    fix = (
+        "keep the state in a tensor that is updated in place (in a module: register_buffer); what "
+        "Python decides by may be an argument: step(x, n % 10 == 0)."
+    )
+
+
+class MovingConstant(EagerWarning):
+    """``x * next(numbers)`` in ``build``: a number or tensor that is another one at each call."""
+
+    fix = (
+        "pass it in as a tensor, or keep it in one; what changes seldom may be an attribute of a "
+        "module."
+    )
+
+
+class MovingValue(GraphWarning):
+    """``queue[:, int(ptr) : int(ptr) + n] = keys`` with a pointer in a buffer: it moves by itself.
+
+    Each value has a program, as long as the cache holds them; then such calls run in eager.
+    """
+
+    fix: ClassVar[str] = (
+        "compute with the tensor, not with a number of it: queue.index_copy_(1, (ptr + "
+        "torch.arange(n)) % size, keys) instead of a slice, torch.where instead of a branch; and "
+        "move it in place: ptr.add_(n).remainder_(size)."
+    )
+
+
+class PaddingWarning(GraphWarning):
+    """``if len(x) == 1:`` in ``build`` with ``set_shape_buckets(0, [8])``: it is not padded."""
+
+
+class MemoryBudgetWarning(GraphWarning):
+    """Activation checkpointing cannot keep as little as the budget says; it keeps the least."""
+
+
+class CacheThrashWarning(GraphWarning):
+    """Programs are captured and evicted again and again: inputs or values change too often."""

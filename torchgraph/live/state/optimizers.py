@@ -1,0 +1,171 @@
+"""Whether the state of an optimizer fits: settings by group, slots by parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from .slots import known_problems, own_problems
+from .trials import Kind, Trial, kind_of, known_class, trial_of
+from .values import is_finite, is_list, is_number, is_plain, short, unlike
+
+Group = Mapping[str, Any]
+
+_OF_A_GRAPH = {"lr_scale", "clip_grad_max_norm", "clip_grad_norm_type"}
+_NUMBERS = _OF_A_GRAPH | {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
+"""Settings of Graphs and of schedulers, which no optimizer has by default."""
+
+
+def optimizer_problems(
+    name: str, optimizer: Optimizer, saved: Group, *, strict: bool
+) -> Iterator[str]:
+    """What keeps a state from being loaded."""
+    groups: Any = saved.get("param_groups")
+    states = saved.get("state")
+    if not is_list(groups) or not isinstance(states, Mapping):
+        yield f"{name}: is no optimizer state, which has a dict 'state' and a list 'param_groups'"
+        return
+    own = optimizer.param_groups
+    sizes = [len(g["params"]) if _has_params(g) else short(g) for g in groups]
+    wanted = [len(g["params"]) for g in own]
+    if sizes != wanted:
+        yield f"{name}: has param groups of {sizes} parameters, not {wanted}"
+        return
+    counted = 0
+    parameters: list[torch.Tensor] = []
+    usable = True
+    for number, (left, right) in enumerate(zip(own, groups, strict=True)):
+        group = f"{name}.param_groups.{number}"
+        problems = list(_group_problems(group, optimizer.defaults, left, right, counted))
+        yield from problems
+        usable = usable and not problems
+        counted += len(left["params"])
+        parameters += left["params"]
+    keys = {key for key in states if type(key) is int and 0 <= key < len(parameters)}
+    for key in states:
+        if key not in keys or type(key) is not int:
+            yield f"{name}.state.{short(key)}: belongs to no parameter"
+    if usable:  # else no step can be asked
+        yield from _Slots(name, optimizer, groups, states, strict=strict).problems()
+
+
+def _has_params(group: object) -> bool:
+    return isinstance(group, Mapping) and is_list(group.get("params"))
+
+
+def _group_problems(
+    name: str, defaults: Group, own: Group, saved: Group, first: int
+) -> Iterator[str]:
+    numbers = list(range(first, first + len(own["params"])))
+    if any(type(one) is not int for one in saved["params"]) or list(saved["params"]) != numbers:
+        yield f"{name}.params: is not {first}, {first + 1} and so on, {len(numbers)} numbers"
+    names = saved.get("param_names")
+    if names is not None and not (
+        is_list(names) and len(names) == len(numbers) and all(type(one) is str for one in names)
+    ):
+        yield f"{name}.param_names: is {short(names)}, not a name for each parameter"
+    yield from (f"{name}: has {short(key)} as a key" for key in saved if type(key) is not str)
+    for key, value in saved.items():
+        if key in defaults:
+            # A group may have another kind than the default, and what was loaded last may be wrong.
+            problems = list(unlike(f"{name}.{key}", defaults[key], value))
+            if problems and any(unlike("", own.get(key, defaults[key]), value)):
+                yield from problems
+        elif key in _NUMBERS and not is_number(value) and not is_finite(value):
+            yield f"{name}.{key}: is {short(value)}, not a number"
+        elif key not in ("params", "param_names") and not is_plain(value):
+            yield f"{name}.{key}: is {short(value)}, which no setting is"
+    for key in own:
+        # A later torch adds flags, never a number that the arithmetic needs.
+        needed = isinstance(defaults.get(key), (int, float, tuple, torch.Tensor))
+        flag = isinstance(defaults.get(key), bool)
+        if key not in saved and (key in _OF_A_GRAPH or (needed and not flag)):
+            yield f"{name}.{key}: missing"
+
+
+class _Slots:
+    """The slots of all parameters of an optimizer, as a state has them."""
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        groups: Sequence[Group],
+        states: Mapping[int, Any],
+        *,
+        strict: bool,
+    ) -> None:
+        self._name = name
+        self._optimizer = optimizer
+        self._groups = groups
+        self._states = states
+        self._strict = strict
+
+    def problems(self) -> Iterator[str]:
+        """What is missing, of another kind, or leads to no step."""
+        first = 0
+        for number, own in enumerate(self._optimizer.param_groups):
+            group, parameters = self._groups[number], own["params"]
+            name = f"{self._name}.param_groups.{number}"
+            cls = known_class(self._optimizer)
+            trial = trial_of(self._optimizer, own, map(kind_of, parameters))
+            if trial is not None and cls is not None:
+                try:
+                    trial = Trial(cls, group, set(map(kind_of, parameters)))
+                except Exception as error:
+                    yield f"{name}: {cls.__name__} takes no step with it: {error}"[:300]
+                    first += len(parameters)
+                    continue
+            found = list(self._of_group(first, parameters, trial))
+            yield from found
+            if trial is not None and not found:
+                wrong = trial.problem_with(self._different(first, parameters))
+                yield from (
+                    [f"{name}: no step can be taken with its slots: {wrong}"] if wrong else []
+                )
+            first += len(parameters)
+
+    def _of_group(
+        self, first: int, parameters: Sequence[torch.Tensor], trial: Trial | None
+    ) -> Iterator[str]:
+        alike: dict[Kind, set[str]] = {}
+        for index, parameter in enumerate(parameters, first):
+            name = f"{self._name}.state.{index}"
+            slots = self._states.get(index)
+            own = self._optimizer.state.get(parameter, {})
+            if slots is None or (isinstance(slots, Mapping) and not slots):
+                if own and parameter.requires_grad and self._strict and any(self._states.values()):
+                    yield f"{name}: missing (it has none where there was no gradient: strict=False)"
+                continue
+            if not isinstance(slots, Mapping):
+                yield f"{name}: is {short(slots)}, not a dict"
+                continue
+            if trial is not None:
+                expected = trial.slots(kind_of(parameter))
+                yield from known_problems(name, parameter, slots, expected)
+            else:
+                names = alike.setdefault(kind_of(parameter), set(slots))
+                if self._strict and names != set(slots):
+                    yield f"{name}: has other slots than the parameters before it"
+                yield from own_problems(name, slots, own)
+
+    def _different(
+        self, first: int, parameters: Sequence[torch.Tensor]
+    ) -> list[tuple[Kind, Group]]:
+        """The slots of one parameter for each kind and for each set of numbers in them."""
+        found: dict[object, tuple[Kind, Group]] = {}
+        for index, parameter in enumerate(parameters, first):
+            if slots := self._states.get(index):
+                numbers = [(key, _number(value)) for key, value in slots.items()]
+                kind = kind_of(parameter)
+                found.setdefault((kind, *numbers), (kind, slots))
+        return list(found.values())
+
+
+def _number(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.item() if not value.ndim else value.dtype
+    return value if is_number(value) else type(value)

@@ -1,0 +1,149 @@
+"""Whether the state of a learning-rate scheduler fits: by its values, and by a step with it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..._torch.optimizers import SCHEDULER_COUNTS, has_custom_scale, schedulers_in
+from .values import independent, is_finite, is_list, is_number, short, unlike
+
+_MAY_BE_INFINITE = {"best", "mode_worse"}
+
+
+def scheduler_problems(
+    name: str, scheduler: LRScheduler, saved: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """What keeps a state from being loaded.
+
+    Args:
+        groups: the param groups that the optimizer will have.
+    """
+    problems = list(_entries(name, scheduler.state_dict(), saved))
+    yield from problems
+    if not problems and (found := _problem_of_a_step(scheduler, saved, groups)):
+        yield f"{name}: no step can be taken with it: {found}"
+
+
+def _entries(name: str, own: Mapping[str, Any], saved: Mapping[Any, Any]) -> Iterator[str]:
+    yield from (f"{name}: has {short(key)} as a key" for key in saved if type(key) is not str)
+    for key, value in own.items():
+        # Flags that begin with a line are torch's own, and another version has others.
+        flag = key.startswith("_") and (value is None or isinstance(value, bool))
+        if key not in saved and not flag:
+            yield f"{name}.{key}: missing"
+    for key, value in saved.items():
+        if key in own:
+            yield from _entry(f"{name}.{key}", key, own[key], value)
+        elif type(key) is str and not key.startswith("_"):
+            yield f"{name}.{key}: unexpected"
+
+
+def _entry(name: str, key: str, own: Any, saved: Any) -> Iterator[str]:
+    if key in SCHEDULER_COUNTS:
+        if type(saved) is not int or saved < -1:
+            yield f"{name}: is {short(saved)}, not a count of steps"
+    elif key in _MAY_BE_INFINITE:
+        if not is_number(saved) and not isinstance(saved, torch.Tensor):
+            yield f"{name}: is {short(saved)}, not a number"
+    elif isinstance(own, Counter):
+        plain = isinstance(saved, Mapping)
+        if not plain or not all(type(item) is int for pair in saved.items() for item in pair):
+            yield f"{name}: is {short(saved)}, not a dict of counts"
+    elif is_list(own) and is_list(saved) and any(isinstance(item, Mapping) for item in own):
+        yield from _members(name, own, saved)
+    else:
+        yield from unlike(name, own, saved)
+
+
+def _members(name: str, own: Sequence[Any], saved: Sequence[Any]) -> Iterator[str]:
+    """The states of the schedulers in a chain, or of the functions of a LambdaLR."""
+    if len(own) != len(saved):
+        yield f"{name}: has {len(saved)} entries, not {len(own)}"
+        return
+    for number, (left, right) in enumerate(zip(own, saved, strict=True)):
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            yield from _entries(f"{name}.{number}", left, right)
+        elif isinstance(left, Mapping):
+            yield f"{name}.{number}: is {short(right)}, not a dict"
+
+
+def as_own(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a state, in which a Counter that became a dict in a file is one again."""
+    return {
+        key: Counter(value) if isinstance(own.get(key), Counter) else independent(value)
+        for key, value in saved.items()
+    }
+
+
+def _problem_of_a_step(
+    scheduler: LRScheduler, saved: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
+) -> str:
+    """Why the next step of a copy fails, where the copy as it is now has one; empty otherwise.
+
+    Schedulers with functions of the user's are not tried: these would notice.
+    """
+    if not all(map(_is_torchs, [scheduler, *inside(scheduler)])):
+        return ""
+    if _stepped(scheduler, None, scheduler.optimizer.param_groups):
+        return ""  # this one has no next step anyway
+    return _stepped(scheduler, saved, groups)
+
+
+def _stepped(
+    scheduler: LRScheduler, saved: Mapping[str, Any] | None, groups: Sequence[Mapping[str, Any]]
+) -> str:
+    parameters = [{"params": [torch.zeros(1)]} for _ in groups]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for own, group in zip(optimizer.param_groups, groups, strict=True):
+        own.update({k: independent(v) for k, v in group.items() if k != "params"})
+    try:
+        trial = copy.deepcopy(scheduler, {id(scheduler.optimizer): optimizer})
+    except Exception:  # it holds what has no copy: then it is not tried
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if saved is not None:
+                trial.load_state_dict(as_own(scheduler.state_dict(), saved))
+            _step(trial)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"[:200]
+    rates = (group["lr"] for group in optimizer.param_groups)
+    wrong = [rate for rate in rates if not _is_rate(rate)]
+    return f"the learning rate becomes {short(wrong[0])}" if wrong else ""
+
+
+def _step(scheduler: LRScheduler) -> None:
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        scheduler.step(1.0)
+    elif isinstance(scheduler, lr_scheduler.OneCycleLR):
+        scheduler.last_epoch -= 1  # at its end there is no next step: then it is good to look at
+        scheduler.step()
+    else:
+        scheduler.step()
+        scheduler.step()
+
+
+def _is_rate(rate: object) -> bool:
+    return isinstance(rate, torch.Tensor) or is_finite(rate)
+
+
+def _is_torchs(scheduler: LRScheduler) -> bool:
+    if isinstance(scheduler, (lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR)):
+        return False
+    return type(scheduler).__module__ == lr_scheduler.__name__ and not has_custom_scale(scheduler)
+
+
+def inside(scheduler: LRScheduler) -> Iterable[LRScheduler]:
+    """Those that a chain or a sequence steps, at any depth."""
+    for inner in schedulers_in(scheduler):
+        yield inner
+        yield from inside(inner)

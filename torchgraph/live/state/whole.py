@@ -1,0 +1,185 @@
+"""``graph.state_dict()`` and its way back: everything that a run needs to go on to the last bit.
+
+The format is plain: nested dicts of tensors, numbers, strings and None, which
+``torch.load(weights_only=True)`` reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ...amp import Scaler
+from ...errors import StateDictMismatch
+from ...ir.names import TRAIN
+from .modules import memory_of, module_problems, safe_to_load
+from .schedulers import as_own
+from .training import train_problems
+from .undo import undoing
+from .values import independent, short
+
+_LISTED = 30
+"""How many problems a message lists."""
+
+
+@dataclass
+class Progress:
+    """How far a Graph has come."""
+
+    step: int = 0
+    """Calls in all."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Calls by their arguments, in words; from a certain one on, Inductor's code runs."""
+
+    def count(self, arguments: str) -> None:
+        """One more call."""
+        self.step += 1
+        self.calls[arguments] += 1
+
+
+def collect(
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[LRScheduler],
+    scaler: Scaler | None,
+    progress: Progress,
+) -> OrderedDict[str, object]:
+    """One entry per module, and ``"_train"``: step, optimizers, schedulers, scaler, RNG."""
+    state: OrderedDict[str, object] = OrderedDict(
+        (name, module.state_dict()) for name, module in modules.items()
+    )
+    rng: dict[str, object] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        rng["cuda"] = torch.cuda.get_rng_state_all()
+    state[TRAIN] = {
+        "step": progress.step,
+        "calls": dict(progress.calls),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "schedulers": [scheduler.state_dict() for scheduler in schedulers],
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "rng": rng,
+    }
+    return state
+
+
+def restore(
+    state: Mapping[str, Any],
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[LRScheduler],
+    scaler: Scaler | None,
+    *,
+    strict: bool,
+) -> Progress:
+    """Load a state, all of it or nothing, and return its progress.
+
+    Everything is checked before anything is written. What fails all the same, in a module's or an
+    optimizer's own code, is undone. For that the parameters and buffers exist twice meanwhile; the
+    slots of optimizers do not, where loading replaces them, as it does in torch's.
+
+    Raises:
+        StateDictMismatch: names every missing, unexpected or wrongly shaped entry, or what failed.
+    """
+    try:
+        problems = list(_problems(state, modules, optimizers, schedulers, scaler, strict=strict))
+    except Exception as error:  # the state may hold objects of any class, with code of their own
+        raise StateDictMismatch(f"The state cannot be read: {_said(error)}.") from error
+    if problems:
+        raise StateDictMismatch(
+            "The state does not fit the Graph:\n  " + "\n  ".join(_few(problems))
+        )
+    doing = ["the state"]
+    try:
+        writes = _writes(state, modules, optimizers, schedulers, scaler, strict=strict)
+        with undoing(modules.values(), optimizers, schedulers, scaler):
+            for what, write in writes:
+                doing.append(what)
+                write()
+    except Exception as error:
+        raise StateDictMismatch(
+            f"{doing[-1]} could not be loaded: {_said(error)}. Everything is as it was before."
+        ) from error
+    train = state.get(TRAIN)
+    return Progress(train["step"], Counter(train.get("calls", {}))) if train else Progress()
+
+
+def _few(problems: list[str]) -> list[str]:
+    more = len(problems) - _LISTED
+    return problems if more <= 0 else [*problems[:_LISTED], f"… {more} more"]
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).rstrip('.')}"
+
+
+def _writes(
+    state: Mapping[str, Any],
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[LRScheduler],
+    scaler: Scaler | None,
+    *,
+    strict: bool,
+) -> list[tuple[str, Callable[[], object]]]:
+    """What is to be done, from copies: the state may share memory with what is written."""
+    written = memory_of(modules.values())
+    writes: list[tuple[str, Callable[[], object]]] = []
+    for name, module in modules.items():
+        if name in state:
+            own = safe_to_load(module, state[name], written)
+            writes.append((name, partial(module.load_state_dict, own, strict=strict)))
+    train = state.get(TRAIN)
+    if train is None:
+        return writes
+    # A loaded optimizer shares no memory with the checkpoint: the next step writes its slots.
+    for number, (optimizer, saved) in enumerate(zip(optimizers, train["optimizers"], strict=False)):
+        what = f"{TRAIN}.optimizers.{number}"
+        writes.append((what, partial(optimizer.load_state_dict, independent(saved))))
+    for number, (scheduler, saved) in enumerate(zip(schedulers, train["schedulers"], strict=False)):
+        what = f"{TRAIN}.schedulers.{number}"
+        fresh = as_own(scheduler.state_dict(), saved)
+        writes.append((what, partial(scheduler.load_state_dict, fresh)))
+    if scaler is not None and train.get("scaler"):
+        fresh = independent(train["scaler"])
+        writes.append((f"{TRAIN}.scaler", partial(scaler.load_state_dict, fresh)))
+    rng = independent(train["rng"])
+    writes.append((f"{TRAIN}.rng", partial(torch.set_rng_state, rng["cpu"])))
+    if rng.get("cuda") and torch.cuda.is_available():
+        writes.append((f"{TRAIN}.rng", partial(torch.cuda.set_rng_state_all, rng["cuda"])))
+    return writes
+
+
+def _problems(
+    state: object,
+    modules: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    schedulers: Sequence[LRScheduler],
+    scaler: Scaler | None,
+    *,
+    strict: bool,
+) -> Iterator[str]:
+    if not isinstance(state, Mapping):
+        yield f"it is {short(state)}, not a dict"
+        return
+    wanted = [*modules, *([TRAIN] if optimizers else [])]
+    if strict:
+        yield from (f"{name}: missing" for name in wanted if name not in state)
+        known = {*modules, TRAIN}
+        yield from (f"{_key(key)}: unexpected" for key in state if key not in known)
+    for name, module in modules.items():
+        if name in state:
+            yield from module_problems(name, module, state[name], strict=strict)
+    if TRAIN in state:
+        yield from train_problems(state[TRAIN], optimizers, schedulers, scaler, strict=strict)
+
+
+def _key(key: object) -> str:
+    return key[:80] if isinstance(key, str) else short(key)

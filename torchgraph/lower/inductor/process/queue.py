@@ -1,0 +1,96 @@
+"""The queue of this process's compilations: few run at once, and what a step waits for is first."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+
+class Waiting(Protocol):
+    """What waits in the queue, or runs."""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """What it compiles. Two that share one of them do not run at once."""
+
+    @property
+    def has_ended(self) -> bool:
+        """True when it runs no more."""
+
+    def begin(self, *, idle: bool) -> None:
+        """Start its process. Raises nothing."""
+
+    def hurry(self) -> None:
+        """Somebody waits for it, or for what comes after it."""
+
+
+class Queue:
+    """Compilations in the order in which they run. Who drops one takes it out.
+
+    Args:
+        cores: half of them compile: one process for each four cores, eight at most.
+    """
+
+    def __init__(self, cores: int) -> None:
+        half = max(1, cores // 2)
+        self.slots = min(8, max(1, half // 2))
+        self.threads = half // self.slots
+        """For each process."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing waits and nothing runs: what did belongs to a process of which this is a fork."""
+        self._lock = threading.RLock()
+        self._waiting: list[weakref.ref[Waiting]] = []
+        self._running: list[weakref.ref[Waiting]] = []
+
+    def put(self, compilation: Waiting, *, first: bool) -> None:
+        """Run it when it is its turn: now, if there is a slot. ``first``: a step waits for it."""
+        with self._lock:
+            self._waiting.append(weakref.ref(compilation))
+            self.advance(compilation if first else None)
+
+    def remove(self, compilation: Waiting) -> None:
+        """It need not run any more."""
+        with self._lock:
+            self._waiting = [one for one in self._waiting if one() is not compilation]
+
+    def advance(self, first: Waiting | None = None) -> None:
+        """Start what has a slot now. ``first``: a step waits for it; what runs hurries."""
+        with self._lock:
+            running = [one for one in _there(self._running) if not one.has_ended]
+            waiting = sorted(_there(self._waiting), key=lambda one: one is not first)
+            for one in waiting:
+                busy = frozenset().union(*(other.keys for other in running))
+                if len(running) < self.slots and not busy & one.keys:
+                    self.remove(one)
+                    one.begin(idle=first is None)
+                    running.append(one)
+            self._running = [weakref.ref(one) for one in running]
+            if first is not None:
+                for one in running:
+                    one.hurry()
+
+    def before(self, compilation: Waiting) -> int:
+        """How many run, or run before this one does; 0 when it runs itself."""
+        with self._lock:
+            waiting = _there(self._waiting)
+            if compilation not in waiting:
+                return 0
+            return len(_there(self._running))
+
+
+def _there(found: list[weakref.ref[Waiting]]) -> list[Waiting]:
+    return [one for one in (ref() for ref in found) if one is not None]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+queue = Queue(_cores())
+os.register_at_fork(after_in_child=queue.forget)
