@@ -140,3 +140,15 @@ def test_a_build_that_raises_ends_its_lines(capsys):
     assert "(MODULE:net.first:Linear(in_features=3, out_features=4, bias=True))" in lines
     with pytest.raises(RuntimeError):
         graph(torch.randn(2, 7))
+
+
+def test_to_print_is_no_part_of_the_step(capsys):
+    guards = []
+    for level in (-1, 1):
+        graph = Step()
+        graph.debug(level)
+        for _ in range(3):
+            graph(torch.ones(2, 3))
+        assert graph.report().calls.programs == 1
+        guards.append(len(graph.report().guards))
+    assert guards[0] == guards[1]

@@ -127,7 +127,8 @@ class ModuleHolder(Itself):
                 f"{type(self).__name__} cannot hold the Graph {name!r} as an attribute."
             )
         else:
-            vars(self).get("_modules", {}).pop(name, None)
+            if isinstance(modules := vars(self).get("_modules"), OrderedDict):
+                modules.pop(name, None)
             object.__setattr__(self, name, value)
 
     def _set_module(self, name: str, module: nn.Module) -> None:

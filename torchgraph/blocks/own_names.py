@@ -107,8 +107,15 @@ def refuse_redefined(cls: type) -> None:
 
 
 def refuse_overwritten(graph: object, before: dict[str, object]) -> None:
-    """Raise ModuleNameTaken for attributes set before ``super().__init__()``, which set them."""
+    """Raise ModuleNameTaken for attributes set before ``super().__init__()``, which set them.
+
+    Those of the class are hidden by the Graph's: nobody would find them.
+    """
     now = vars(graph)
+    for base in type(graph).__mro__[:-1]:
+        hidden = set() if _is_of_ours(base) else set(vars(base)) & (set(now) - set(before))
+        for name in sorted(hidden - _ASSIGNABLE):
+            raise ModuleNameTaken(f"{base.__name__} defines {name!r}, which is the Graph's own.")
     for name, value in before.items():
         if now.get(name) is not value:
             raise ModuleNameTaken(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
+from .._torch.listening import not_listening
 from ..blocks.block import DebugOptions
 from ..debug.stages import Stages
 from ..debug.tree import CallLines
@@ -35,8 +36,9 @@ class Building:
 
     def __call__(self, path: str, tag: str, values: object) -> None:
         if self._options(path).level() >= 1:
-            for line in self._lines.of(path, tag, described(values)):
-                self._stages.tell(line)
+            with not_listening():  # to print is no part of the step, which it would slow down
+                for line in self._lines.of(path, tag, described(values)):
+                    self._stages.tell(line)
 
 
 def program(stages: Stages, name: str, replay: Replay, tree: Callable[[], str]) -> None:

@@ -75,6 +75,8 @@ class CallLines:
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._forest = ModuleForest(modules)
+        # Asked for now: while a step is recorded, what a module reads of itself is the step's.
+        self._shallow = {path: entry.shallow for path, entry in self._forest.entries.items()}
         self._begun: set[tuple[str, DescribedLeaves]] = set()
 
     def of(self, path: str, tag: str, leaves: DescribedLeaves) -> Iterator[str]:
@@ -87,7 +89,7 @@ class CallLines:
             return
         self._begun.add((f"{tag}:{path}", leaves))
         if tag == "INPUT":
-            yield f"(MODULE:{entry.path}:{entry.shallow})"
+            yield f"(MODULE:{entry.path}:{self._shallow[entry.path]})"
         yield from _io(tag, entry.path, leaves)
         if tag == "INPUT":
             yield from _tensor_lines(entry)
