@@ -184,7 +184,7 @@ class Graph(Bucketing):
     def state_dict(self) -> OrderedDict[str, Any]:
         """``{module name: its state_dict(), "_train": {...}}``; live tensors, as in `nn.Module`."""
         self.sync()
-        return state.collect(*self._held(), self._progress)
+        return state.collect(self._held(), self._progress)
 
     @checked
     def load_state_dict(
@@ -200,12 +200,12 @@ class Graph(Bucketing):
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
         with self._turns.lock, self._signals:
-            self._progress = state.restore(state_dict, *self._held(), strict=strict)
+            self._progress = state.restore(state_dict, self._held(), strict=strict)
             self._schedulers.forget()
             self._cache.broken = self._signals.torn = ""
 
-    def _held(self) -> tuple[Any, list[Optimizer], list[Any], Scaler | None]:
-        return self._modules, self._optimizers, list(self._schedulers), self._scaler
+    def _held(self) -> state.Held:
+        return state.Held(self._modules, self._optimizers, list(self._schedulers), self._scaler)
 
     # --- looking in -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
 from .graph import Graph
+from .live import state
 from .live.discovery import Discovered, discover
 from .live.step import Step
 from .options.checking import OWN_CHECK, checked, shown
@@ -129,9 +130,9 @@ class StepFunction(Graph):
     def _moved_by_build(self) -> Sequence[Any]:
         return [*self._found.schedulers, *self._found.scalers]
 
-    def _held(self) -> tuple[Any, list[Optimizer], list[Any], Any]:
+    def _held(self) -> state.Held:
         scaler = self._found.scalers[0] if self._found.scalers else None
-        return self._modules, self._optimizers, self._found.schedulers, scaler
+        return state.Held(self._modules, self._optimizers, self._found.schedulers, scaler)
 
 
 class _MethodStep(StepFunction):

@@ -69,7 +69,7 @@ class Interrupted:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_ends_the_wait_at_once_and_aten_goes_on(empty, sleeping):
+def test_an_interrupt_ends_the_wait_at_once_and_aten_goes_on(empty, sleeping, interruptible):
     model = Mlp()
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     graph = tg.train_step(model, nn.functional.cross_entropy, optimizer)
@@ -101,6 +101,19 @@ def test_a_handler_that_raises_nothing_ends_the_wait_too(empty, sleeping):
     assert caught == [True]
     assert got == trained("aten")[0]
     assert "interrupted" in graph.report().backend_plan
+
+
+def test_a_child_that_ends_is_no_interrupt(empty, sleeping):
+    """A DataLoader listens to the ends of its workers, and hears of compilers, too."""
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    press = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGCHLD))
+    try:
+        press.start()
+        with pytest.warns(BackendWarning, match="was not done after 1 s"):
+            trained("inductor", timeout=1)
+    finally:
+        press.cancel()
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_wait_says_what_for_and_how_long(empty, sleeping, monkeypatch, capfd):

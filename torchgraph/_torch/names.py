@@ -13,6 +13,7 @@ _ABSENT: Any = object()
 def standing_for(namespace: dict[str, Any], replacements: Mapping[str, Any]) -> Iterator[None]:
     """In the block ``namespace`` has the replacements; no other name is touched.
 
+    What the block itself assigns to one of them stays.
     `mock.patch.dict` empties the namespace and fills it anew as it ends, in which other threads
     find no ``torch``, and an exception leaves none.
     """
@@ -22,6 +23,8 @@ def standing_for(namespace: dict[str, Any], replacements: Mapping[str, Any]) -> 
         yield
     finally:
         for name, value in before.items():
+            if namespace.get(name, _ABSENT) is not replacements[name]:
+                continue
             if value is _ABSENT:
                 namespace.pop(name, None)
             else:

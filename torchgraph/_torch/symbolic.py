@@ -105,19 +105,6 @@ _NAMES: dict[str, object] = {
 _put_in: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("_put_in", default=None)
 
 
-@contextlib.contextmanager
-def _named_in(namespace: dict[str, Any]) -> Iterator[None]:
-    """``max``, ``min`` and ``type`` as globals of a module, where it has none of its own."""
-    own = {name: made for name, made in _NAMES.items() if name not in namespace}
-    namespace.update(own)
-    try:
-        yield
-    finally:  # these alone: what the step has assigned stays
-        for name, made in own.items():
-            if namespace.get(name) is made:
-                del namespace[name]
-
-
 def also_in(namespace: dict[str, Any]) -> None:
     """A function runs whose globals these are: it may meet symbols, too, if an update runs."""
     put_in = _put_in.get()
@@ -136,8 +123,9 @@ def symbolic_python_math(namespaces: list[dict[str, Any]]) -> Iterator[None]:
 
         def put_in(namespace: dict[str, Any]) -> None:
             if id(namespace) not in known:
-                known.add(id(namespace))
-                stack.enter_context(_named_in(namespace))
+                known.add(id(namespace))  # where the module has none of its own
+                own = {name: made for name, made in _NAMES.items() if name not in namespace}
+                stack.enter_context(standing_for(namespace, own))
 
         for namespace in namespaces:
             put_in(namespace)

@@ -77,7 +77,7 @@ def problem_of(tensor: torch.Tensor) -> tuple[str, str] | None:
         return "is a tensor whose memory was given back.", "save it before its storage is resized."
     try:
         torch.empty(1, dtype=tensor.dtype).clone()
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError):  # as this torch says that it has no kernel
         return f"is of {tensor.dtype}, which torch cannot copy.", "save view(torch.uint8) of it."
     return None
 

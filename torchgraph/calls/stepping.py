@@ -28,6 +28,7 @@ from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
+from ..record.tape.watch import Told, untold
 from ..replay.interrupts import CUT_SHORT, SignalsWait
 from . import announce
 from .schedule import Schedulers
@@ -161,13 +162,13 @@ class Stepping(ModuleHolder):
         self._signals.open, self._signals.torn = False, CUT_SHORT
 
     @contextmanager
-    def _announced(self, call: Call, heard: bool) -> Iterator[announce.Building | None]:
+    def _announced(self, call: Call, heard: bool) -> Iterator[Told]:
         """Says at debug level 1 which modules are called, the first time for arguments like these.
 
         It is told of them.
         """
         if not heard or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
-            yield None
+            yield untold
             return
         self._announced_calls.add(call.key)
         stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())

@@ -40,7 +40,7 @@ from .results import apart
 from .scripts import scripts_followed
 from .tape.tape import Ref
 from .tape.trail import Trail
-from .tape.watch import AttributeWatch, CallWatch, Told, warn_unregistered
+from .tape.watch import AttributeWatch, CallWatch, Told, untold, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
 from .update.update import Update, runs_users_code
@@ -57,7 +57,7 @@ def take(
     options: Options,
     built: Callable[[bool], None],
     warned: MutableSet[nn.Module],
-    told: Told | None = None,
+    told: Told = untold,
     heard: bool = True,
     may_rest: bool = False,
     strict: bool = False,

@@ -18,11 +18,12 @@ from ..lines import runs_users_code
 CUT_SHORT = "it was cut short"
 """What became of a step that an exception from outside has left half done."""
 _NAMES = (
-    *("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU"),
-    *("SIGVTALRM", "SIGPROF", "SIGXFSZ", "SIGPIPE", "SIGCHLD", "SIGWINCH", "SIGIO", "SIGPWR"),
+    *("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"),
+    *("SIGXCPU", "SIGVTALRM", "SIGCHLD"),
 )
 _SIGNALS = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
-"""Those whose handlers raise in practice: Ctrl-C, a scheduler's notice, a timeout, a limit."""
+"""Those whose handlers raise in practice: Ctrl-C, a scheduler's notice, a timeout, a limit, and
+that a DataLoader has lost a worker."""
 _handler = _signal.getsignal  # the public ones spend 3 us on an enum
 _set_handler = _signal.signal
 _can_poke = hasattr(signal, "pthread_kill")
@@ -64,9 +65,9 @@ class SignalsWait:
         self._ours = self._catch
 
     @property
-    def has_come(self) -> bool:
-        """True while a handler waits for the end of the block."""
-        return bool(self._came)
+    def interrupted(self) -> bool:
+        """True while Ctrl-C waits for the end of the block. A child that ends is no interrupt."""
+        return int(signal.SIGINT) in self._came
 
     def __enter__(self) -> None:
         here = threading.get_ident()

@@ -36,7 +36,7 @@ def wait_for(compilation: Compilation, limit: float | None, stages: Stages) -> N
             due = waited + _NEXT
             sys.stderr.write(f"torchgraph: {what}, {waited:.0f} s so far, {limit_text(limit)}.\n")
             sys.stderr.flush()
-        return not signals.has_come
+        return not signals.interrupted
 
     with signals:
         compilation.finish(limit, goes_on)

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch.optimizers import SCALER_COUNT
 from ...amp import Scaler
 from ...ir.names import TRAIN
+from .held import Held
 from .optimizers import optimizer_problems
 from .schedulers import scheduler_problems
 from .values import is_count, is_finite, is_list, short
@@ -21,14 +20,7 @@ _LARGEST = torch.finfo(torch.float32).max  # a scale is a tensor of float32
 _COUNTS = {"growth_interval", SCALER_COUNT}
 
 
-def train_problems(
-    train: object,
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    scaler: Scaler | None,
-    *,
-    strict: bool,
-) -> Iterator[str]:
+def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
     """What keeps the training state from being loaded."""
     if not isinstance(train, Mapping):
         yield f"{TRAIN}: is {short(train)}, not a dict"
@@ -38,9 +30,9 @@ def train_problems(
         yield f"{TRAIN}.step: is {short(train['step'])}, not a count"
     yield from _calls_problems(train.get("calls", {}))
     yield from rng_problems(train["rng"]) if "rng" in train else ()
-    yield from scaler_problems(train.get("scaler"), scaler, strict=strict)
+    yield from scaler_problems(train.get("scaler"), held.scaler, strict=strict)
     groups: dict[int, Any] = {}
-    for number, (optimizer, saved) in enumerate(_pairs(train, "optimizers", optimizers)):
+    for number, (optimizer, saved) in enumerate(_pairs(train, "optimizers", held.optimizers)):
         if isinstance(saved, str):
             yield saved
             continue
@@ -49,7 +41,7 @@ def train_problems(
         yield from problems
         if not problems:
             groups[id(optimizer)] = saved["param_groups"]
-    for number, (scheduler, saved) in enumerate(_pairs(train, "schedulers", schedulers)):
+    for number, (scheduler, saved) in enumerate(_pairs(train, "schedulers", held.schedulers)):
         if isinstance(saved, str):
             yield saved
             continue

@@ -12,6 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from ..._torch.optimizers import loads_plainly, step_without_hooks
+from ...collection import afresh
 from ...optim.rules import allocates_slots, refusal
 from .values import independent
 
@@ -119,7 +120,7 @@ def _made(cls: type[Optimizer], group: Group, parameters: list[torch.Tensor]) ->
     optimizer = cls(parameters, **kwargs)
     optimizer.param_groups[0].update(settings)
     if (refused := refusal(optimizer, given=True)) is not None:
-        raise refused
+        raise afresh(refused)
     return optimizer
 
 

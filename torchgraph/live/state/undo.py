@@ -7,30 +7,26 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import parameter as parameters
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch.optimizers import loads_plainly
-from ...amp import Scaler
 from ..snapshot import Snapshot
+from .held import Held
 from .schedulers import inside
 
 
 @contextmanager
-def undoing(
-    modules: Iterable[nn.Module],
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    scaler: Scaler | None,
-) -> Iterator[None]:
+def undoing(held: Held) -> Iterator[None]:
     """When the block raises, an interrupt too, everything is as before, to the last bit.
 
     Attributes, containers and tensors are the same objects again. What other objects hold that a
     module keeps is left to its own loading.
     """
-    inner = list({id(each): each for module in modules for each in module.modules()}.values())
+    modules, optimizers, schedulers, scaler = held
+    found = (each for module in modules.values() for each in module.modules())
+    inner = list({id(each): each for each in found}.values())
     all_schedulers = [each for one in schedulers for each in (one, *inside(one))]
     owners = [*inner, *optimizers, *all_schedulers, *([] if scaler is None else [scaler])]
     functions = [f for one in all_schedulers for f in _functions(one) if hasattr(f, "__dict__")]

@@ -7,19 +7,16 @@ The format is plain: nested dicts of tensors, numbers, strings and None, which
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from ...amp import Scaler
 from ...errors import StateDictMismatch
 from ...ir.names import TRAIN
+from .held import Held
 from .modules import memory_of, module_problems, safe_to_load
 from .schedulers import as_own
 from .training import train_problems
@@ -46,15 +43,12 @@ class Progress:
 
 
 def collect(
-    modules: Mapping[str, nn.Module],
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    scaler: Scaler | None,
+    held: Held,
     progress: Progress,
 ) -> OrderedDict[str, object]:
     """One entry per module, and ``"_train"``: step, optimizers, schedulers, scaler, RNG."""
     state: OrderedDict[str, object] = OrderedDict(
-        (name, module.state_dict()) for name, module in modules.items()
+        (name, module.state_dict()) for name, module in held.modules.items()
     )
     rng: dict[str, object] = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -62,9 +56,9 @@ def collect(
     state[TRAIN] = {
         "step": progress.step,
         "calls": dict(progress.calls),
-        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-        "schedulers": [scheduler.state_dict() for scheduler in schedulers],
-        "scaler": None if scaler is None else scaler.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in held.optimizers],
+        "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
+        "scaler": None if held.scaler is None else held.scaler.state_dict(),
         "rng": rng,
     }
     return state
@@ -72,10 +66,7 @@ def collect(
 
 def restore(
     state: Mapping[str, Any],
-    modules: Mapping[str, nn.Module],
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    scaler: Scaler | None,
+    held: Held,
     *,
     strict: bool,
 ) -> Progress:
@@ -89,7 +80,7 @@ def restore(
         StateDictMismatch: names every missing, unexpected or wrongly shaped entry, or what failed.
     """
     try:
-        problems = list(_problems(state, modules, optimizers, schedulers, scaler, strict=strict))
+        problems = list(_problems(state, held, strict=strict))
     except Exception as error:  # the state may hold objects of any class, with code of their own
         raise StateDictMismatch(f"The state cannot be read: {_said(error)}.") from error
     if problems:
@@ -98,8 +89,8 @@ def restore(
         )
     doing = ["the state"]
     try:
-        writes = _writes(state, modules, optimizers, schedulers, scaler, strict=strict)
-        with undoing(modules.values(), optimizers, schedulers, scaler):
+        writes = _writes(state, held, strict=strict)
+        with undoing(held):
             for what, write in writes:
                 doing.append(what)
                 write()
@@ -122,17 +113,14 @@ def _said(error: Exception) -> str:
 
 def _writes(
     state: Mapping[str, Any],
-    modules: Mapping[str, nn.Module],
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    scaler: Scaler | None,
+    held: Held,
     *,
     strict: bool,
 ) -> list[tuple[str, Callable[[], object]]]:
     """What is to be done, from copies: the state may share memory with what is written."""
-    written = memory_of(modules.values())
+    written = memory_of(held.modules.values())
     writes: list[tuple[str, Callable[[], object]]] = []
-    for name, module in modules.items():
+    for name, module in held.modules.items():
         if name in state:
             own = safe_to_load(module, state[name], written)
             writes.append((name, partial(module.load_state_dict, own, strict=strict)))
@@ -140,16 +128,18 @@ def _writes(
     if train is None:
         return writes
     # A loaded optimizer shares no memory with the checkpoint: the next step writes its slots.
-    for number, (optimizer, saved) in enumerate(zip(optimizers, train["optimizers"], strict=False)):
+    pairs = zip(held.optimizers, train["optimizers"], strict=False)
+    for number, (optimizer, saved) in enumerate(pairs):
         what = f"{TRAIN}.optimizers.{number}"
         writes.append((what, partial(optimizer.load_state_dict, independent(saved))))
-    for number, (scheduler, saved) in enumerate(zip(schedulers, train["schedulers"], strict=False)):
+    stepped = zip(held.schedulers, train["schedulers"], strict=False)
+    for number, (scheduler, saved) in enumerate(stepped):
         what = f"{TRAIN}.schedulers.{number}"
         fresh = as_own(scheduler.state_dict(), saved)
         writes.append((what, partial(scheduler.load_state_dict, fresh)))
-    if scaler is not None and train.get("scaler"):
+    if held.scaler is not None and train.get("scaler"):
         fresh = independent(train["scaler"])
-        writes.append((f"{TRAIN}.scaler", partial(scaler.load_state_dict, fresh)))
+        writes.append((f"{TRAIN}.scaler", partial(held.scaler.load_state_dict, fresh)))
     rng = independent(train["rng"])
     writes.append((f"{TRAIN}.rng", partial(torch.set_rng_state, rng["cpu"])))
     if rng.get("cuda") and torch.cuda.is_available():
@@ -159,30 +149,27 @@ def _writes(
 
 def _problems(
     state: object,
-    modules: Mapping[str, nn.Module],
-    optimizers: Sequence[Optimizer],
-    schedulers: Sequence[LRScheduler],
-    scaler: Scaler | None,
+    held: Held,
     *,
     strict: bool,
 ) -> Iterator[str]:
     if not isinstance(state, Mapping):
         yield f"it is {short(state)}, not a dict"
         return
-    if state and not {*modules, TRAIN} & {key for key in state if isinstance(key, str)}:
-        names = ", ".join(map(repr, modules))
+    if state and not {*held.modules, TRAIN} & {key for key in state if isinstance(key, str)}:
+        names = ", ".join(map(repr, held.modules))
         yield f"it has no name of the Graph's ({names}): is it the state of one of its modules?"
         return
-    wanted = [*modules, *([TRAIN] if optimizers else [])]
+    wanted = [*held.modules, *([TRAIN] if held.optimizers else [])]
     if strict:
         yield from (f"{name}: missing" for name in wanted if name not in state)
-        known = {*modules, TRAIN}
+        known = {*held.modules, TRAIN}
         yield from (f"{_key(key)}: unexpected" for key in state if key not in known)
-    for name, module in modules.items():
+    for name, module in held.modules.items():
         if name in state:
             yield from module_problems(name, module, state[name], strict=strict)
     if TRAIN in state:
-        yield from train_problems(state[TRAIN], optimizers, schedulers, scaler, strict=strict)
+        yield from train_problems(state[TRAIN], held, strict=strict)
 
 
 def _key(key: object) -> str:

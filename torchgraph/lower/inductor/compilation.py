@@ -96,7 +96,7 @@ class Compilation:
     def status(self) -> str:
         """What one waits for: ``TrainGraph_0, 154 ops``, and how many are before it."""
         before = queue.before(self)
-        return f"{self._name}, {self._ops} ops" + (f", after {before} others" if before else "")
+        return f"{self._name}, {self._ops} ops" + (f", after {before} more" if before else "")
 
     def finish(
         self, limit: float | None = None, goes_on: Callable[[float], bool] = lambda waited: True

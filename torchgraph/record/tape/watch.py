@@ -325,6 +325,10 @@ Told = Callable[[str, str, object], None]
 """Takes the path of a module, ``"INPUT"`` or ``"OUTPUT"``, and the values."""
 
 
+def untold(path: str, tag: str, values: object) -> None:
+    """Nobody is told."""
+
+
 class CallWatch:
     """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
@@ -339,7 +343,7 @@ class CallWatch:
         self._trail = trail
         self._met = met
         self.calls: list[CallRecord] = []
-        self.told: Told | None = None
+        self.told: Told = untold
         """Told of each call as it begins and as it ends."""
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
@@ -363,11 +367,10 @@ class CallWatch:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
                 path = self._meet(module)
-            told = self.told or (lambda *_: None)
-            told(path, "INPUT", (args, kwargs))
+            self.told(path, "INPUT", (args, kwargs))
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
-            told(path, "OUTPUT", (out,))
+            self.told(path, "OUTPUT", (out,))
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .leftovers import remove_if_left
 from .locks import Lock
 from .manifest import MANIFEST, inside, unverified
 
@@ -23,8 +24,6 @@ _LEAVING = "leaving-"
 _UNFINISHED = re.compile(f"(?:{MAKING}|{_LEAVING})" + r"\w{8}", re.ASCII)
 """Such names, as `tempfile.mkdtemp` ends them."""
 _KEY = re.compile("[0-9a-f]{64}")
-_YOUNG = 60.0
-"""Seconds for which a directory without a lock is left alone: its maker may be about to lock it."""
 RECENT = 300.0
 """Seconds for which an entry that was used stays, however full the cache is."""
 
@@ -112,19 +111,7 @@ def sweep(root: Path) -> None:
     """Remove the directories that killed processes left: entries that were made, or removed."""
     for path in _children(root):
         if _UNFINISHED.fullmatch(path.name):
-            with suppress(OSError):  # in use, or another process was faster
-                _remove_if_left(path)
-
-
-def _remove_if_left(folder: Path) -> None:
-    found = folder.lstat()
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    is_ours = is_ours and stat.S_IMODE(found.st_mode) == 0o700
-    if is_ours and time.time() - found.st_mtime >= _YOUNG:
-        lock = Lock.of(folder)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
+            remove_if_left(path)
 
 
 def _taken_away(path: Path) -> bool:

@@ -6,21 +6,17 @@ import atexit
 import os
 import re
 import shutil
-import stat
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from ....errors import InvalidOption
+from .leftovers import remove_if_left
 from .locks import Lock
 from .private import NotPrivate, steps_are_safe
 
 _PREFIX = "torchgraph-scratch-"
 _NAME = re.compile(_PREFIX + r"(\d+)-\w{8}", re.ASCII)
 """The process that made it, and eight letters. Nothing else is swept."""
-_YOUNG = 60.0
-"""Seconds for which an unlocked folder is left alone: its maker may be about to lock it."""
 _PLAIN = re.compile(r"[\w/.+-]+", re.ASCII)
 """What Inductor can put into the command line of a compiler: it quotes no path."""
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
@@ -100,30 +96,8 @@ def _for_temporary_files() -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what killed processes left: the system gave their locks back."""
+    """Remove what killed processes left."""
     for folder in parent.glob(f"{_PREFIX}*"):
         maker = _NAME.fullmatch(folder.name)
-        with suppress(OSError):  # in use, or another process was faster
-            if maker is not None and _is_left(folder, int(maker[1])):
-                lock = Lock.of(folder)
-                if lock is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    lock.release()
-
-
-def _is_left(folder: Path, maker: int) -> bool:
-    found = folder.lstat()
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or stat.S_IMODE(found.st_mode) != 0o700:
-        return False
-    return time.time() - found.st_mtime >= _YOUNG or not _is_alive(maker)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (OverflowError, ProcessLookupError):
-        return False
-    except PermissionError:
-        pass
-    return True
+        if maker is not None:
+            remove_if_left(folder, int(maker[1]))

@@ -74,7 +74,7 @@ class Queue:
                     one.hurry()
 
     def before(self, compilation: Waiting) -> int:
-        """How many run, or run before this one does; 0 when it runs itself."""
+        """How many run that this one waits for; 0 when it waits for none."""
         with self._lock:
             waiting = _there(self._waiting)
             if compilation not in waiting:

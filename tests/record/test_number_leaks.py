@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.hostile.test_number_words import Says, Word, assert_equal, trained
+from tests.record.test_number_words import Says, Word, assert_equal, trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchgraph.errors.EagerWarning")
 
