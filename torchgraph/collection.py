@@ -1,16 +1,18 @@
-"""Python's garbage collection: none for the length of a block, and no need of it."""
+"""Python's garbage collection: none for the length of a block, and little need of it."""
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from weakref import WeakMethod
+from weakref import WeakKeyDictionary, WeakMethod
 
 from .counters import counters
 
 _Error = TypeVar("_Error", bound=BaseException)
+_Found = TypeVar("_Found")
 
 
 @contextmanager
@@ -29,6 +31,19 @@ def paused() -> Iterator[None]:
             if counters.captures > made:
                 gc.collect(1)
             gc.enable()
+
+
+def cached_by_class(function: Callable[[type], _Found]) -> Callable[[type], _Found]:
+    """`functools.cache` that holds no class: a function of the user's may make one at each call."""
+    known: WeakKeyDictionary[type, _Found] = WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def find(cls: type) -> _Found:
+        if cls not in known:
+            known[cls] = function(cls)
+        return known[cls]
+
+    return find
 
 
 def weakly(

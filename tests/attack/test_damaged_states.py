@@ -256,3 +256,50 @@ def test_a_damaged_state_is_refused_or_loaded_as_eager_loads_it(combination):
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_many_damaged_states(combination, seed):
     check(combination, seed, 100)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "path"),
+    [
+        ("lambda", ("schedulers", 0, "base_lrs", 0)),
+        ("one cycle", ("optimizers", 0, "param_groups", 0, "initial_lr")),
+        ("milestones", ("optimizers", 0, "param_groups", 0, "lr")),
+        ("plateau", ("schedulers", 0, "factor")),
+    ],
+)
+@pytest.mark.parametrize("value", [1e39, -1e300, math.inf, math.nan])
+def test_a_rate_that_float32_does_not_hold_is_refused(schedule, path, value):
+    graph = made("AdamW", schedule, scaled=False)
+    state = copy.deepcopy(graph.state_dict())
+    found = state["_train"]
+    for key in path[:-1]:
+        found = found[key]
+    found[path[-1]] = value
+    with pytest.raises(StateDictMismatch, match=".".join(map(str, path))):
+        graph.load_state_dict(state)
+
+
+@pytest.mark.parametrize("found", ["x", 3, {}, [{}]])
+def test_schedules_are_refused_where_there_are_none(found):
+    graph = made("AdamW", "none", scaled=False)
+    state = copy.deepcopy(graph.state_dict())
+    state["_train"]["schedulers"] = found
+    with pytest.raises(StateDictMismatch, match=r"_train\.schedulers"):
+        graph.load_state_dict(state)
+    if found == [{}]:
+        graph.load_state_dict(state, strict=False)
+
+
+def test_a_graph_that_evaluates_takes_the_state_of_one_that_trains():
+    class Evaluate(tg.Graph):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def build(self, x):
+            return self.model(x)
+
+    trains = made("AdamW", "step", scaled=False, seed=1)
+    evaluates = Evaluate(Net())
+    evaluates.load_state_dict(trains.state_dict())
+    assert same_bits(evaluates.model.state_dict(), trains.model.state_dict())

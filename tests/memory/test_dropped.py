@@ -6,7 +6,9 @@ import ast
 import gc
 import linecache
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,6 +116,116 @@ def test_torch_keeps_no_source_of_ours():
     run(Train(Net()))
 
     assert len(torch.fx.graph_module._loader.eval_cache) == kept
+
+
+def a_graph_class() -> type:
+    class Made(Train):
+        pass
+
+    run(Made(Net()))
+    return Made
+
+
+def a_module_class() -> type:
+    class Made(Net):
+        pass
+
+    run(Train(Made()))
+    return Made
+
+
+def a_step() -> type:
+    model = Net()
+    optimizer = optim.AdamW(model.parameters())
+
+    @tg.step
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run(step)
+    return type(step)
+
+
+def an_autograd_function() -> type:
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *given: torch.Tensor) -> torch.Tensor:
+            return given[0] * 2
+
+    class Doubles(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Made.apply(super().forward(x))
+
+    run(Train(Doubles()))
+    return Made
+
+
+def an_optimizer_class() -> type:
+    class Made(optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {"lr": 0.1})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+
+    model = Net()
+    run(Train(model, Made(model.parameters())))
+    return Made
+
+
+def a_scheduler_class() -> type:
+    class Made(optim.lr_scheduler.LRScheduler):
+        def get_lr(self) -> list[float]:
+            return [group["lr"] * 0.9 for group in self.optimizer.param_groups]
+
+    model = Net()
+    optimizer = optim.AdamW(model.parameters())
+    run(Train(model, optimizer, lr_sch=Made(optimizer)))
+    return Made
+
+
+def a_structure() -> type:
+    @dataclass
+    class Made:
+        loss: torch.Tensor
+
+    class Wraps(Train):
+        def build(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+            return Made(super().build(x, y))
+
+    run(Wraps(Net()))
+    return Made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        a_graph_class,
+        a_module_class,
+        a_step,
+        an_autograd_function,
+        an_optimizer_class,
+        a_scheduler_class,
+        a_structure,
+    ],
+)
+def test_a_class_that_a_function_makes_goes_with_its_graphs(made):
+    left = weakref.ref(made())
+    gc.collect()
+
+    assert left() is None, gc.get_referrers(left())
 
 
 def test_an_error_that_is_dropped_holds_nothing():

@@ -1,14 +1,13 @@
 """Every private torch name in use, in one place, each feature-detected for torch 2.11 to 2.15.
 
 Touches: torch past its public interface.
-Never: anything of torchgraph but errors and the environment.
+Never: anything of torchgraph but errors, the environment and caches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import logging
 import operator
@@ -38,6 +37,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
 )
 
+from ..collection import cached_by_class
 from .names import standing_for
 from .ops import (
     composite as composite,
@@ -361,7 +361,7 @@ def is_view_of_leaf(tensor: torch.Tensor) -> bool:
     return tensor._base is not None and tensor._base.is_leaf
 
 
-@functools.cache
+@cached_by_class
 def _saved_by(kind: type) -> list[str]:
     """What a kind of autograd node saves, by name: ``saved_self``."""
     return [name.removeprefix("_raw_") for name in dir(kind) if name.startswith("_raw_saved_")]

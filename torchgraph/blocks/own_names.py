@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Set as AbstractSet
 from types import FrameType
 
+from ..collection import cached_by_class
 from ..errors import ModuleNameTaken, UnknownName
 from ..options.checking import nearest, public_names, refuse_to_set
 
@@ -80,7 +80,7 @@ def is_own(graph: object, state: AbstractSet[str], name: str) -> bool:
     return name in state or name in _own_of(cls)
 
 
-@functools.cache
+@cached_by_class
 def _own_of(cls: type) -> frozenset[str]:
     own: set[str] = set()
     for base in reversed(cls.__mro__[:-1]):

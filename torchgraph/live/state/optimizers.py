@@ -15,8 +15,8 @@ from .values import is_finite, is_list, is_number, is_plain, short, unlike
 Group = Mapping[str, Any]
 
 _OF_A_GRAPH = {"lr_scale", "clip_grad_max_norm", "clip_grad_norm_type"}
-_NUMBERS = _OF_A_GRAPH | {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
-"""Settings of Graphs and of schedulers, which no optimizer has by default."""
+_OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
+"""What no optimizer has by default; a norm may be infinite, a learning rate may not."""
 
 
 def optimizer_problems(
@@ -74,16 +74,23 @@ def _group_problems(
             problems = list(unlike(f"{name}.{key}", defaults[key], value))
             if problems and any(unlike("", own.get(key, defaults[key]), value)):
                 yield from problems
-        elif key in _NUMBERS and not is_number(value) and not is_finite(value):
-            yield f"{name}.{key}: is {short(value)}, not a number"
-        elif key not in ("params", "param_names") and not is_plain(value):
-            yield f"{name}.{key}: is {short(value)}, which no setting is"
+        elif key not in ("params", "param_names") and (wrong := _wrong_setting(key, value)):
+            yield f"{name}.{key}: is {short(value)}, {wrong}"
     for key in own:
         # A later torch adds flags, never a number that the arithmetic needs.
         needed = isinstance(defaults.get(key), (int, float, tuple, torch.Tensor))
         flag = isinstance(defaults.get(key), bool)
         if key not in saved and (key in _OF_A_GRAPH or (needed and not flag)):
             yield f"{name}.{key}: missing"
+
+
+def _wrong_setting(key: str, value: object) -> str:
+    """Why a setting that is none of the optimizer's own cannot have a value; empty where it can."""
+    if key in _OF_SCHEDULERS and not is_finite(value):
+        return "not a number that float32 holds"
+    if key in _OF_A_GRAPH and not is_number(value) and not is_finite(value):
+        return "not a number"
+    return "" if is_plain(value) else "which no setting is"
 
 
 class _Slots:

@@ -16,7 +16,6 @@ from .schedulers import scheduler_problems
 from .values import is_count, is_finite, is_list, short
 
 _KEYS = ("step", "optimizers", "schedulers", "rng")
-_LARGEST = torch.finfo(torch.float32).max  # a scale is a tensor of float32
 _COUNTS = {"growth_interval", SCALER_COUNT}
 
 
@@ -31,8 +30,12 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
     yield from _calls_problems(train.get("calls", {}))
     yield from rng_problems(train["rng"]) if "rng" in train else ()
     yield from scaler_problems(train.get("scaler"), held.scaler, strict=strict)
+    # A Graph that only evaluates takes the state of one that trains.
+    unused = not held.optimizers
     groups: dict[int, Any] = {}
-    for number, (optimizer, saved) in enumerate(_pairs(train, "optimizers", held.optimizers)):
+    for number, (optimizer, saved) in enumerate(
+        _pairs(train, "optimizers", held.optimizers, unused=unused)
+    ):
         if isinstance(saved, str):
             yield saved
             continue
@@ -41,7 +44,10 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
         yield from problems
         if not problems:
             groups[id(optimizer)] = saved["param_groups"]
-    for number, (scheduler, saved) in enumerate(_pairs(train, "schedulers", held.schedulers)):
+    unused = not held.schedulers and (unused or not strict)
+    for number, (scheduler, saved) in enumerate(
+        _pairs(train, "schedulers", held.schedulers, unused=unused)
+    ):
         if isinstance(saved, str):
             yield saved
             continue
@@ -49,15 +55,21 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
         yield from scheduler_problems(f"{TRAIN}.schedulers.{number}", scheduler, saved, given)
 
 
-def _pairs(train: Mapping[str, Any], key: str, own: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each of ``own`` with its state; where they do not match, with a problem as text."""
-    if key not in train or not own:
+def _pairs(
+    train: Mapping[str, Any], key: str, own: Sequence[Any], *, unused: bool
+) -> Iterator[tuple[Any, Any]]:
+    """Each of ``own`` with its state; where they do not match, with a problem as text.
+
+    ``unused``: the state may have any number of entries, which nobody reads.
+    """
+    if key not in train:
         return
     saved = train[key]
     if not is_list(saved):
         yield None, f"{TRAIN}.{key}: is {short(saved)}, not a list"
     elif len(saved) != len(own):
-        yield None, f"{TRAIN}.{key}: has {len(saved)} entries, not {len(own)}"
+        if not unused:
+            yield None, f"{TRAIN}.{key}: has {len(saved)} entries, not {len(own)}"
     else:
         for number, (one, state) in enumerate(zip(own, saved, strict=True)):
             fits = isinstance(state, Mapping)
@@ -133,4 +145,4 @@ def scaler_problems(saved: object, scaler: Scaler | None, *, strict: bool) -> It
 def _is_setting(key: str, value: Any) -> bool:
     if key in _COUNTS:
         return is_count(value) and value < 2**31 and (value > 0 or key == SCALER_COUNT)
-    return not isinstance(value, torch.Tensor) and is_finite(value) and 0 < value <= _LARGEST
+    return not isinstance(value, torch.Tensor) and is_finite(value) and value > 0

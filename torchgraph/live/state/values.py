@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -11,6 +9,8 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
+
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def short(value: object) -> str:
@@ -30,11 +30,14 @@ def is_number(value: object) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """True for a number that a float can hold; for a tensor, of its one element."""
+    """True for a number that float32 can hold; for a tensor, of its one element.
+
+    Larger ones are finite in Python alone: the arithmetic of a step does not take them.
+    """
     if isinstance(value, torch.Tensor):
         strided = value.layout is torch.strided and not value.is_meta
         value = value.item() if strided and value.numel() == 1 else None
-    return is_number(value) and -sys.float_info.max <= value <= sys.float_info.max
+    return is_number(value) and -_LARGEST <= value <= _LARGEST
 
 
 def is_count(value: object) -> bool:
@@ -141,8 +144,8 @@ def _unlike_list(name: str, own: Sequence[Any], saved: Any) -> Iterator[str]:
 def _unlike_number(name: str, own: float, saved: object) -> Iterator[str]:
     if not is_number(saved):
         yield f"{name}: is {short(saved)}, not a number"
-    elif math.isfinite(own) and not is_finite(saved):
-        yield f"{name}: is {short(saved)}, not a finite number"
+    elif is_finite(own) and not is_finite(saved):
+        yield f"{name}: is {short(saved)}, not a number that float32 holds"
 
 
 def independent(value: Any) -> Any:
