@@ -7,6 +7,7 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Annotated, Any
 
 from torch import nn
@@ -16,6 +17,7 @@ from .errors import InvalidOption, NotAnOptimizer, UnsupportedInput
 from .graph import Graph
 from .live import state
 from .live.discovery import Discovered, discover
+from .live.inputs import Call
 from .live.step import Step
 from .options.checking import OWN_CHECK, checked, shown
 from .structure import parts_of_partial
@@ -127,6 +129,15 @@ class StepFunction(Graph):
             rebound=list(self._rebound.values()),
         )
 
+    def _unbound(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: UnsupportedInput
+    ) -> Call:
+        buckets = self.config.options.buckets
+        filled = buckets is not None and buckets.mask  # by torchgraph, and missing here
+        if not filled and not _takes(self.build, args, kwargs):
+            self.build(*args, **kwargs)  # runs nothing: Python says what is wrong, as in eager
+        return super()._unbound(args, kwargs, error)
+
     def _moved_by_build(self) -> Sequence[Any]:
         return [*self._found.schedulers, *self._found.scalers]
 
@@ -208,6 +219,16 @@ def _function_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """That of a bound method, without its object."""
     found: Callable[..., Any] = getattr(function, "__func__", function)
     return found
+
+
+def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """False where a call with these arguments is an error before it begins."""
+    if isinstance(function, (FunctionType, MethodType)):
+        try:
+            inspect.getcallargs(function, *args, **kwargs)
+        except TypeError:
+            return False
+    return True
 
 
 def _named(kind: type[Any], function: Callable[..., Any]) -> type[Any]:

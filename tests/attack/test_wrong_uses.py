@@ -77,6 +77,31 @@ def test_eagers_errors_stay_eagers(body, caplog, capfd):
     assert capfd.readouterr().err == ""
 
 
+class Trainer:
+    def plain(self, x, *, scale=1.0):
+        return x * scale
+
+    step = tg.step(plain)
+
+
+@pytest.mark.parametrize("given", ["()", "(x, x)", "(y=x)", "(x, x=x)", "(x, scal=2)"])
+@pytest.mark.parametrize("method", [False, True])
+def test_a_wrong_call_of_a_step_is_pythons_error(given, method):
+    def plain(x, *, scale=1.0):
+        return x * scale
+
+    trainer, step = Trainer(), tg.step(plain)
+    expected, found = (trainer.plain, trainer.step) if method else (plain, step)
+    x = torch.ones(3)
+    errors = []
+    for call in (expected, found):
+        with pytest.raises(TypeError) as caught:
+            eval(f"call{given}", {"call": call, "x": x})
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+    assert torch.equal(found(x, scale=2.0), x * 2)
+
+
 def is_users(line: traceback.FrameSummary) -> bool:
     return line.filename == "/home/user/step.py"
 

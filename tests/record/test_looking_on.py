@@ -3,10 +3,11 @@
 import gc
 import sys
 import threading
+import typing
 import warnings
 import weakref
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Union
 
 import pytest
 import torch
@@ -180,3 +181,19 @@ def test_a_batch_that_a_global_name_leads_to_dies():
         held.x = None
         gc.collect()
         assert ref() is None
+
+
+def test_a_type_that_is_made_in_a_step_is_no_reading():
+    """Before Python 3.13 typing_extensions puts functions of its own into Python's typing."""
+
+    def build(x):
+        kind = Union[torch.Tensor, tuple[torch.Tensor]]  # noqa: UP007  # made when the line runs
+        return x * 2 if kind else x
+
+    for forget in typing._cleanups:
+        forget()  # types that were made before are not made again
+    graph = Function(build)
+    calls(graph, build, 4)
+
+    assert "f_globals" not in str(graph.report())
+    assert graph.report().calls.recorded == 2

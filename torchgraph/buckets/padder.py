@@ -64,7 +64,6 @@ class Padder:
     ) -> None:
         self._inputs = inputs
         self._exact = Inputs(build)
-        self._signature = inspect.signature(build)
         self._program_for = program_for
         self._program_aside = program_aside
         self._capture = capture
@@ -164,20 +163,15 @@ class Padder:
         self, args: tuple[Any, ...], kwargs: dict[str, Any], buckets: ShapeBuckets
     ) -> inspect.BoundArguments:
         for name in filter(None, (buckets.mask, *buckets.whole)):
-            if name not in self._signature.parameters:
+            if name not in self._inputs.signature.parameters:
                 raise InvalidOption(f"set_shape_buckets: the step has no parameter {name!r}.")
-        if not buckets.mask:
-            return self._signature.bind(*args, **kwargs)
         if buckets.mask in kwargs:
             raise UnsupportedInput(
                 f"The call gives {buckets.mask!r}, the mask that set_shape_buckets names.",
                 fix="leave it out: torchgraph fills it.",
                 falls_back=False,
             )
-        try:
-            return self._signature.bind(*args, **{**kwargs, buckets.mask: None})
-        except TypeError as error:
-            raise TypeError(f"{error} (torchgraph fills {buckets.mask!r} itself)") from None
+        return self._inputs.arguments(args, kwargs, filled=buckets.mask)
 
 
 class _Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -65,9 +65,9 @@ class Inputs:
     """Binds calls of one `build`: all is part of the key, but for the order of its parameters."""
 
     def __init__(self, build: Callable[..., object]) -> None:
-        self._signature = inspect.signature(build)
+        self.signature = inspect.signature(build)
         self._name = str(getattr(build, "__name__", "build"))
-        parameters = self._signature.parameters.values()
+        parameters = self.signature.parameters.values()
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
         """``**batch`` is a dict, whose order `build` may go by."""
         self._counts: set[int] = set()
@@ -78,6 +78,29 @@ class Inputs:
         self._tree_starts: Starts | None = None
         self._tree_key: tuple[object, ...] = ()
         """The same, of calls with other things than plain tensors."""
+
+    def arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, object], filled: str = ""
+    ) -> inspect.BoundArguments:
+        """The arguments of one call by their names.
+
+        Args:
+            filled: the name of one that torchgraph gives, None for now.
+
+        Raises:
+            UnsupportedInput: they do not fit `build`.
+        """
+        given = {**kwargs, filled: None} if filled else kwargs
+        try:
+            return self.signature.bind(*args, **given)
+        except TypeError as error:
+            known = [one for one in self.signature.parameters.values() if one.name != filled]
+            itself = f" (torchgraph fills {filled!r} itself)" if filled else ""
+            raise UnsupportedInput(
+                f"{self._name}: {error}{itself}.",
+                fix=right(self._name, inspect.Signature(known), kwargs),
+                falls_back=False,
+            ) from None
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> Call:
         """Flatten one call.
@@ -91,7 +114,7 @@ class Inputs:
             if found is not None and not any(map(_attributes, args)):
                 return Call(list(args), self._key, args, kwargs, found)
         if kwargs or len(args) not in self._counts:
-            bound = self._fitting(args, kwargs)
+            bound = self.arguments(args, kwargs)
             args, kwargs = bound.args, bound.kwargs
             if not self._takes_any:
                 kwargs = dict(sorted(kwargs.items()))
@@ -101,16 +124,6 @@ class Inputs:
             memory, self._key, self._starts = _known_of(args)
             return Call(list(args), self._key, args, kwargs, memory, _apart(args, args, kwargs))
         return self._bound(args, kwargs)
-
-    def _fitting(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> inspect.BoundArguments:
-        try:
-            return self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise UnsupportedInput(
-                f"{self._name}: {error}.",
-                fix=right(self._name, self._signature, kwargs),
-                falls_back=False,
-            ) from None
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
         """A call with something else than plain tensors."""

@@ -228,6 +228,8 @@ _PACKAGE = os.path.dirname(sys.modules[__name__.partition(".")[0]].__file__ or "
 _STDLIB = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 _INSTALLED = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
 _TORCH = os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or ""))
+_TYPING = getattr(sys.modules.get("typing_extensions"), "__file__", "")
+"""It runs inside Python's own ``Union[...]``, which torch writes in a backward pass."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
 
 
@@ -237,7 +239,7 @@ def is_library_file(filename: str) -> bool:
 
     Other packages count as the user's: models come from there, and with them what they read.
     """
-    if filename.startswith(("<frozen", "<__array")):
+    if filename.startswith(("<frozen", "<__array")) or filename == _TYPING:
         return True
     if any(filename.startswith(place + os.sep) for place in _FOREIGN):
         return True
