@@ -119,6 +119,10 @@ class InvalidOption(GraphError, ValueError, TypeError):
 class UnknownName(InvalidOption, AttributeError):
     """``config.enable_ampp(True)``, ``config.enable_amp = True``, ``graph.train()``: none such."""
 
+    def __init__(self, what: str, *, fix: str = "") -> None:
+        super().__init__(what, fix=fix)
+        self.name = ""  # else Python takes note of it, and adds a guess of its own to the message
+
 
 # --- optimizers and schedulers -------------------------------------------------------------------
 

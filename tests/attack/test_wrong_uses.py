@@ -1,6 +1,5 @@
 """Each wrong use gets the error that says so, changes nothing, and tells of nothing else."""
 
-import inspect
 import logging
 import re
 import traceback
@@ -107,7 +106,7 @@ def is_users(line: traceback.FrameSummary) -> bool:
 
 
 def public(cls: type) -> set[str]:
-    return {name for name, _ in inspect.getmembers_static(cls) if not name.startswith("_")}
+    return {name for name in dir(cls) if not name.startswith("_")}
 
 
 def uses_of(owner: str, name: str) -> int:

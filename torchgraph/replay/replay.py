@@ -345,9 +345,9 @@ class Replay:
         if wrote:
             self.broken = f"{type(error).__name__}: {error}"
         state = "Some of the state was already updated." if wrote else "Nothing was updated."
-        what = getattr(node, "target", "the program")
+        what, said = getattr(node, "target", "the program"), str(error).rstrip(".")
         return StepFailed(
-            f"{what} failed while the step ran: {error}. {state}",
+            f"{what} failed while the step ran: {said}. {state}",
             where=self.executable.line_of(node),
             fix=GraphBroken.fix if self.broken else "",
         )
