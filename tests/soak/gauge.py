@@ -41,17 +41,26 @@ class Held(NamedTuple):
     """Texts of generated code, in linecache and in torch's cache."""
 
 
-def held() -> Held:
-    """As things stand, after a collection; what the allocator keeps free does not count."""
-    gc.collect()
-    sys._clear_type_cache()
+def resident() -> int:
+    """Bytes of the process's own in memory, without what the allocator keeps free.
+
+    Pages of files come and go by what is at work.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
+    _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (pages - shared) * _PAGE
+
+
+def held() -> Held:
+    """As things stand, after a collection."""
+    gc.collect()
+    sys._clear_type_cache()
     task = Path("/proc/self/task")
     children = (one / "children" for one in task.iterdir())
     loader: Any = torch.fx.graph_module._loader
     return Held(
-        int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE,
+        resident(),
         len(gc.get_objects()),
         len(os.listdir("/proc/self/fd")),
         threading.active_count() + len(list(task.iterdir())),
