@@ -219,6 +219,15 @@ def test_a_path_is_text(path):
         tg.load(path)
 
 
+@pytest.mark.parametrize("ending", ["/", "/.", "/.."])
+def test_a_path_that_names_a_folder(ending, tmp_path):
+    before = tmp_path / "run"
+    before.write_bytes(b"mine")
+    with pytest.raises(CheckpointFileError, match="names a folder"):
+        tg.save({"a": 1}, f"{before}{ending}")
+    assert before.read_bytes() == b"mine"
+
+
 def test_where_no_file_can_be(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     os.symlink("loop", tmp_path / "loop")

@@ -32,6 +32,8 @@ def replaced(path: str) -> Iterator[BinaryIO]:
         CheckpointFileError: the path cannot be written.
     """
     try:
+        if os.path.basename(path) in ("", os.curdir, os.pardir):
+            raise IsADirectoryError(errno.EISDIR, "it names a folder")
         target = os.path.realpath(path)
         before = _looked_at(target)
         if before is not None and not os.access(target, os.W_OK):
@@ -47,9 +49,8 @@ def replaced(path: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.replace(
-                temporary, target
-            )  # while the file is locked: nobody takes it for a left one
+            # While the file is locked: nobody takes it for a left one.
+            os.replace(temporary, target)
     except OSError as error:
         _remove(temporary)
         raise _refused("written", path, error) from error

@@ -320,7 +320,9 @@ class Step:
         strangers = set(given) if mixed else set()
         for group_number, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
-                if id(parameter) not in self.index and id(parameter) in strangers:
+                if nn.parameter.is_lazy(parameter):
+                    self.lazy = True
+                elif id(parameter) not in self.index and id(parameter) in strangers:
                     name = names.parameter("", f"parameter_{number}_{group_number}_{position}")
                     self._add(name, Role.PARAMETER, group["params"], (position,), parameter)
                 elif id(parameter) not in self.index:

@@ -287,15 +287,15 @@ class _Taking:
         return None if self.driven else self._gradients.final(tensor)
 
     def _with_gradient(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        leaves = [leaf for _, leaf in self._step.tensors()]
-        leaves += [leaf for leaf, _ in self._inputs.free] if self.driven else []
-        for leaf in leaves:
+        free = self._inputs.free if self.driven else ()
+        for leaf in [leaf for _, leaf in self._step.tensors()] + [leaf for leaf, _ in free]:
             if leaf.value.is_leaf and leaf.value.grad is not None:
                 yield leaf.value, leaf.value.grad
 
     # --- the update -------------------------------------------------------------------------------
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
+        self._step = self._step.again() if self._step.lazy else self._step
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
         scaling = self._scaling if self.heard else self._plain

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
+from .lbfgs import lbfgs_problems
 from .slots import known_problems, own_problems
 from .trials import Kind, Trial, kind_of, known_class, trial_of
-from .values import is_finite, is_list, is_number, is_plain, short, unlike
+from .values import is_finite, is_list, is_number, is_plain, short, unlike, unlike_own
 
 Group = Mapping[str, Any]
 
@@ -23,6 +24,11 @@ def optimizer_problems(
     name: str, optimizer: Optimizer, saved: Group, *, strict: bool
 ) -> Iterator[str]:
     """What keeps a state from being loaded."""
+    if not has_torchs_form(own_form := optimizer.state_dict()):
+        yield from (f"{name}.{short(key)}: missing" for key in own_form if key not in saved)
+        for key in saved.keys() & own_form.keys():
+            yield from unlike_own(f"{name}.{key}", own_form[key], saved[key])
+        return
     groups: Any = saved.get("param_groups")
     states = saved.get("state")
     if not is_list(groups) or not isinstance(states, Mapping):
@@ -39,17 +45,23 @@ def optimizer_problems(
     usable = True
     for number, (left, right) in enumerate(zip(own, groups, strict=True)):
         group = f"{name}.param_groups.{number}"
-        problems = list(_group_problems(group, optimizer.defaults, left, right, counted))
+        problems = list(_group_problems(group, optimizer, left, right, counted))
         yield from problems
         usable = usable and not problems
         counted += len(left["params"])
         parameters += left["params"]
     keys = {key for key in states if type(key) is int and 0 <= key < len(parameters)}
+    free = known_class(optimizer) is None  # one of the user's may keep more than slots
     for key in states:
-        if key not in keys or type(key) is not int:
+        if (key not in keys or type(key) is not int) and not (free and type(key) is str):
             yield f"{name}.state.{short(key)}: belongs to no parameter"
     if usable:  # else no step can be asked
         yield from _Slots(name, optimizer, groups, states, strict=strict).problems()
+
+
+def has_torchs_form(state: Mapping[str, Any]) -> bool:
+    """False for what a ``state_dict`` of the user's makes of it."""
+    return isinstance(state.get("state"), Mapping) and is_list(state.get("param_groups"))
 
 
 def _has_params(group: object) -> bool:
@@ -57,8 +69,9 @@ def _has_params(group: object) -> bool:
 
 
 def _group_problems(
-    name: str, defaults: Group, own: Group, saved: Group, first: int
+    name: str, optimizer: Optimizer, own: Group, saved: Group, first: int
 ) -> Iterator[str]:
+    defaults, free = optimizer.defaults, known_class(optimizer) is None
     numbers = list(range(first, first + len(own["params"])))
     if any(type(one) is not int for one in saved["params"]) or list(saved["params"]) != numbers:
         yield f"{name}.params: is not {first}, {first + 1} and so on, {len(numbers)} numbers"
@@ -71,9 +84,12 @@ def _group_problems(
     for key, value in saved.items():
         if key in defaults:
             # A group may have another kind than the default, and what was loaded last may be wrong.
-            problems = list(unlike(f"{name}.{key}", defaults[key], value))
-            if problems and any(unlike("", own.get(key, defaults[key]), value)):
+            problems = list(_unlike_default(f"{name}.{key}", defaults[key], value, free=free))
+            kept = own.get(key, defaults[key])
+            if problems and any(_unlike_default("", kept, value, free=free)):
                 yield from problems
+        elif free and isinstance(value, Mapping):
+            continue
         elif key not in ("params", "param_names") and (wrong := _wrong_setting(key, value)):
             yield f"{name}.{key}: is {short(value)}, {wrong}"
     for key in own:
@@ -82,6 +98,12 @@ def _group_problems(
         flag = isinstance(defaults.get(key), bool)
         if key not in saved and (key in _OF_A_GRAPH or (needed and not flag)):
             yield f"{name}.{key}: missing"
+
+
+def _unlike_default(name: str, default: Any, value: Any, *, free: bool) -> Iterator[str]:
+    """``free``: of a class of the user's, which may keep more than numbers there."""
+    check = unlike_own if free and not is_number(default) else unlike
+    yield from check(name, default, value)
 
 
 def _wrong_setting(key: str, value: object) -> str:
@@ -110,6 +132,10 @@ class _Slots:
         self._groups = groups
         self._states = states
         self._strict = strict
+        self._somewhere = {
+            key for slots in states.values() if isinstance(slots, Mapping) for key in slots
+        }
+        """The slots that a parameter has at all: another one comes with a later step."""
 
     def problems(self) -> Iterator[str]:
         """What is missing, of another kind, or leads to no step."""
@@ -118,6 +144,10 @@ class _Slots:
             group, parameters = self._groups[number], own["params"]
             name = f"{self._name}.param_groups.{number}"
             cls = known_class(self._optimizer)
+            if cls is LBFGS:
+                path = f"{self._name}.state"
+                yield from lbfgs_problems(path, parameters, group, self._states)
+                return
             trial = trial_of(self._optimizer, own, map(kind_of, parameters))
             if trial is not None and cls is not None:
                 try:
@@ -157,7 +187,7 @@ class _Slots:
                 names = alike.setdefault(kind_of(parameter), set(slots))
                 if self._strict and names != set(slots):
                     yield f"{name}: has other slots than the parameters before it"
-                yield from own_problems(name, slots, own)
+                yield from own_problems(name, slots, own, self._somewhere)
 
     def _different(
         self, first: int, parameters: Sequence[torch.Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..._torch.optimizers import SCHEDULER_COUNTS, has_custom_scale, schedulers_in
-from .values import independent, is_finite, is_list, is_number, short, unlike
+from .values import independent, is_finite, is_list, is_number, short, unlike, unlike_own
 
 _MAY_BE_INFINITE = {"best", "mode_worse"}
 
@@ -26,27 +27,44 @@ def scheduler_problems(
     Args:
         groups: the param groups that the optimizer will have.
     """
-    problems = list(_entries(name, scheduler.state_dict(), saved))
+    problems = list(_entries(name, scheduler, scheduler.state_dict(), saved))
     yield from problems
     if not problems and (found := _problem_of_a_step(scheduler, saved, groups)):
         yield f"{name}: no step can be taken with it: {found}"
 
 
-def _entries(name: str, own: Mapping[str, Any], saved: Mapping[Any, Any]) -> Iterator[str]:
+def _entries(
+    name: str, holder: object, own: Mapping[str, Any], saved: Mapping[Any, Any]
+) -> Iterator[str]:
+    """``holder``: the scheduler, or a function that it calls; what a user's has may come and go."""
+    known = None if _is_of_torch(type(holder)) else _known_entries(type(holder))
     yield from (f"{name}: has {short(key)} as a key" for key in saved if type(key) is not str)
     for key, value in own.items():
         # Flags that begin with a line are torch's own, and another version has others.
         flag = key.startswith("_") and (value is None or isinstance(value, bool))
-        if key not in saved and not flag:
+        if key not in saved and not flag and (known is None or key in known):
             yield f"{name}.{key}: missing"
     for key, value in saved.items():
-        if key in own:
-            yield from _entry(f"{name}.{key}", key, own[key], value)
+        if known is not None and key not in known:
+            yield from unlike_own(f"{name}.{key}", own.get(key), value)
+        elif key in own:
+            yield from _entry(f"{name}.{key}", holder, key, own[key], value)
         elif type(key) is str and not key.startswith("_"):
             yield f"{name}.{key}: unexpected"
 
 
-def _entry(name: str, key: str, own: Any, saved: Any) -> Iterator[str]:
+def _is_of_torch(cls: type) -> bool:
+    return cls.__module__ == lr_scheduler.__name__
+
+
+def _known_entries(cls: type) -> set[str]:
+    """What a class of the user's has from torch's classes: counts, rates, and their arguments."""
+    bases = filter(_is_of_torch, cls.__mro__)
+    given = (key for base in bases for key in inspect.signature(base).parameters)
+    return {"base_lrs", "_last_lr", "_schedulers", "lr_lambdas", *SCHEDULER_COUNTS, *given}
+
+
+def _entry(name: str, holder: object, key: str, own: Any, saved: Any) -> Iterator[str]:
     if key in SCHEDULER_COUNTS:
         if type(saved) is not int or saved < -1:
             yield f"{name}: is {short(saved)}, not a count of steps"
@@ -58,19 +76,20 @@ def _entry(name: str, key: str, own: Any, saved: Any) -> Iterator[str]:
         if not plain or not all(type(item) is int for pair in saved.items() for item in pair):
             yield f"{name}: is {short(saved)}, not a dict of counts"
     elif is_list(own) and is_list(saved) and any(isinstance(item, Mapping) for item in own):
-        yield from _members(name, own, saved)
+        yield from _members(name, holder, own, saved)
     else:
         yield from unlike(name, own, saved)
 
 
-def _members(name: str, own: Sequence[Any], saved: Sequence[Any]) -> Iterator[str]:
+def _members(name: str, holder: object, own: Sequence[Any], saved: Sequence[Any]) -> Iterator[str]:
     """The states of the schedulers in a chain, or of the functions of a LambdaLR."""
     if len(own) != len(saved):
         yield f"{name}: has {len(saved)} entries, not {len(own)}"
         return
-    for number, (left, right) in enumerate(zip(own, saved, strict=True)):
+    held = schedulers_in(holder) or own  # functions are the user's, and so is all they have
+    for number, (one, left, right) in enumerate(zip(held, own, saved, strict=True)):
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            yield from _entries(f"{name}.{number}", left, right)
+            yield from _entries(f"{name}.{number}", one, left, right)
         elif isinstance(left, Mapping):
             yield f"{name}.{number}: is {short(right)}, not a dict"
 
@@ -139,7 +158,7 @@ def _is_rate(rate: object) -> bool:
 def _is_torchs(scheduler: LRScheduler) -> bool:
     if isinstance(scheduler, (lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR)):
         return False
-    return type(scheduler).__module__ == lr_scheduler.__name__ and not has_custom_scale(scheduler)
+    return _is_of_torch(type(scheduler)) and not has_custom_scale(scheduler)
 
 
 def inside(scheduler: LRScheduler) -> Iterable[LRScheduler]:

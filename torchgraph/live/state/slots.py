@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .trials import Slot
-from .values import is_finite, is_number, is_plain, short, tensor_problem, unlike
+from .values import is_finite, is_number, is_plain, short, tensor_problem, unlike, unlike_own
 
 Slots = Mapping[str, Any]
 
@@ -27,19 +27,24 @@ def known_problems(
             yield from _other_problems(f"{name}.{key}", parameter, value)
 
 
-def own_problems(name: str, slots: Slots, own: Slots) -> Iterator[str]:
-    """What is wrong with slots of a step of the user's, by those that it has made until now."""
-    yield from (f"{name}.{short(key)}: missing" for key in own if key not in slots)
+def own_problems(name: str, slots: Slots, own: Slots, somewhere: Collection[str]) -> Iterator[str]:
+    """What is wrong with slots of a step of the user's, by those that it has made until now.
+
+    Args:
+        somewhere: the slots that any parameter has.
+    """
+    lost = (key for key in own if key not in slots and key in somewhere)
+    yield from (f"{name}.{short(key)}: missing" for key in lost)
     for key, value in slots.items():
         like = own.get(key)
-        if isinstance(like, torch.Tensor):
+        if isinstance(like, torch.Tensor) and isinstance(value, torch.Tensor):
             # Loading casts to the dtype of the parameter: a mask that was loaded is of floats.
-            real = isinstance(value, torch.Tensor) and not value.is_complex()
-            kind = like.new_empty((), dtype=value.dtype) if real and not like.is_complex() else like
+            real = not value.is_complex() and not like.is_complex()
+            kind = like.new_empty((), dtype=value.dtype) if real else like
             if problem := tensor_problem(value, kind, tuple(like.shape)):
                 yield f"{name}.{short(key)}: {problem}"
-        elif is_number(like):
-            yield from unlike(f"{name}.{short(key)}", like, value)
+        elif like is not None:
+            yield from unlike_own(f"{name}.{short(key)}", like, value)
         elif not is_plain(value) and not isinstance(value, Mapping):
             yield f"{name}.{short(key)}: is {short(value)}, which no slot is"
 

@@ -11,7 +11,7 @@ from ..._torch.optimizers import SCALER_COUNT
 from ...amp import Scaler
 from ...ir.names import TRAIN
 from .held import Held
-from .optimizers import optimizer_problems
+from .optimizers import has_torchs_form, optimizer_problems
 from .schedulers import scheduler_problems
 from .values import is_count, is_finite, is_list, short
 
@@ -42,7 +42,7 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
         name = f"{TRAIN}.optimizers.{number}"
         problems = list(optimizer_problems(name, optimizer, saved, strict=strict))
         yield from problems
-        if not problems:
+        if not problems and has_torchs_form(optimizer.state_dict()):
             groups[id(optimizer)] = saved["param_groups"]
     unused = not held.schedulers and (unused or not strict)
     for number, (scheduler, saved) in enumerate(

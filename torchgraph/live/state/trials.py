@@ -118,7 +118,8 @@ def _made(cls: type[Optimizer], group: Group, parameters: list[torch.Tensor]) ->
     taken = inspect.signature(cls.__init__).parameters
     kwargs = {key: value for key, value in settings.items() if key in taken}
     optimizer = cls(parameters, **kwargs)
-    optimizer.param_groups[0].update(settings)
+    numbers = list(range(len(parameters)))
+    optimizer.load_state_dict({"state": {}, "param_groups": [{**settings, "params": numbers}]})
     if (refused := refusal(optimizer, given=True)) is not None:
         raise afresh(refused)
     return optimizer

@@ -148,6 +148,24 @@ def _unlike_number(name: str, own: float, saved: object) -> Iterator[str]:
         yield f"{name}: is {short(saved)}, not a number that float32 holds"
 
 
+def unlike_own(name: str, own: Any, saved: Any) -> Iterator[str]:
+    """Why ``saved`` cannot take the place of what a class of the user's has as ``own``.
+
+    Its kind counts, and no size: a history grows, a number lies in a tensor at another time, and
+    None is what is not there yet.
+    """
+    if saved is None or own is None:
+        fits = is_plain(saved) or isinstance(saved, Mapping)
+    elif isinstance(own, torch.Tensor) or is_number(own) or isinstance(own, bool):
+        fits = isinstance(saved, (bool, int, float, torch.Tensor)) and is_plain(saved)
+    elif is_list(own):
+        fits = is_list(saved)
+    else:
+        fits = isinstance(saved, Mapping if isinstance(own, Mapping) else type(own))
+    if not fits:
+        yield f"{name}: is {short(saved)}, not of the kind of {short(own)}"
+
+
 def independent(value: Any) -> Any:
     """A copy that shares no memory; of plain containers plain ones of the same kind."""
     if isinstance(value, torch.Tensor):
