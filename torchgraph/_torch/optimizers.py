@@ -83,6 +83,8 @@ SCALER_COUNT = "_growth_tracker"
 
 SCHEDULER_COUNTS = frozenset({"last_epoch", "_step_count"})
 """The entries of a scheduler's state that count its steps."""
+SCHEDULER_ENTRIES = SCHEDULER_COUNTS | {"base_lrs", "_last_lr", "_schedulers", "lr_lambdas"}
+"""Those that are torch's, whatever the class."""
 
 
 def has_custom_scale(scheduler: Any) -> bool:

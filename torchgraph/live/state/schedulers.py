@@ -13,7 +13,12 @@ import torch
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..._torch.optimizers import SCHEDULER_COUNTS, has_custom_scale, schedulers_in
+from ..._torch.optimizers import (
+    SCHEDULER_COUNTS,
+    SCHEDULER_ENTRIES,
+    has_custom_scale,
+    schedulers_in,
+)
 from .values import independent, is_finite, is_list, is_number, short, unlike, unlike_own
 
 _MAY_BE_INFINITE = {"best", "mode_worse"}
@@ -61,7 +66,7 @@ def _known_entries(cls: type) -> set[str]:
     """What a class of the user's has from torch's classes: counts, rates, and their arguments."""
     bases = filter(_is_of_torch, cls.__mro__)
     given = (key for base in bases for key in inspect.signature(base).parameters)
-    return {"base_lrs", "_last_lr", "_schedulers", "lr_lambdas", *SCHEDULER_COUNTS, *given}
+    return {*SCHEDULER_ENTRIES, *given}
 
 
 def _entry(name: str, holder: object, key: str, own: Any, saved: Any) -> Iterator[str]:

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 
 from ... import library
 from ..._torch.listening import not_listening
-from ..._torch.optimizers import scaler_attribute, schedulers_in
+from ..._torch.optimizers import scaler_attribute, schedulers_in, step_hooks
 from ..._torch.symbolic import symbolic_python_math
 from ..._torch.tensors import version_of
 from ...collection import weakly
@@ -144,7 +144,7 @@ class OwnSteps:
         if self.heard and not self._recorder.gave_up and not self.unknown:
             stack.enter_context(fused.recorded())
             stack.enter_context(symbolic_python_math(namespaces([optimizer])))
-            if self._options.marks_gradients and allocates_slots(optimizer):
+            if self._options.marks_gradients and _only_reads_gradients(optimizer):
                 stack.enter_context(self._marked(optimizer))
             stack.enter_context(noting_step(self._step, self._recorder, self._trail, optimizer))
             stack.enter_context(self._numbers.in_place([optimizer]))
@@ -253,6 +253,10 @@ class OwnSteps:
                 if before.get(id(tensor)) != version_of(tensor):
                     self.moved.add(self._step.leaves[self._step.index[id(tensor)]].fqn)
         return found
+
+
+def _only_reads_gradients(optimizer: Optimizer) -> bool:
+    return allocates_slots(optimizer) and not any(step_hooks(optimizer))
 
 
 def classes_with(base: type, method: str) -> list[type]:
