@@ -7,7 +7,6 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, MethodType
 from typing import Annotated, Any
 
 from torch import nn
@@ -223,11 +222,10 @@ def _function_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """False where a call with these arguments is an error before it begins."""
-    if isinstance(function, (FunctionType, MethodType)):
-        try:
-            inspect.getcallargs(function, *args, **kwargs)
-        except TypeError:
-            return False
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+    except TypeError:
+        return False
     return True
 
 

@@ -22,6 +22,7 @@ from tests.memory.models import (
     Unsupported,
     _Failing,
     batch,
+    own_step,
     run,
 )
 from torchgraph.nn.graph import GraphModule
@@ -89,23 +90,6 @@ def by_train_step() -> None:
     run(tg.train_step(model, nn.functional.cross_entropy, optim.AdamW(model.parameters())))
 
 
-def _own_step() -> tg.Graph:
-    model = Net()
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    scheduler = optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-
-    @tg.step
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-        return loss
-
-    return step
-
-
 @life
 def with_attributes() -> None:
     graph = Counting(Net())
@@ -118,7 +102,7 @@ def with_attributes() -> None:
 
 @life
 def own_update() -> None:
-    run(_own_step(), 6)
+    run(own_step(), 6)
 
 
 @life

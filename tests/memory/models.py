@@ -39,6 +39,24 @@ class Train(tg.Graph):
         return loss
 
 
+def own_step() -> tg.Graph:
+    """A step that updates by itself, of a new model."""
+    model = Net()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+
+    @tg.step
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss
+
+    return step
+
+
 class Evaluate(tg.Graph):
     """A forward pass alone."""
 

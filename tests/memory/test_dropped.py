@@ -18,7 +18,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.memory.lives import LIVES
-from tests.memory.models import Net, Train, batch, run
+from tests.memory.models import Net, Train, batch, own_step, run
 from tests.soak.gauge import resident
 from torchgraph._torch import FakeTensor
 from torchgraph.replay.replay import Replay
@@ -144,17 +144,7 @@ def a_module_class() -> type:
 
 
 def a_step() -> type:
-    model = Net()
-    optimizer = optim.AdamW(model.parameters())
-
-    @tg.step
-    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
+    step = own_step()
     run(step)
     return type(step)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from tests.memory.models import Evaluate, Net, Train, Unsupported, batch, run
+from tests.memory.models import Evaluate, Net, Train, Unsupported, batch, own_step, run
 from tests.soak.gauge import check, growth, held
 
 pytestmark = [
@@ -116,21 +116,7 @@ def test_200_checkpoints(tmp_path):
 
 
 def test_own_updates_made_and_dropped():
-    def life(number):
-        model = Net()
-        optimizer = optim.AdamW(model.parameters())
-
-        @tg.step
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        run(step)
-
-    check(life, eager_life, 60)
+    check(lambda number: run(own_step()), eager_life, 60)
 
 
 def test_the_gauge_sees_a_leak():

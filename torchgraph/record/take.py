@@ -295,7 +295,7 @@ class _Taking:
     # --- the update -------------------------------------------------------------------------------
 
     def _updated(self, found: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
-        self._step = self._step.again() if self._step.lazy else self._step
+        self._step = self._step.again() if self._step.lazy else self._step  # now complete
         optimizers, recorder, values = self._step.optimizers, self._recorder, list(self._values)
         before = list(map(OwnState, optimizers))
         scaling = self._scaling if self.heard else self._plain

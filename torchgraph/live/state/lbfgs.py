@@ -30,12 +30,12 @@ def lbfgs_problems(
     Args:
         states: the slots by the number of the parameter, as a state has them.
     """
+    yield from (f"{name}.{key}: belongs to the first parameter" for key in states if key != 0)
     if not (slots := states.get(0)):
         return
     if not isinstance(slots, Mapping):
         yield f"{name}.0: is {short(slots)}, not a dict"
         return
-    yield from (f"{name}.{key}: belongs to the first parameter" for key in states if key != 0)
     steps = slots.get("n_iter")
     stepped = type(steps) is not int or steps > 0
     wanted = (*_COUNTS, *_NUMBERS, *_FLAT, *_HISTORY) if stepped else _COUNTS

@@ -23,12 +23,7 @@ _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_moment
 def optimizer_problems(
     name: str, optimizer: Optimizer, saved: Group, *, strict: bool
 ) -> Iterator[str]:
-    """What keeps a state from being loaded."""
-    if not has_torchs_form(own_form := optimizer.state_dict()):
-        yield from (f"{name}.{short(key)}: missing" for key in own_form if key not in saved)
-        for key in saved.keys() & own_form.keys():
-            yield from unlike_own(f"{name}.{key}", own_form[key], saved[key])
-        return
+    """What keeps a state of torch's form from being loaded."""
     groups: Any = saved.get("param_groups")
     states = saved.get("state")
     if not is_list(groups) or not isinstance(states, Mapping):
@@ -57,6 +52,13 @@ def optimizer_problems(
             yield f"{name}.state.{short(key)}: belongs to no parameter"
     if usable:  # else no step can be asked
         yield from _Slots(name, optimizer, groups, states, strict=strict).problems()
+
+
+def own_form_problems(name: str, own: Group, saved: Group) -> Iterator[str]:
+    """What keeps a state of a form of the user's from being loaded, by the one there is now."""
+    yield from (f"{name}.{short(key)}: missing" for key in own if key not in saved)
+    for key in saved.keys() & own.keys():
+        yield from unlike_own(f"{name}.{key}", own[key], saved[key])
 
 
 def has_torchs_form(state: Mapping[str, Any]) -> bool:
@@ -88,9 +90,7 @@ def _group_problems(
             kept = own.get(key, defaults[key])
             if problems and any(_unlike_default("", kept, value, free=free)):
                 yield from problems
-        elif free and isinstance(value, Mapping):
-            continue
-        elif key not in ("params", "param_names") and (wrong := _wrong_setting(key, value)):
+        elif wrong := _wrong_setting(key, value, free=free):
             yield f"{name}.{key}: is {short(value)}, {wrong}"
     for key in own:
         # A later torch adds flags, never a number that the arithmetic needs.
@@ -106,13 +106,14 @@ def _unlike_default(name: str, default: Any, value: Any, *, free: bool) -> Itera
     yield from check(name, default, value)
 
 
-def _wrong_setting(key: str, value: object) -> str:
+def _wrong_setting(key: str, value: object, *, free: bool) -> str:
     """Why a setting that is none of the optimizer's own cannot have a value; empty where it can."""
     if key in _OF_SCHEDULERS and not is_finite(value):
         return "not a number that float32 holds"
     if key in _OF_A_GRAPH and not is_number(value) and not is_finite(value):
         return "not a number"
-    return "" if is_plain(value) else "which no setting is"
+    plain = is_plain(value) or (free and isinstance(value, Mapping))
+    return "" if plain or key in ("params", "param_names") else "which no setting is"
 
 
 class _Slots:

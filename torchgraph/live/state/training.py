@@ -11,7 +11,7 @@ from ..._torch.optimizers import SCALER_COUNT
 from ...amp import Scaler
 from ...ir.names import TRAIN
 from .held import Held
-from .optimizers import has_torchs_form, optimizer_problems
+from .optimizers import has_torchs_form, optimizer_problems, own_form_problems
 from .schedulers import scheduler_problems
 from .values import is_count, is_finite, is_list, short
 
@@ -40,9 +40,13 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
             yield saved
             continue
         name = f"{TRAIN}.optimizers.{number}"
+        own = optimizer.state_dict()
+        if not has_torchs_form(own):
+            yield from own_form_problems(name, own, saved)
+            continue
         problems = list(optimizer_problems(name, optimizer, saved, strict=strict))
         yield from problems
-        if not problems and has_torchs_form(optimizer.state_dict()):
+        if not problems:
             groups[id(optimizer)] = saved["param_groups"]
     unused = not held.schedulers and (unused or not strict)
     for number, (scheduler, saved) in enumerate(
