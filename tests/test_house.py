@@ -38,7 +38,7 @@ FLOORS = (
     },
     {"artifact", "library", "options"},
     {"amp", "config", "ir"},
-    {"debug", "optim", "structure"},
+    {"costs", "debug", "optim", "structure"},
     {"blocks", "guards", "passes"},
     {"live"},
     {"lower", "record"},

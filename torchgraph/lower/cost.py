@@ -7,20 +7,16 @@ the machine is, how many threads there are, and which version torch has do not.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
-from .. import library
-from .._torch import HigherOrderOperator, OpOverload
+from ..costs.op_calls import op_calls
+from ..costs.traffic import elements, shape_of
 from ..ir import effects
-from ..ir.aliasing import alias_sources
-from ..ir.each import each_of, is_each, rows_of
 from ..ir.program import Phase, Program, provenance
 from ..ir.values import tensors_of
 from ..passes.fusions.model_update.optimizers import RULES
@@ -72,8 +68,6 @@ LEAST = 16
 """No switch is before so many calls."""
 
 _CONVOLUTIONS = frozenset({aten.convolution, aten.convolution_backward})
-_MARKS = frozenset({library.gradient, library.accumulated, library.before_update})
-"""They are gone when the program is lowered."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +115,15 @@ def cost(program: Program) -> Cost:
     flops = moved = launches = kernels = convolutions = 0
     step = 0.0
     kinds: set[Hashable] = set()
-    for node, rows, share in _calls(program):
+    for call in op_calls(program):
+        node, rows = call.node, call.rows
         is_update = provenance(node).phase is Phase.UPDATE
         times = rows if is_update else runs
-        if alias_sources(node):
+        if call.is_view:
             step += times * machine.view
             continue
-        work, traffic = flops_of(node), int(_traffic(node) * share / rows)
-        drawn = _elements(node) if effects.of(node).random else 0
+        work, traffic = call.flops, call.bytes
+        drawn = elements(node) if effects.of(node).random else 0
         convolves = getattr(node.target, "overloadpacket", None) in _CONVOLUTIONS
         rate = machine.convolved if convolves else machine.flops
         busy = max(work / rate, traffic / machine.bytes)
@@ -145,54 +140,10 @@ def cost(program: Program) -> Cost:
     return Cost(flops, moved, launches, max(step, machine.launch), to_compile)
 
 
-def _calls(program: Program) -> Iterator[tuple[fx.Node, int, float]]:
-    """The calls of ops; how often each is done, and on how many times its tensors' bytes in all."""
-    for node in program.nodes:
-        if is_each(node):
-            yield from _rows(node)
-        elif node.op == "call_function" and _is_op(node.target) and node.target not in _MARKS:
-            yield node, 1, 1.0
-
-
-def _rows(node: fx.Node) -> Iterator[tuple[fx.Node, int, float]]:
-    each = each_of(node)
-    body = sum(map(_elements, each.body.placeholders[: each.columns]))
-    share = sum(_elements(item) for row in rows_of(node) for item in row) / max(1, body)
-    for inner in each.body.nodes:
-        if inner.op == "call_function" and _is_op(inner.target):
-            yield inner, len(each.rows), share
-
-
 def _rounded(calls: float) -> int:
     """To two digits, upwards: a node more or less moves no switch in most programs."""
     unit: int = 10 ** max(0, math.floor(math.log10(max(calls, 1.0))) - 1)
     return math.ceil(calls / unit) * unit
-
-
-def _is_op(target: object) -> bool:
-    return isinstance(target, (OpOverload, HigherOrderOperator))
-
-
-# --- tensors --------------------------------------------------------------------------------------
-
-
-def _shape(value: object) -> tuple[int, ...]:
-    """Sizes; 1 for one that depends on data. Empty for what is no tensor."""
-    value = value.meta.get("val") if isinstance(value, fx.Node) else value
-    if not isinstance(value, torch.Tensor):
-        return ()
-    return tuple(size if type(size) is int else 1 for size in value.shape)
-
-
-def _elements(value: object) -> int:
-    return sum(math.prod(_shape(tensor)) for tensor in tensors_of(value))
-
-
-def _traffic(node: fx.Node) -> int:
-    """Bytes of all tensors that go in and come out."""
-    values = (node, *node.args, *node.kwargs.values())
-    found = (tensor for value in values for tensor in tensors_of(value))
-    return sum(math.prod(_shape(tensor)) * tensor.dtype.itemsize for tensor in found)
 
 
 def _kind(node: fx.Node) -> Hashable:
@@ -200,112 +151,5 @@ def _kind(node: fx.Node) -> Hashable:
     values = (node, *node.args)
     return (
         str(node.target),
-        *((_shape(t), t.dtype) for value in values for t in tensors_of(value)),
+        *((shape_of(t), t.dtype) for value in values for t in tensors_of(value)),
     )
-
-
-# --- FLOPs ----------------------------------------------------------------------------------------
-
-
-def flops_of(node: fx.Node) -> int:
-    """FLOPs of a product, a convolution, an attention or an LSTM, a multiply-add as two; else 0."""
-    rule = _rules().get(node.target)
-    return 0 if rule is None else rule(node)
-
-
-def _product(left: int) -> Callable[[fx.Node], int]:
-    """Each element of the result is a row of argument ``left`` times a column."""
-
-    def count(node: fx.Node) -> int:
-        return 2 * _elements(node) * _shape(node.args[left])[-1]
-
-    return count
-
-
-def _vectors(node: fx.Node) -> int:
-    return 2 * _elements(node.args[0])
-
-
-def _convolution(node: fx.Node) -> int:
-    inputs, weight, transposed = node.args[0], node.args[1], node.args[6]
-    return _convolved(inputs if transposed else node, weight)
-
-
-def _convolution_backward(node: fx.Node) -> int:
-    gradient, inputs, weight, transposed = *node.args[:3], node.args[7]
-    mask: Any = node.args[10]
-    products: int = sum(mask[:2])
-    return products * _convolved(inputs if transposed else gradient, weight)
-
-
-def _convolved(many: object, weight: object) -> int:
-    """Each element of ``many`` meets the weights of one channel."""
-    shape = _shape(weight)
-    return 2 * _elements(many) * math.prod(shape[1:])
-
-
-def _attention(first: int, times: float) -> Callable[[fx.Node], int]:
-    """Two products of query, key and value, from argument ``first`` on; ``times`` so often."""
-
-    def count(node: fx.Node) -> int:
-        query, key, value = (_shape(arg) for arg in node.args[first : first + 3])
-        rows = math.prod(query[:-1])
-        return int(2 * times * rows * key[-2] * (query[-1] + value[-1]))
-
-    return count
-
-
-def _recurrent(times: int) -> Callable[[fx.Node], int]:
-    """Each row of the sequence meets the input's and the hidden state's weights."""
-
-    def count(node: fx.Node) -> int:
-        rows = _elements(node.args[0]) // max(1, _shape(node.args[0])[-1])
-        return 2 * times * rows * sum(_elements(weight) for weight in node.args[1:3])
-
-    return count
-
-
-@functools.cache
-def _rules() -> dict[object, Callable[[fx.Node], int]]:
-    named: dict[str, Callable[[fx.Node], int]] = {
-        "mm": _product(0),
-        "bmm": _product(0),
-        "linear": _product(0),
-        "mv": _vectors,
-        "dot": _vectors,
-        "addmm": _product(1),
-        "baddbmm": _product(1),
-        "_addmm_activation": _product(1),
-        "convolution": _convolution,
-        "convolution_backward": _convolution_backward,
-        "mkldnn_rnn_layer": _recurrent(1),
-        "rnn_layer_without_grad": _recurrent(1),
-        "mkldnn_rnn_layer_backward": _recurrent(2),
-        **dict.fromkeys(
-            (
-                "scaled_dot_product_attention",
-                "_scaled_dot_product_flash_attention",
-                "_scaled_dot_product_flash_attention_for_cpu",
-                "_scaled_dot_product_efficient_attention",
-                "_scaled_dot_product_cudnn_attention",
-                "_scaled_dot_product_attention_math",
-            ),
-            _attention(0, 1),
-        ),
-        **dict.fromkeys(  # five products for the forward's two
-            (
-                "_scaled_dot_product_flash_attention_backward",
-                "_scaled_dot_product_flash_attention_for_cpu_backward",
-                "_scaled_dot_product_efficient_attention_backward",
-                "_scaled_dot_product_cudnn_attention_backward",
-            ),
-            _attention(1, 2.5),
-        ),
-    }
-    packets = {getattr(aten, name, None): rule for name, rule in named.items()}
-    return {
-        getattr(packet, overload): rule
-        for packet, rule in packets.items()
-        if packet is not None
-        for overload in packet.overloads()
-    }
