@@ -9,15 +9,16 @@ from . import (
     passes as passes,
     testing as testing,
 )
-from .artifact import load, save
 from .config import GraphConfig
 from .graph import Graph
 from .library import depend
+from .saved import LoadedGraph, load, save
 from .step_function import step, train_step
 
 __all__ = [
     "Graph",
     "GraphConfig",
+    "LoadedGraph",
     "__version__",
     "amp",
     "depend",

@@ -348,6 +348,15 @@ class CheckpointDamaged(GraphError, ValueError):
     fix = "load an earlier checkpoint: nothing in this file is to be trusted."
 
 
+class CallNotSaved(GraphError, TypeError):
+    """``tg.load(dir)(x[:4])``: a call for which the directory has no program."""
+
+    fix = (
+        "call the Graph that was saved so, a few times, and save it again: what is loaded records "
+        "nothing."
+    )
+
+
 # --- programs and passes -------------------------------------------------------------------------
 
 

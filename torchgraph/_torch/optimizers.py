@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
 SLOT_MAKERS = ("step", "_init_group")
 """The methods of an optimizer that decide what a slot starts from."""
@@ -90,6 +93,14 @@ SCHEDULER_ENTRIES = SCHEDULER_COUNTS | {"base_lrs", "_last_lr", "_schedulers", "
 def has_custom_scale(scheduler: Any) -> bool:
     """True for a CyclicLR that scales by a function of the user's."""
     return vars(scheduler).get("_scale_fn_custom") is not None
+
+
+def blank_scheduler(kind: type[Scheduler]) -> Scheduler:
+    """A scheduler of that class before anything was set; its state is to be loaded."""
+    scheduler = kind.__new__(kind)
+    if issubclass(kind, CyclicLR):
+        vars(scheduler)["_scale_fn_custom"] = None  # its state does not have it
+    return scheduler
 
 
 def init_scaler(scaler: torch.amp.GradScaler, device: torch.device) -> None:

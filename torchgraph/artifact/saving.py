@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..errors import CheckpointDamaged, InvalidOption, NotAvailableYet
+from ..errors import CheckpointDamaged, InvalidOption
 from .files import opened, replaced
 from .layout import read, write
 from .tree import decoded, encoded
@@ -25,15 +25,8 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     Raises:
         NotSavable: names what is no plain value by its path. Nothing is written.
         CheckpointFileError: no such folder, no room, no right. The file that was there is whole.
-        NotAvailableYet: a Graph. Save its ``state_dict()``.
     """
-    place = _path(path)
-    if any(base.__name__ == "Graph" and _is_ours(base) for base in type(obj).__mro__):
-        raise NotAvailableYet(
-            f"torchgraph.save({type(obj).__name__}, ...), a Graph with its programs, is not "
-            "available yet.",
-            fix="torchgraph.save(graph.state_dict(), path) saves all that a run needs to go on.",
-        )
+    place = path_of(path)
     tree, tensors = encoded(obj)
     with replaced(place) as file:
         write(file, tree, tensors)
@@ -49,7 +42,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         CheckpointDamaged: it is cut, changed, or nothing that `save` wrote; says what it is.
         CheckpointFileError: it cannot be read.
     """
-    place = _path(path)
+    place = path_of(path)
     with opened(place) as file:
         try:
             return decoded(*read(file))
@@ -61,11 +54,8 @@ def load(path: str | os.PathLike[str]) -> Any:
             raise CheckpointDamaged(f"{place}: its contents make no sense.") from error
 
 
-def _is_ours(cls: type) -> bool:
-    return cls.__module__ == "torchgraph.graph"  # of a higher floor: known by its name
-
-
-def _path(path: object) -> str:
+def path_of(path: object) -> str:
+    """A path as text; InvalidOption for what is none."""
     if not isinstance(path, (str, os.PathLike)):
         raise InvalidOption(f"The path of a checkpoint is a str or a Path, not {path!r:.80}.")
     found = os.fspath(path)

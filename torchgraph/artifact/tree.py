@@ -11,7 +11,7 @@ import struct
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -25,23 +25,31 @@ DEPTH = 100
 _EXACT = 2**53  # integers up to here are the same in every reader of JSON
 
 
-def encoded(obj: object) -> tuple[object, dict[str, Stored]]:
+Writers: TypeAlias = Mapping[type, Callable[[Any], tuple[str, object]]]
+"""For values of further types: the name of their kind, and what they are made of."""
+Readers: TypeAlias = Mapping[str, Callable[[Any], object]]
+"""The way back, by kind."""
+
+
+def encoded(obj: object, writers: Writers | None = None) -> tuple[object, dict[str, Stored]]:
     """The tree of a state, and its tensors by the names that the tree has for them.
 
     Raises:
         NotSavable: something in it is neither a tensor nor a plain value; names the path to it.
     """
-    encoder = _Encoder()
+    encoder = _Encoder(writers or {})
     return encoder.encode(obj, ()), encoder.tensors
 
 
-def decoded(tree: object, tensors: Mapping[str, torch.Tensor]) -> object:
+def decoded(
+    tree: object, tensors: Mapping[str, torch.Tensor], readers: Readers | None = None
+) -> object:
     """What `encoded` was given; a tensor that it names twice is one.
 
     Raises:
         CheckpointDamaged: the tree is none of those that `encoded` makes.
     """
-    decoder = _Decoder(tensors)
+    decoder = _Decoder(tensors, readers or {})
     found = decoder.decode(tree)
     if unused := set(tensors) - set(decoder.made):
         raise CheckpointDamaged(f"nothing holds the tensor {min(unused)!r:.80}.")
@@ -49,8 +57,9 @@ def decoded(tree: object, tensors: Mapping[str, torch.Tensor]) -> object:
 
 
 class _Encoder:
-    def __init__(self) -> None:
+    def __init__(self, writers: Writers) -> None:
         self.tensors: dict[str, Stored] = {}
+        self._writers = writers
         self._names: dict[object, str] = {}
         self._around: set[int] = set()
 
@@ -58,6 +67,10 @@ class _Encoder:
         """The tree of a value, to which ``keys`` lead."""
         if value is None or isinstance(value, bool) or type(value) is str:
             return value
+        other = self._writers.get(type(value))
+        if other is not None:
+            kind, parts = other(value)
+            return {kind: self.encode(parts, keys)}
         if isinstance(value, torch.Tensor):
             return self._tensor(value, keys)
         plain = _PLAIN.get(type(value))
@@ -115,8 +128,9 @@ class _Encoder:
 
 
 class _Decoder:
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], readers: Readers) -> None:
         self._tensors = tensors
+        self._readers = readers
         self.made: dict[str, torch.Tensor] = {}
 
     def decode(self, tree: object, depth: int = 0) -> Any:
@@ -132,6 +146,8 @@ class _Decoder:
             return self._tensor(content, dict(rest))
         if kind in _READ_PLAIN:
             return _READ_PLAIN[kind](content)
+        if kind in self._readers:
+            return self._readers[kind](self.decode(content, depth + 1))
         found = _READ_CONTAINERS[kind](self._items(kind, content, depth))
         if rest:
             set_versions(found, self.decode(dict(rest)["versions"], depth + 1))
@@ -191,7 +207,7 @@ _READ_PLAIN: dict[str, Callable[[Any], object]] = {
     "int": lambda text: int(text, 16),
     "float": float.fromhex,
     "nan": _of_nan,
-    "complex": lambda pair: complex(*(_Decoder({}).decode(part) for part in pair)),
+    "complex": lambda pair: complex(*(_Decoder({}, {}).decode(part) for part in pair)),
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "dtype": _of_dtype,
     "device": torch.device,

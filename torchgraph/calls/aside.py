@@ -38,7 +38,15 @@ class Aside(Compiling):
         self._recordings = Recordings(self._cache, weakly(self._take), compiled)
 
     def _key(self, call: Call) -> Any:
-        return (call.key, ambient(), self.config.options, getattr(self.build, "__func__", None))
+        return (call.key, *self._things())
+
+    def _things(self) -> tuple[Any, ...]:
+        """What a program depends on besides the call and what its guards look at."""
+        return (ambient(), self.config.options, getattr(self.build, "__func__", None))
+
+    def _serving(self) -> list[Replay]:
+        """The programs that serve calls as things stand."""
+        return self._cache.serving(self._things())
 
     def _program_for(self, call: Call) -> Replay | None:
         """The program that serves a call as things stand; None for none."""

@@ -67,7 +67,8 @@ class Compiling(Stepping):
             switch = Switch(captured.program, program, self._graph_name, options, graphs, stages)
         replay = Replay(captured, code, options, graphs.calls, switch)
         self._stage_seconds = stages.seconds
-        self._shown = (replay, call.without_data(), described((before.args, before.kwargs)))
+        replay.example = call.without_data()
+        self._shown = (replay, replay.example, described((before.args, before.kwargs)))
         announce.program(stages, self._graph_name, replay, lambda: repr(self))
         self._cache.drafted()
         return replay

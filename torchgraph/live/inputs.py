@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -59,6 +59,13 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
 def unbound(args: tuple[object, ...], kwargs: dict[str, object], why: str) -> Call:
     """A call of which nothing is known; all such calls, for one reason, are alike."""
     return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
+
+
+def key_below_autograd(call: Call) -> tuple[object, ...]:
+    """The key of a call without what its tensors are to autograd: a program alone runs below it."""
+    *tree, tensors, sharing = call.key
+    plain = tuple((*one[:4], *one[5:7]) for one in cast("tuple[Any, ...]", tensors))
+    return (*tree, plain, sharing)
 
 
 class Inputs:

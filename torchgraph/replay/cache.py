@@ -63,6 +63,11 @@ class ProgramCache:
         """Calls that programs ran."""
         return self._gone + sum(replay.runs for replay in self)
 
+    def serving(self, things: Key) -> list[Replay]:
+        """All that serve calls as ``things`` stand: a key without its first part, the call's."""
+        held = self._entries.values()
+        return [one for key, one in held if key[1:] == things and not one.why_not()]
+
     def others(self, key: Key, tried: Replay) -> list[Replay]:
         """The other programs that fit such a call as things stand."""
         found = [one for one in self._by_key.get(key, ()) if one is not tried]

@@ -62,6 +62,10 @@ class Replay:
         self.seconds: deque[float] = deque(maxlen=_KEPT)
         """What the last runs after it took, on the host."""
         self.serves = code.program.signature.describe_inputs()
+        self.aten_program = code.program
+        """What it runs on `aten`."""
+        self.example: Call | None = None
+        """A call that it serves, without data; None where it was made of none."""
         self.audit: Audit | None = None
         """What compares Inductor's code with the aten program; None while it runs on aten."""
         self._auditing = False
@@ -73,7 +77,7 @@ class Replay:
         self.loss: torch.Tensor | None = None
         """The loss of the last run; None when it is not returned."""
         self._leaves = list(captured.leaves)
-        self._options = options
+        self.options = options
         self._cudnn_heuristic = cudnn.applicable(options.cudnn_heuristic, self.devices)
         self._sets = 0
         """How many sets of output tensors take turns; 0: each call makes fresh ones."""
@@ -216,7 +220,7 @@ class Replay:
 
     def over(self, captured: Captured) -> Replay:
         """The same program bound to other objects, run without a CUDA Graph."""
-        options = replace(self._options, cuda_graph="off")
+        options = replace(self.options, cuda_graph="off")
         code = Code(self.program, op_by_op(self.executable, self.program))
         return Replay(captured, code, options, Calls())
 

@@ -152,6 +152,17 @@ class Returned:
             return Together(tensors).root(self._root)
         return self._done(tensors, Contents(args, kwargs))
 
+    @property
+    def writes_arguments(self) -> bool:
+        """True when a call puts something else into an object of the caller's."""
+        return bool(self._edits)
+
+    def example(
+        self, tensors: Sequence[object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """What a call with these arguments returns, for tensors without a history."""
+        return self._done(tensors, Contents(args, kwargs))
+
     def made_first(self, tensors: Sequence[object], contents: Contents | None) -> object:
         """The same for the call whose own objects these are: new tensors are in them already."""
         tensors = with_ends(tensors, self.ended)

@@ -126,6 +126,12 @@ class Job:
             _inductor.compile_into(directory, read(self.code, len(inputs)), inputs, options)
 
 
+def fingerprint() -> str:
+    """Equal where compiled code may be used that was compiled with the same."""
+    material = json.dumps([_FORMAT, _machine(), _settings()])
+    return hashlib.sha256(material.encode()).hexdigest()
+
+
 def cpp_compiler() -> str | None:
     """The path of the C++ compiler that Inductor will call; None when there is none."""
     wanted = inductor_environment().get("CXX", "g++")

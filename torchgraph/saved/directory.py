@@ -1,0 +1,296 @@
+"""A directory that is there whole or not at all, with a manifest that has the hash of each file.
+
+::
+
+    manifest.json   "sha256" (of this file, with zeros in place of its own 64 digits), "format",
+                    what the directory holds, in words, and the SHA-256 of each other file
+    ...             the other files
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import CheckpointDamaged, CheckpointFileError, CheckpointNotFound
+
+FORMAT = "1"
+MANIFEST = "manifest.json"
+_MAKING = ".torchgraph-save-"
+_START = '{\n  "sha256": "'
+_ZEROS = "0" * 64
+_LONGEST = 100_000_000
+"""Bytes of a manifest, and of a file of JSON."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*", re.ASCII)
+_AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2, as Linux has them
+
+Writer = Callable[[BinaryIO], object]
+
+
+def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -> None:
+    """Write a directory beside ``path`` and put it there; what was there is as it was until then.
+
+    Args:
+        about: what the manifest says besides; plain JSON.
+
+    Raises:
+        CheckpointFileError: it cannot be written, or what is there is no such directory.
+    """
+    target = os.path.abspath(path)
+    try:
+        _refuse_other(target)
+        made, lock = _made(target)
+    except OSError as error:
+        raise _refused("written", path, error) from error
+    try:
+        hashes = {name: _written(made / name, writer) for name, writer in files.items()}
+        _write_manifest(made / MANIFEST, {**about, "files": hashes})
+        _sync_all(made)
+        _put(made, target)
+    except OSError as error:
+        raise _refused("written", path, error) from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(lock)
+
+
+class Directory:
+    """A directory that was written by `write`, every byte of which is as it was written.
+
+    Raises:
+        CheckpointNotFound; CheckpointFileError; CheckpointDamaged: says which file differs.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self.about = _manifest(_read(Path(path) / MANIFEST))
+            self._hashes: dict[str, str] = self.about.pop("files")
+            self._check_names()
+        except FileNotFoundError as error:
+            raise self._missing(error) from error
+        except OSError as error:
+            raise _refused("read", path, error) from error
+
+    @property
+    def names(self) -> list[str]:
+        """The files besides the manifest."""
+        return list(self._hashes)
+
+    def text(self, name: str) -> str:
+        """A file as text."""
+        return self.content(name).decode()
+
+    def content(self, name: str) -> bytes:
+        """The bytes of a file, after their hash was found to fit."""
+        with self.opened(name) as file:
+            return file.read()
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        """A file, of which every byte was looked at."""
+        if name not in self._hashes:
+            raise CheckpointDamaged(f"{self._path} has no {name}.")
+        try:
+            with (Path(self._path) / name).open("rb") as file:
+                if _digest(file) != self._hashes[name]:
+                    raise CheckpointDamaged(f"{self._path}: {name} is not as it was written.")
+                file.seek(0)
+                yield file
+        except OSError as error:
+            raise _refused("read", self._path, error) from error
+
+    def _check_names(self) -> None:
+        there = {
+            str(Path(folder, name).relative_to(self._path))
+            for folder, _, names in os.walk(self._path)
+            for name in names
+        }
+        wanted = {MANIFEST, *self._hashes}
+        for name in sorted(there ^ wanted):
+            what = "has a file more than it should" if name in there else "lacks"
+            raise CheckpointDamaged(f"{self._path} {what}: {name}.")
+        for name in there:
+            found = (Path(self._path) / name).lstat()
+            if not stat.S_ISREG(found.st_mode):
+                raise CheckpointDamaged(f"{self._path}: {name} is no file.")
+
+    def _missing(self, error: OSError) -> Exception:
+        if os.path.isdir(self._path):
+            return CheckpointDamaged(
+                f"{self._path} has no {MANIFEST}: no Graph was saved there, or it is not whole."
+            )
+        return _refused("read", self._path, error, CheckpointNotFound)
+
+
+def is_saved(path: str) -> bool:
+    """True for a directory that says it holds a Graph."""
+    try:
+        with open(os.path.join(path, MANIFEST), "rb") as file:
+            return file.read(len(_START)) == _START.encode()
+    except OSError:
+        return False
+
+
+def _refuse_other(target: str) -> None:
+    """Raise where something is at the path that `write` has not put there."""
+    if not os.path.lexists(target):
+        return
+    if not os.path.isdir(target) or os.path.islink(target):
+        raise FileExistsError(errno.EEXIST, "something else is there; a Graph takes a directory")
+    if os.listdir(target) and not is_saved(target):
+        raise FileExistsError(errno.EEXIST, "it is a directory with other files in it")
+
+
+def _made(target: str) -> tuple[Path, int]:
+    """A new directory beside ``target``, and what is locked for as long as it is written.
+
+    What killed saves to the same path have left is removed: nobody holds its lock.
+    """
+    parent, name = os.path.split(target)
+    start = f"{_MAKING}{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}-"
+    for left in os.listdir(parent):
+        if left.startswith(start):
+            with suppress(OSError):
+                _remove_if_left(os.path.join(parent, left))
+    made = Path(parent, f"{start}{os.getpid()}-{secrets.token_hex(4)}")
+    made.mkdir()
+    return made, _locked(str(made))
+
+
+def _locked(path: str) -> int:
+    """The descriptor of a locked directory; raises where another holds it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_if_left(path: str) -> None:
+    lock = _locked(path)
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _written(path: Path, writer: Writer) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w+b") as file:
+        writer(file)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        return _digest(file)
+
+
+def _digest(file: BinaryIO) -> str:
+    found = hashlib.sha256()
+    while part := file.read(1 << 20):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _write_manifest(path: Path, content: Mapping[str, object]) -> None:
+    text = json.dumps({"sha256": _ZEROS, "format": FORMAT, **content}, indent=2) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"{_START}{digest}{text[len(_START) + 64 :]}")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> bytes:
+    if not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_size > _LONGEST:
+        raise CheckpointDamaged(f"{path} is no manifest.")
+    return path.read_bytes()
+
+
+def _manifest(text: bytes) -> dict[str, Any]:
+    start = len(_START)
+    if not text.startswith(_START.encode()):
+        raise CheckpointDamaged(f"{MANIFEST} is not one that torchgraph.save has written.")
+    rest = text[:start] + _ZEROS.encode() + text[start + 64 :]
+    if hashlib.sha256(rest).hexdigest().encode() != text[start : start + 64]:
+        raise CheckpointDamaged(f"{MANIFEST} is not as it was written.")
+    try:
+        found: dict[str, Any] = json.loads(text)
+        files = found["files"]
+        plain = all(map(_is_plain, files)) and all(type(one) is str for one in files.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointDamaged(f"{MANIFEST} makes no sense.") from error
+    if found["format"] != FORMAT:
+        raise CheckpointDamaged(
+            f"it is of format {found['format']!r:.20}, and this torchgraph reads {FORMAT}.",
+            fix="load it with the torchgraph that wrote it.",
+        )
+    if not plain:
+        raise CheckpointDamaged(f"{MANIFEST} names files elsewhere.")
+    return found
+
+
+def _is_plain(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and ".." not in name.split("/")
+
+
+def _sync_all(made: Path) -> None:
+    for folder, _, _ in os.walk(made):
+        _sync(folder)
+
+
+def _sync(folder: str) -> None:
+    with suppress(OSError):  # some file systems sync no folders
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _put(made: Path, target: str) -> None:
+    """Let ``made`` be at ``target``; what was there is at ``made`` then."""
+    if os.path.lexists(target):
+        _exchange(str(made), target)
+    else:
+        made.rename(target)
+    _sync(os.path.dirname(target))
+
+
+def _exchange(one: str, other: str) -> None:
+    """Let two directories change places, at once where the system can."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "renameat2"):
+        names = os.fsencode(one), os.fsencode(other)
+        if not library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE):
+            return
+    aside = f"{one}-old"
+    os.rename(other, aside)
+    os.rename(one, other)
+    os.rename(aside, one)
+
+
+def _refused(
+    what: str,
+    path: str,
+    error: OSError,
+    kind: type[CheckpointFileError] = CheckpointFileError,
+) -> CheckpointFileError:
+    refused = kind(f"{path} cannot be {what}: {error.strerror or error}.")
+    refused.errno, refused.filename = error.errno, path
+    return refused

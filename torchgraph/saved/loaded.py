@@ -1,0 +1,263 @@
+"""LoadedGraph: the programs of a Graph over weights and state of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..calls.schedule import Schedulers
+from ..errors import CallNotSaved, GraphBroken, StateDictMismatch, StepFailed
+from ..ir.names import TRAIN, NameKind, StateName
+from ..ir.program import Program
+from ..library import ValueMoved
+from ..live.inputs import Call, Inputs, key_below_autograd
+from ..live.state import Progress
+from ..live.state.training import rng_problems
+from ..live.state.values import independent, unlike
+from ..live.step import Leaf
+from ..replay.replay import Replay
+from .parts import Parts
+
+_LISTED = 20
+
+
+class LoadedGraph:
+    """What `torchgraph.load` makes of a directory: call it as the Graph was called.
+
+    Every call is one step: it trains where the Graph did, on weights that are its own. Nothing is
+    recorded here: a call that no saved program serves is an error. ``state_dict()`` fits the Graph
+    that was saved, and its models.
+    """
+
+    def __init__(
+        self, parts: Parts, inputs: Inputs, optimizers: Sequence[Optimizer], schedulers: Schedulers
+    ) -> None:
+        self.lock = threading.RLock()
+        self._parts = parts
+        self._inputs = inputs
+        self._optimizers = list(optimizers)
+        self._schedulers = schedulers
+        self._state: dict[str, Any] = OrderedDict(parts.state)
+        train = self._state[TRAIN]
+        self._progress = Progress(train["step"])
+        self._progress.calls.update(train["calls"])
+        self._broken = ""
+        self._by_key: dict[object, list[Replay]] = {}
+        for replay in parts.replays:
+            assert replay.example is not None
+            self._by_key.setdefault(key_below_autograd(replay.example), []).append(replay)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One step, as the Graph that was saved takes it.
+
+        Raises:
+            CallNotSaved: no program that was saved serves it; nothing was changed.
+            StepFailed: an op raised. GraphBroken: an earlier step failed half-way.
+        """
+        with self.lock:
+            if self._broken:
+                raise GraphBroken(f"An earlier step of {self.name} failed half-way.")
+            call = self._inputs.bind(args, kwargs)
+            return self._served(call)
+
+    def _served(self, call: Call) -> Any:
+        candidates = self._by_key.get(key_below_autograd(call))
+        if not candidates:
+            known = "\n  ".join(dict.fromkeys(one.serves for one in self._parts.replays))
+            raise CallNotSaved(
+                f"No saved program of {self.name} is for such a call. They take:\n  {known}"
+            )
+        why = ""
+        for replay in candidates:
+            reason = replay.why_not()
+            if not reason:
+                try:
+                    return self._replayed(replay, call)
+                except ValueMoved as moved:
+                    reason = str(moved)
+            why = why or reason
+        raise CallNotSaved(f"Each program of {self.name} that was saved is for other values: {why}")
+
+    def _replayed(self, replay: Replay, call: Call) -> Any:
+        self._schedulers.check_loss(replay.returns_loss)
+        calls = self._progress.calls[replay.serves]
+        with replay.turn(calls, self._parts.options):
+            try:
+                returned = replay.run(call)
+            except BaseException as error:
+                if isinstance(error, StepFailed) or not isinstance(error, Exception):
+                    self._broken = replay.broken
+                raise
+            self._progress.count(replay.serves)
+            self._schedulers.step(lambda: replay.loss, replay.stepped(self._optimizers))
+        return returned
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``Graph.state_dict()`` of the Graph would be, to load there: live tensors."""
+        with self.lock:
+            train = self._state[TRAIN]
+            train.update(step=self._progress.step, calls=dict(self._progress.calls))
+            train["schedulers"] = [one.state_dict() for one in self._schedulers]
+            train["rng"] = _random_state()
+            if train["scaler"] is not None:
+                train["scaler"].update(self._scaler_state(train["scaler"]))
+            found: dict[str, Any] = _with_new_containers(self._state)
+            return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what ``state_dict()`` of this, or of the Graph, gave; all of it or nothing.
+
+        The random state is set, too.
+
+        Raises:
+            StateDictMismatch: lists what is missing, unexpected, of a wrong shape or kind.
+        """
+        with self.lock:
+            own = self.state_dict()
+            problems = list(_problems(own, state_dict))
+            if problems:
+                listed = "\n  ".join(problems[:_LISTED])
+                raise StateDictMismatch(f"The state does not fit {self.name}:\n  {listed}")
+            given = independent(dict(state_dict))
+            train = given[TRAIN]
+            for scheduler, saved in zip(self._schedulers, train["schedulers"], strict=True):
+                scheduler.load_state_dict(saved)
+            _copy_into(self._state, given)
+            self._progress = Progress(train["step"])
+            self._progress.calls.update(train["calls"])
+            self._set_scaler(train["scaler"] or {})
+            self._schedulers.forget()
+            self._broken = ""
+            self.restore_random_state()
+
+    def restore_random_state(self) -> None:
+        """Let torch's generators go on where they were when the state was saved or loaded."""
+        rng = self._state[TRAIN]["rng"]
+        torch.set_rng_state(rng["cpu"])
+        if rng.get("cuda") and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(rng["cuda"])
+
+    def _leaves(self) -> list[Leaf]:
+        found = {leaf.fqn: leaf for replay in self._parts.replays for leaf in replay.leaves}
+        return list(found.values())
+
+    def _scaler_leaves(self, state: Mapping[str, Any]) -> list[tuple[str, Leaf]]:
+        """What a GradScaler keeps, with its key in the scaler's own state."""
+        named = [
+            (leaf.fqn.key[0], leaf)
+            for leaf in self._leaves()
+            if isinstance(leaf.fqn, StateName) and leaf.fqn.kind is NameKind.SCALER
+        ]
+        pairs = ((key if key in state else f"_{key}", leaf) for key, leaf in named)
+        return [(key, leaf) for key, leaf in pairs if key in state]
+
+    def _scaler_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        values = {key: leaf.read() for key, leaf in self._scaler_leaves(state)}
+        return {k: v.item() if isinstance(v, torch.Tensor) else v for k, v in values.items()}
+
+    def _set_scaler(self, state: Mapping[str, Any]) -> None:
+        for key, leaf in self._scaler_leaves(state):
+            value = leaf.read()
+            if isinstance(value, torch.Tensor):
+                value.fill_(state[key])
+            else:
+                leaf.root[leaf.path[-1]] = state[key]
+
+    # --- looking in -------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the Graph that was saved."""
+        return self._parts.name
+
+    @property
+    def training(self) -> bool:
+        """True where a call updates weights."""
+        return self._parts.options.training
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs, after all passes; not to be edited."""
+        return tuple(replay.program for replay in self._parts.replays)
+
+    @property
+    def last_lr(self) -> list[float]:
+        """The learning rate of each param group of each optimizer, as the next call will use it."""
+        return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
+
+    def parts(self) -> Parts:
+        """What there is to save of it, as it is now."""
+        return Parts(
+            self._parts.name,
+            self._parts.class_name,
+            self._parts.parameters,
+            self._parts.options,
+            self._parts.replays,
+            self.state_dict(),
+            self._parts.places,
+            self._parts.schedules,
+        )
+
+    def __repr__(self) -> str:
+        lines = [f"LoadedGraph({self.name}, training={self.training}, steps={self._progress.step})"]
+        lines += [f"  takes {one.serves}" for one in self._parts.replays]
+        return "\n".join(lines)
+
+
+def _random_state() -> dict[str, object]:
+    found: dict[str, object] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
+
+
+def _problems(own: Mapping[str, Any], given: object) -> list[str]:
+    if not isinstance(given, Mapping):
+        return ["it is no dict"]
+    found = [f"{key}: missing" for key in own if key not in given]
+    found += [f"{key!s:.80}: unexpected" for key in given if key not in own]
+    for key in own:
+        if key in given and key != TRAIN:
+            found += unlike(key, own[key], given[key])
+    if TRAIN in given and isinstance(given[TRAIN], Mapping):
+        mine, its = own[TRAIN], given[TRAIN]
+        found += [f"{TRAIN}.{key}: missing" for key in mine if key not in its]
+        for key in ("optimizers", "schedulers", "scaler", "step"):
+            if key in its:
+                found += unlike(f"{TRAIN}.{key}", mine[key], its[key])
+        found += rng_problems(its.get("rng"))
+    elif TRAIN in given:
+        found.append(f"{TRAIN}: is no dict")
+    return found
+
+
+def _with_new_containers(value: Any) -> Any:
+    if isinstance(value, dict):
+        copied = value.copy()  # an OrderedDict keeps the versions of its modules
+        for key, item in value.items():
+            copied[key] = _with_new_containers(item)
+        return copied
+    if isinstance(value, list):
+        return [_with_new_containers(item) for item in value]
+    return value
+
+
+def _copy_into(own: Any, given: Any) -> None:
+    """Let a dict or list hold the values of its like: tensors are written, numbers replaced."""
+    for key, value in list(own.items() if isinstance(own, dict) else enumerate(own)):
+        if isinstance(value, torch.Tensor):
+            with torch.no_grad():
+                value.copy_(given[key])
+        elif isinstance(value, (dict, list)):
+            _copy_into(value, given[key])
+        else:
+            own[key] = given[key]

@@ -1,0 +1,115 @@
+"""What there is to save of a Graph: programs that serve it now, its state, its schedules."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..calls.running import Running
+from ..errors import NotSavable
+from ..ir.names import TRAIN
+from ..live import state
+from ..live.state.optimizers import has_torchs_form
+from ..options.options import Options
+from ..replay.replay import Replay
+from . import schedules
+
+Place = tuple[Any, ...]
+"""Keys from the state to a dict in it."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the files of a Graph hold."""
+
+    name: str
+    class_name: str
+    parameters: tuple[tuple[str, int, bool], ...]
+    """Name, kind and whether it may be left out, of each parameter of `build`."""
+    options: Options
+    replays: tuple[Replay, ...]
+    state: Mapping[str, Any]
+    """What `Graph.state_dict` gives: live tensors."""
+    places: Mapping[int, Place]
+    """id of a dict that holds numbers of an optimizer -> where its like is in ``state``."""
+    schedules: tuple[dict[str, object], ...]
+
+
+def parts_of(graph: Running) -> Parts:
+    """What is to be saved of ``graph``, as it is now.
+
+    Raises:
+        NotSavable: it has no confirmed program, or holds what no file can.
+    """
+    options = graph.config.options
+    _check(graph, options)
+    replays = tuple(graph._serving())
+    if not replays:
+        raise _without_program(graph)
+    held = state.Held(graph._modules, graph._optimizers, list(graph._schedulers), graph._scaler)
+    return Parts(
+        graph._graph_name,
+        type(graph).__name__,
+        tuple(_parameters(graph._inputs.signature)),
+        options,
+        replays,
+        state.collect(held, graph._progress),
+        dict(_places(graph)),
+        tuple(schedules.described(one, graph._optimizers) for one in graph._schedulers),
+    )
+
+
+def _check(graph: Running, options: Options) -> None:
+    if graph._driven:
+        raise NotSavable(
+            f"{graph._graph_name} takes its own update: what it does to optimizers and gradients "
+            "besides its program is Python, which no file can hold.",
+            fix="give the optimizer to add_optimizer (or use torchgraph.train_step).",
+        )
+    if options.buckets is not None:
+        raise NotSavable(
+            f"{graph._graph_name} pads its batches (set_shape_buckets); what is loaded does not.",
+            fix="set_shape_buckets(None), and call it with the shapes that are to be saved.",
+        )
+    if options.passes.inserted and options.backend != "aten":
+        raise NotSavable(
+            "Passes of your own are code, and compiling runs them again.",
+            fix='set_backend("aten"): the program is saved as they left it.',
+        )
+    for number, optimizer in enumerate(graph._optimizers):
+        if not has_torchs_form(optimizer.state_dict()):
+            raise NotSavable(
+                f"The state_dict of {type(optimizer).__name__}, optimizer {number}, is of a form "
+                "of its own: nobody but its class finds the numbers in it.",
+                fix="let it return what torch.optim.Optimizer.state_dict() does.",
+            )
+
+
+def _without_program(graph: Running) -> Exception:
+    if graph._last_call is None:
+        why, fix = "has not been called yet", "call it three times or more, then save it."
+    else:
+        said = graph._recordings.fallback.eager
+        reason = f": {said[0].why}" if said else ""
+        why = f"has no program that is confirmed and serves calls as things stand{reason}"
+        fix = "call it once or twice more as it is now; graph.report() says what it waits for."
+    return NotSavable(f"{graph._graph_name} {why}.", fix=fix)
+
+
+def _parameters(signature: inspect.Signature) -> Iterator[tuple[str, int, bool]]:
+    for one in signature.parameters.values():
+        yield one.name, int(one.kind), one.default is not one.empty
+
+
+def _places(graph: Running) -> Iterator[tuple[int, Place]]:
+    for number, optimizer in enumerate(graph._optimizers):
+        place = (TRAIN, "optimizers", number)
+        indices: dict[object, int] = {}
+        for position, group in enumerate(optimizer.param_groups):
+            yield id(group), (*place, "param_groups", position)
+            for parameter in group["params"]:
+                indices.setdefault(id(parameter), len(indices))
+        for key, slots in optimizer.state.items():
+            yield id(slots), (*place, "state", indices.get(id(key), key))

@@ -1,0 +1,214 @@
+"""``tg.save`` of a Graph."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO
+
+import torch
+
+from ..artifact import save as save_state
+from ..artifact.layout import write as write_tensors
+from ..artifact.saving import path_of
+from ..artifact.tree import encoded
+from ..calls.running import Running
+from ..errors import NotSavable
+from ..ir import text
+from ..ir.program import Role, TensorMeta
+from ..live.step import Leaf
+from ..lower.inductor.job import fingerprint
+from ..replay.replay import Replay
+from . import compiled, directory, programs, values
+from .loaded import LoadedGraph
+from .parts import Parts, Place, parts_of
+
+PROGRAM, WEIGHTS, SOURCE = "program.json", "weights.safetensors", "program.py"
+
+
+def save(obj: Any, path: str | os.PathLike[str]) -> None:
+    """Save a Graph as a directory, or a state as a file. OneFlow: ``oneflow.save``.
+
+    A Graph that has run as a program (from its third call on, mostly) becomes a directory that
+    `load` makes a callable of, in another process and without the model's source: its programs as
+    they serve calls now, weights, buffers, optimizer state, schedules, counts and random state.
+    ``program.py`` there is to be read, and nobody runs it. A state (dicts, lists and tuples of
+    tensors and plain values) becomes a safetensors file.
+
+    What was at ``path`` stays, whole, until the new one takes its place, killed or not.
+
+    Raises:
+        NotSavable: names what is no plain value. Nothing is written.
+        CheckpointFileError: no such folder, no room, no right; or other files are at ``path``.
+    """
+    if isinstance(obj, Running):
+        place = path_of(path)
+        with obj._turns.lock:
+            _write(parts_of(obj), place)
+    elif isinstance(obj, LoadedGraph):
+        place = path_of(path)
+        with obj.lock:
+            _write(obj.parts(), place)
+    else:
+        save_state(obj, path)
+
+
+def _write(parts: Parts, path: str) -> None:
+    table = _Leaves(parts)
+    saved = [_Program(replay, number) for number, replay in enumerate(parts.replays)]
+    weights = {
+        "state": parts.state,
+        "leaves": table.values,
+        "programs": [one.tensors for one in saved],
+    }
+    plain = {
+        "name": parts.name,
+        "class": parts.class_name,
+        "parameters": parts.parameters,
+        "options": parts.options,
+        "schedules": parts.schedules,
+        "leaves": table.entries,
+    }
+    tree, tensors = encoded(weights)
+    about, _ = encoded(plain, values.writers())
+    content = {"graph": about, "programs": [one.tree for one in saved]}
+    files: dict[str, directory.Writer] = {
+        PROGRAM: partial(_text, json.dumps(content, separators=(",", ":"))),
+        WEIGHTS: lambda file: write_tensors(file, tree, tensors),
+        SOURCE: partial(_text, "\n\n".join(one.source for one in saved) + "\n"),
+    }
+    for replay in parts.replays:
+        files.update(compiled.files_of(replay))
+    directory.write(path, _manifest(parts, files), files)
+
+
+def _text(content: str, file: BinaryIO) -> None:
+    file.write(content.encode())
+
+
+def _manifest(parts: Parts, files: Mapping[str, object]) -> dict[str, object]:
+    """What is in the directory, for people."""
+    held = {leaf.fqn: leaf.value for one in parts.replays for leaf in one.leaves}
+    tensors = [value for value in held.values() if isinstance(value, torch.Tensor)]
+    has_code = any(name.startswith(compiled.FOLDER) for name in files)
+    return {
+        "graph": parts.name,
+        "class": parts.class_name,
+        "torch": torch.__version__,
+        "training": parts.options.training,
+        "backend": parts.options.backend,
+        "steps": parts.state["_train"]["step"],
+        "bytes": sum(tensor.nbytes for tensor in tensors),
+        "programs": [
+            {"takes": one.serves, "ops": one.program.count(), "backend": _backend(one)}
+            for one in parts.replays
+        ],
+        "compiled_for": fingerprint() if has_code else None,
+    }
+
+
+def _backend(replay: Replay) -> str:
+    return "aten" if replay.inductor_since is None else "inductor"
+
+
+class _Leaves:
+    """The states of all programs: tensors and numbers by keys, and where numbers are in the state.
+
+    Tensors that are in the state are stored once.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.values: dict[str, object] = {}
+        self.entries: list[tuple[object, Role, str, tuple[Place, Place] | None]] = []
+        """Name, role, key in ``values``; of a number in the state its dict there and way in it."""
+        seen: set[str] = set()
+        for replay in parts.replays:
+            for leaf in replay.leaves:
+                if leaf.role is not Role.INPUT and leaf.fqn not in seen:
+                    seen.add(leaf.fqn)
+                    self._add(leaf, parts.places)
+
+    def _add(self, leaf: Leaf, places: Mapping[int, Place]) -> None:
+        value = leaf.read()
+        place = places.get(id(leaf.root))
+        if place is not None and not isinstance(value, torch.Tensor):
+            self.entries.append((leaf.fqn, leaf.role, "", (place, leaf.path)))
+            return
+        key, count = str(leaf.fqn), 1
+        while key in self.values:
+            count += 1
+            key = f"{leaf.fqn}~{count}"
+        self.values[key] = value.detach() if isinstance(value, torch.Tensor) else value
+        self.entries.append((leaf.fqn, leaf.role, key, None))
+
+
+class _Program:
+    """One program of a Graph, to be written."""
+
+    def __init__(self, replay: Replay, number: int) -> None:
+        captured = replay.captured
+        first = programs.written(captured.program)
+        last = programs.written(replay.aten_program)
+        guard = (
+            None if captured.value_guard is None else programs.written_guard(captured.value_guard)
+        )
+        is_same = programs.same(first, last)
+        call, returned = _example(replay)
+        self.tensors = {
+            "captured": first.constants,
+            "program": {} if is_same else last.constants,
+            "guard": {} if guard is None else guard.constants,
+            **call,
+        }
+        history, _ = encoded(replay.aten_program.history, values.writers())
+        self.tree: object = {
+            "captured": first.tree,
+            "program": None if is_same else last.tree,
+            "history": history,
+            "takes": encoded(_taken(replay), values.writers())[0],
+            "guard": None if guard is None else guard.tree,
+            "loss": captured.loss_path,
+            "ended": returned,
+        }
+        self.source = f"# {number}: {replay.serves}\n{text.render(replay.aten_program)}"
+
+
+def _example(replay: Replay) -> tuple[dict[str, object], list[int]]:
+    """A call with numbered tensors in place of real ones, what it returns; which have a history."""
+    call, tree = replay.example, replay.captured.out_tree
+    if call is None or tree.writes_arguments:
+        raise NotSavable(
+            "The step puts values into an object that it is given.",
+            fix="return them instead.",
+        )
+    given = call.over(_numbered(len(call.tensors)))
+    made = tree.example(_numbered(tree.count), given.args, given.kwargs)
+    found = {"args": given.args, "kwargs": given.kwargs, "returned": made}
+    for what, value in (("takes", (given.args, given.kwargs)), ("returns", made)):
+        try:
+            encoded(value)
+        except NotSavable as error:
+            raise NotSavable(
+                f"build {what} what no file can hold: {error.what}",
+                fix="let build take and return tensors, plain values, and dicts, lists and tuples.",
+            ) from error
+    return found, list(tree.ended)
+
+
+def _taken(replay: Replay) -> list[TensorMeta]:
+    """What the tensors of a call are like; those of a program are of one micro-batch."""
+    assert replay.example is not None
+    specs = replay.captured.program.signature.roles(Role.INPUT)
+    pairs = zip(replay.example.tensors, specs, strict=True)
+    return [
+        replace(TensorMeta.of(tensor), device=spec.meta.device)
+        for tensor, spec in pairs
+        if spec.meta is not None
+    ]
+
+
+def _numbered(count: int) -> list[torch.Tensor]:
+    return [torch.tensor(number) for number in range(count)]
