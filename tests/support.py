@@ -197,6 +197,18 @@ def confirm(graph: Any, *args: Any, **kwargs: Any) -> Any:
     raise AssertionError("no program was confirmed for these calls")
 
 
+class Nothing(Pass):
+    """A pass that does nothing."""
+
+    name = "nothing"
+
+    def exact(self, program: Program) -> bool:
+        return True
+
+    def apply(self, program: Program, edit: Rewriter) -> None:
+        pass
+
+
 def thinned(cases: Iterable[Any], *, keep: Collection[Any]) -> list[Any]:
     """Parameters of a test that fails for one reason in all cases: all but ``keep`` are slow."""
     cases = list(cases)

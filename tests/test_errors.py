@@ -340,7 +340,8 @@ def _():
 
 
 # Of no use before a GPU, several programs or a grad scaler: tested there.
-ELSEWHERE = {"DeviceMismatch", "CaptureError", "GraphError", "GradientNotFinal", "ScalerInBuild"}
+ELSEWHERE = {"CallNotSaved", "DeviceMismatch", "CaptureError", "GraphError"}
+ELSEWHERE |= {"GradientNotFinal", "ScalerInBuild"}
 
 
 def catalogue():

@@ -248,8 +248,8 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "depend", "errors", "load", "nn",
-        "optim", "passes", "save", "step", "testing", "train_step",
+        "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "depend", "errors", "load",
+        "nn", "optim", "passes", "save", "step", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",

@@ -204,9 +204,6 @@ class Graph(Bucketing):
             self._schedulers.forget()
             self._cache.broken = self._signals.torn = ""
 
-    def _held(self) -> state.Held:
-        return state.Held(self._modules, self._optimizers, list(self._schedulers), self._scaler)
-
     # --- looking in -------------------------------------------------------------------------------
 
     @property

@@ -14,12 +14,12 @@ import torch
 from safetensors import safe_open
 
 import torchgraph as tg
-from tests.contract.models import Eval, Net, Train, adam, data, same
+from tests.contract.models import Net, Train, adam, data, same
 from torchgraph.errors import (
+    CheckpointDamaged,
     CheckpointFileError,
     CheckpointNotFound,
     InvalidOption,
-    NotAvailableYet,
     NotSavable,
 )
 
@@ -203,11 +203,6 @@ def test_memory_that_was_given_back_is_refused(tmp_path):
         tg.save(tensor, tmp_path / "state")
 
 
-def test_a_graph_itself_comes_later(tmp_path):
-    with pytest.raises(NotAvailableYet, match="state_dict"):
-        tg.save(Eval(Net()), tmp_path / "state")
-
-
 # --- the file system -----------------------------------------------------------------------------
 
 
@@ -237,8 +232,8 @@ def test_where_no_file_can_be(tmp_path):
             tg.save({}, path)
         assert isinstance(found.value, OSError)
         assert found.value.errno
-        with pytest.raises(CheckpointFileError):
-            tg.load(path)
+        with pytest.raises(CheckpointDamaged if path == tmp_path else CheckpointFileError):
+            tg.load(path)  # in a folder may be a Graph
     with pytest.raises(FileNotFoundError) as missing:
         tg.load(tmp_path / "nowhere")
     assert type(missing.value) is CheckpointNotFound

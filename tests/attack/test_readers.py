@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.lower.test_job import linear_relu
-from tests.support import build
+from tests.support import Nothing, build
 from tests.test_house import FILES, PACKAGE, ROOT, dotted, tree
 from torchgraph import _extension
 from torchgraph.environment import chosen, environment_kept
@@ -21,7 +21,6 @@ from torchgraph.lower.inductor.cache.temporary import Scratch
 from torchgraph.lower.memory.allocations import recorded
 from torchgraph.options.options import PassOptions
 from torchgraph.passes import run
-from torchgraph.passes.base import Pass
 
 SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 HEAD = "| what is read | by | and then | who could have written it | held by |"
@@ -149,18 +148,6 @@ def test_a_program_is_text_that_this_process_has_written(tmp_path, monkeypatch):
     executable = lower(program, "step").runs
     assert executable.source.startswith("def step(inputs):")
     assert torch.equal(executable.function([torch.ones(1)])[0], torch.tensor([2.0]))
-
-
-class Nothing(Pass):
-    """A pass that does nothing."""
-
-    name = "nothing"
-
-    def exact(self, program):
-        return True
-
-    def apply(self, program, edit):
-        pass
 
 
 def test_what_is_dumped_goes_into_a_new_folder(tmp_path):

@@ -162,6 +162,11 @@ def _is_plain(source: torch.Tensor, view: torch.Tensor) -> bool:
     return 1 in view.shape and all(type(number) is int for number in numbers)
 
 
+def fake_on(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+    """A fake tensor on ``device`` with the shape, strides and dtype of one without memory."""
+    return FakeTensor(mode, meta, device)
+
+
 def fake_like(mode: FakeTensorMode, like: torch.Tensor) -> FakeTensor:
     """A fake tensor laid out like ``like``, in memory of its own. Call it with no mode active.
 

@@ -95,9 +95,15 @@ def has_custom_scale(scheduler: Any) -> bool:
     return vars(scheduler).get("_scale_fn_custom") is not None
 
 
-def blank_scheduler(kind: type[Scheduler]) -> Scheduler:
-    """A scheduler of that class before anything was set; its state is to be loaded."""
+def blank_scheduler(kind: type[Scheduler], inner: Sequence[LRScheduler]) -> Scheduler:
+    """A scheduler of that class before anything was set; its state is to be loaded.
+
+    Args:
+        inner: those that it steps, where it is a chain or a sequence.
+    """
     scheduler = kind.__new__(kind)
+    if inner:
+        vars(scheduler)["_schedulers"] = list(inner)
     if issubclass(kind, CyclicLR):
         vars(scheduler)["_scale_fn_custom"] = None  # its state does not have it
     return scheduler

@@ -104,6 +104,10 @@ class Stepping(ModuleHolder):
             containers=self._stray_containers(),
         )
 
+    def _held(self) -> state.Held:
+        """What has a state."""
+        return state.Held(self._modules, self._optimizers, list(self._schedulers), self._scaler)
+
     def _find_own_steps(self) -> None:
         """A `build` that names optimizers and ``step`` steps them, if not in its first call."""
         if named := steps_of(self.build):

@@ -67,7 +67,7 @@ def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -
 
 
 class Directory:
-    """A directory that was written by `write`, every byte of which is as it was written.
+    """A directory that `write` wrote, every byte of which is as it was written.
 
     Raises:
         CheckpointNotFound; CheckpointFileError; CheckpointDamaged: says which file differs.
@@ -76,9 +76,11 @@ class Directory:
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            self.about = _manifest(_read(Path(path) / MANIFEST))
-            self._hashes: dict[str, str] = self.about.pop("files")
+            found = _manifest(_read(Path(path) / MANIFEST))
+            self._hashes: dict[str, str] = found["files"]
+            self.about = {k: v for k, v in found.items() if k not in ("sha256", "format", "files")}
             self._check_names()
+            self._check_contents()
         except FileNotFoundError as error:
             raise self._missing(error) from error
         except OSError as error:
@@ -94,23 +96,23 @@ class Directory:
         return self.content(name).decode()
 
     def content(self, name: str) -> bytes:
-        """The bytes of a file, after their hash was found to fit."""
+        """The bytes of a file."""
         with self.opened(name) as file:
             return file.read()
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
-        """A file, of which every byte was looked at."""
+        """A file to read."""
         if name not in self._hashes:
-            raise CheckpointDamaged(f"{self._path} has no {name}.")
-        try:
-            with (Path(self._path) / name).open("rb") as file:
-                if _digest(file) != self._hashes[name]:
-                    raise CheckpointDamaged(f"{self._path}: {name} is not as it was written.")
-                file.seek(0)
-                yield file
-        except OSError as error:
-            raise _refused("read", self._path, error) from error
+            raise CheckpointDamaged(f"it has no {name}.")
+        with (Path(self._path) / name).open("rb") as file:
+            yield file
+
+    def _check_contents(self) -> None:
+        for name, expected in self._hashes.items():
+            with self.opened(name) as file:
+                if _digest(file) != expected:
+                    raise CheckpointDamaged(f"{name} is not as it was written.")
 
     def _check_names(self) -> None:
         there = {
@@ -120,17 +122,17 @@ class Directory:
         }
         wanted = {MANIFEST, *self._hashes}
         for name in sorted(there ^ wanted):
-            what = "has a file more than it should" if name in there else "lacks"
-            raise CheckpointDamaged(f"{self._path} {what}: {name}.")
+            what = "has a file more than it should" if name in there else "lacks a file"
+            raise CheckpointDamaged(f"it {what}: {name}.")
         for name in there:
             found = (Path(self._path) / name).lstat()
             if not stat.S_ISREG(found.st_mode):
-                raise CheckpointDamaged(f"{self._path}: {name} is no file.")
+                raise CheckpointDamaged(f"{name} is no file.")
 
     def _missing(self, error: OSError) -> Exception:
         if os.path.isdir(self._path):
             return CheckpointDamaged(
-                f"{self._path} has no {MANIFEST}: no Graph was saved there, or it is not whole."
+                f"it has no {MANIFEST}: no Graph was saved there, or it is not whole."
             )
         return _refused("read", self._path, error, CheckpointNotFound)
 

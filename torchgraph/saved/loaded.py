@@ -227,16 +227,29 @@ def _problems(own: Mapping[str, Any], given: object) -> list[str]:
     found += [f"{key!s:.80}: unexpected" for key in given if key not in own]
     for key in own:
         if key in given and key != TRAIN:
-            found += unlike(key, own[key], given[key])
+            found += _unlike(key, own[key], given[key])
     if TRAIN in given and isinstance(given[TRAIN], Mapping):
         mine, its = own[TRAIN], given[TRAIN]
         found += [f"{TRAIN}.{key}: missing" for key in mine if key not in its]
         for key in ("optimizers", "schedulers", "scaler", "step"):
             if key in its:
-                found += unlike(f"{TRAIN}.{key}", mine[key], its[key])
+                found += _unlike(f"{TRAIN}.{key}", mine[key], its[key])
         found += rng_problems(its.get("rng"))
     elif TRAIN in given:
         found.append(f"{TRAIN}: is no dict")
+    return found
+
+
+def _unlike(path: str, own: Any, given: Any) -> list[str]:
+    """Where ``given`` has other keys, or other kinds of values, than ``own``."""
+    if isinstance(own, list) and isinstance(given, (list, tuple)) and len(own) == len(given):
+        own, given = dict(enumerate(own)), dict(enumerate(given))
+    if not isinstance(own, dict) or not isinstance(given, Mapping):
+        return list(unlike(path, own, given))
+    found = [f"{path}.{key}: missing" for key in own if key not in given]
+    found += [f"{path}.{key!s:.80}: unexpected" for key in given if key not in own]
+    for key in own.keys() & given.keys():
+        found += _unlike(f"{path}.{key}", own[key], given[key])
     return found
 
 

@@ -18,7 +18,7 @@ from ..artifact.tree import decoded
 from ..calls.schedule import Schedulers
 from ..capture.program_of import Captured
 from ..debug.stages import Stages
-from ..errors import CheckpointDamaged, GraphError, NotSupported
+from ..errors import CheckpointDamaged, GraphError, NotSupported, VerifyError
 from ..guards import Guards, Modules
 from ..ir.names import TRAIN
 from ..ir.program import InputSpec, Program, Role, TensorMeta
@@ -73,11 +73,14 @@ def load(
     place = path_of(path)
     if not os.path.isdir(place):
         return load_state(place)
-    directory = Directory(place)
     try:
+        directory = Directory(place)
         graph = _Loading(directory, NAMESPACES | frozenset(ops)).graph()
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{place}: {error.what}", fix=error.way_out) from error
+    except VerifyError as error:
+        what = f"{place}: a program of it breaks a rule. {error.what}"
+        raise CheckpointDamaged(what, where=error.where) from error
     except (GraphError, OSError):
         raise
     except Exception as error:  # a directory may hold anything
@@ -107,8 +110,6 @@ class _Loading:
         state = self._weights["state"]
         with torch.no_grad():
             self._find_leaves(state)
-        pairs = zip(self._programs, self._weights["programs"], strict=True)
-        replays = tuple(self._replay(number, *pair) for number, pair in enumerate(pairs))
         saved = state[TRAIN]["optimizers"]
         optimizers = [schedules.optimizer_over(one["param_groups"]) for one in saved]
         stepped = Schedulers()
@@ -116,6 +117,8 @@ class _Loading:
         for about, own in zip(described, state[TRAIN]["schedulers"], strict=True):
             scheduler = schedules.rebuilt(about, own, optimizers)
             stepped.add(scheduler.optimizer, scheduler)
+        pairs = zip(self._programs, self._weights["programs"], strict=True)
+        replays = tuple(self._replay(number, *pair) for number, pair in enumerate(pairs))
         about = self._about
         parts = Parts(
             about["name"],
@@ -151,8 +154,8 @@ class _Loading:
             last = reader.program(tree["program"], held["program"])
         first = Program(first.gm, first.signature)
         last = Program(last.gm, last.signature, reader.value(tree["history"]))
-        for program in (first, last):
-            verify(program, Stage.OPTIMIZED, made_by="loading", strict=True)
+        verify(first, Stage.OPTIMIZED, made_by="loading")
+        verify(last, Stage.OPTIMIZED, made_by="loading", strict=True)  # it is what runs
         guard = None if tree["guard"] is None else reader.guard(tree["guard"], held["guard"])
         call, returned = self._example(reader.value(tree["takes"]), held)
         returned.ended = tuple(tree["ended"])

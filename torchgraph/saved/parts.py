@@ -48,7 +48,7 @@ def parts_of(graph: Running) -> Parts:
     replays = tuple(graph._serving())
     if not replays:
         raise _without_program(graph)
-    held = state.Held(graph._modules, graph._optimizers, list(graph._schedulers), graph._scaler)
+    held = graph._held()
     return Parts(
         graph._graph_name,
         type(graph).__name__,
@@ -57,7 +57,7 @@ def parts_of(graph: Running) -> Parts:
         replays,
         state.collect(held, graph._progress),
         dict(_places(graph)),
-        tuple(schedules.described(one, graph._optimizers) for one in graph._schedulers),
+        tuple(schedules.described(one, held.optimizers) for one in held.schedulers),
     )
 
 

@@ -63,11 +63,9 @@ def _blank(about: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> LRSched
     """Without a state. Its class is not called, which would set rates."""
     if about["kind"] not in _KINDS:
         raise CheckpointDamaged(f"{about['kind']!r:.80} is no schedule of torch's.")
-    scheduler = blank_scheduler(_KINDS[about["kind"]])
-    scheduler.optimizer = optimizers[about["optimizer"]]
     inner = [_blank(one, optimizers) for one in about["inner"]]
-    if inner:
-        vars(scheduler)["_schedulers"] = inner
+    scheduler = blank_scheduler(_KINDS[about["kind"]], inner)
+    scheduler.optimizer = optimizers[about["optimizer"]]
     return scheduler
 
 

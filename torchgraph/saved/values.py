@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from .. import optim
-from .._torch import FakeTensor, FakeTensorMode, OpOverload
+from .._torch import FakeTensor, FakeTensorMode, OpOverload, fake_on
 from ..artifact.tree import Readers, Writers
 from ..errors import CheckpointDamaged, NotSavable
 from ..ir.names import NameKind, StateName
@@ -121,12 +121,11 @@ def readers(mode: FakeTensorMode, namespaces: frozenset[str]) -> dict[str, Calla
 
     def fake(parts: tuple[Any, ...]) -> torch.Tensor:
         shape, stride, dtype, device, offset, requires_grad = parts
-        with mode:
-            made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
-            if offset:
-                size = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-                whole = torch.empty(size, dtype=dtype, device=device)
-                made = whole.as_strided(shape, stride, offset)
+        meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        if offset:
+            size = offset + 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+            meta = torch.empty(size, dtype=dtype, device="meta").as_strided(shape, stride, offset)
+        made = fake_on(mode, meta, device)
         return made.requires_grad_() if requires_grad else made
 
     found: dict[str, Callable[[Any], object]] = {
