@@ -29,6 +29,7 @@ from torchgraph.ir.program import (
     Signature,
     TensorMeta,
 )
+from torchgraph.ir.rewriter import Rewriter
 from torchgraph.options.options import PassOptions
 from torchgraph.passes import Pass, run
 from torchgraph.replay.replay import Replay
