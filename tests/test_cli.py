@@ -1,4 +1,4 @@
-"""torchgraph doctor and torchgraph cache."""
+"""torchgraph doctor, torchgraph show and torchgraph cache."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import torch
 from rich.console import Console
 
 import torchgraph
-from torchgraph import _extension, cli
+from torchgraph import _extension
+from torchgraph.cli import doctor, main
 from torchgraph.lower import DiskCache
 
 
 def test_doctor_finds_a_working_machine(capsys):
     state = torch.get_rng_state()
-    assert cli.main(["doctor"]) == 0
+    assert main(["doctor"]) == 0
     assert torch.equal(torch.get_rng_state(), state)
     out = capsys.readouterr().out
     for part in (
@@ -32,22 +33,22 @@ def test_doctor_finds_a_working_machine(capsys):
         assert part in out
 
 
-def _findings(monkeypatch) -> dict[str, cli.Finding]:
-    monkeypatch.setattr(cli, "_self_test", lambda: "fine")
-    return {finding.what: finding for finding in cli.findings()}
+def _findings(monkeypatch) -> dict[str, doctor.Finding]:
+    monkeypatch.setattr(doctor, "_self_test", lambda: "fine")
+    return {finding.what: finding for finding in doctor.findings()}
 
 
 def _doctor(monkeypatch) -> tuple[int, str]:
-    monkeypatch.setattr(cli, "_self_test", lambda: "fine")
+    monkeypatch.setattr(doctor, "_self_test", lambda: "fine")
     console = Console(width=200, color_system=None)
     with console.capture() as capture:
-        status = cli.doctor(console)
+        status = doctor.doctor(console)
     return status, capture.get()
 
 
 def test_optional_tools_may_be_absent(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda command: None)
-    assert _findings(monkeypatch)["nvcc"] == cli.Finding("nvcc", "not found", None)
+    assert _findings(monkeypatch)["nvcc"] == doctor.Finding("nvcc", "not found", None)
     assert _doctor(monkeypatch)[0] == 0
 
 
@@ -79,7 +80,7 @@ def test_old_torch_is_a_problem(monkeypatch):
 
 def test_missing_private_names_are_a_problem(monkeypatch):
     monkeypatch.setattr(
-        cli, "private_names", lambda: {"torch._C._nn", "torch._C._gone", "torch._no.X"}
+        doctor, "private_names", lambda: {"torch._C._nn", "torch._C._gone", "torch._no.X"}
     )
     found = _findings(monkeypatch)["private torch names"]
     assert found.good is False
@@ -87,25 +88,23 @@ def test_missing_private_names_are_a_problem(monkeypatch):
 
 
 def test_private_names_are_read_from_the_source():
-    names = cli.private_names()
+    names = doctor.private_names()
     assert {"torch._ops.OpOverload", "torch.autograd.graph._engine_run_backward"} <= names
-    assert all(map(cli.resolves, names))
+    assert all(map(doctor.resolves, names))
 
 
 def test_a_failing_self_test_is_a_problem(monkeypatch):
     def fail() -> str:
         raise RuntimeError("wrong numbers")
 
-    monkeypatch.setattr(cli, "_self_test", fail)
-    found = {finding.what: finding for finding in cli.findings()}["self-test"]
-    assert found == cli.Finding("self-test", "RuntimeError: wrong numbers", False)
+    monkeypatch.setattr(doctor, "_self_test", fail)
+    found = {finding.what: finding for finding in doctor.findings()}["self-test"]
+    assert found == doctor.Finding("self-test", "RuntimeError: wrong numbers", False)
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), ([], 2), (["heal"], 2)])
 def test_arguments(arguments, status, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    assert stop.value.code == status
+    assert main(arguments) == status
     captured = capsys.readouterr()
     assert "torchgraph" in captured.out + captured.err
 
@@ -138,7 +137,7 @@ def entries_of(root):
 
 
 def cached(capsys, *arguments: str) -> tuple[int, str]:
-    status = cli.main(["cache", *arguments])
+    status = main(["cache", *arguments])
     return status, capsys.readouterr().out
 
 

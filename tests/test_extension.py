@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import torchgraph
-from torchgraph import _extension, cli
+from torchgraph import _extension
+from torchgraph.cli import doctor
 from torchgraph.errors import BackendWarning
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +61,7 @@ def test_without_the_library_references_run(monkeypatch):
     try:
         assert not _extension.load()
         assert _extension.version() == 0
-        lines = [found for found in cli.findings() if found.what.startswith("compiled")]
+        lines = [found for found in doctor.findings() if found.what.startswith("compiled")]
         assert [line.good for line in lines] == [None, None, None]
     finally:
         monkeypatch.undo()

@@ -111,7 +111,7 @@ def test_a_room_does_not_know(room):
 IMPORTS_BY_NAME = {
     "_extension",
     "_torch",
-    "cli",
+    "cli.doctor",
     "lower.inductor.process.child",
     "passes.checkpointing.rule",
 }

@@ -1,8 +1,7 @@
-"""``torchgraph doctor``: does torchgraph work here; ``torchgraph cache``: what it keeps."""
+"""``torchgraph doctor``: does torchgraph work here."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import importlib.metadata
@@ -10,10 +9,9 @@ import itertools
 import os
 import platform
 import shutil
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,13 +22,12 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from . import __version__, _extension, _torch
-from .environment import bytes_of, cache_directory, cache_limit
-from .errors import InvalidOption
-from .inspect.tables import size
-from .lower.inductor.cache.entries import Entry, entries, shrink
-from .lower.inductor.cache.private import NotPrivate, unwritable_by_others
-from .testing import Setup, assert_parity
+from .. import __version__, _extension, _torch
+from ..environment import cache_limit
+from ..errors import InvalidOption
+from ..lower.inductor.cache.private import NotPrivate
+from ..testing import Setup, assert_parity
+from .cache import kept, summary
 
 _MARKS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}
 _STEPS = 3
@@ -45,116 +42,6 @@ class Finding:
     found: str
     good: bool | None = True
     """None for something optional that is not there; False makes the exit status 1."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="torchgraph", description="OneFlow's nn.Graph for PyTorch."
-    )
-    parser.add_argument("--version", action="version", version=f"torchgraph {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "doctor", help="versions, devices and tools, and a self-test of two seconds"
-    )
-    _add_cache(commands.add_parser("cache", help="the compiled code that is kept on disk"))
-    given = parser.parse_args(arguments)
-    console = Console()
-    if given.command == "doctor":
-        return doctor(console)
-    try:
-        return _CACHE_VERBS[given.verb](console, given)
-    except (NotPrivate, OSError) as error:
-        console.print(Text(f"{error}. Nothing there is used, and nothing was removed.", "bold red"))
-        return 1
-    except InvalidOption as error:
-        console.print(Text(str(error), "bold red"))
-        return 2
-
-
-def _add_cache(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("list", help="each entry: its size, its age, when it was used, by which torch")
-    prune = verbs.add_parser("prune", help="remove what was not used for the longest time")
-    prune.add_argument("--to", metavar="SIZE", help="such as 500MB; else TORCHGRAPH_CACHE_LIMIT")
-    clear = verbs.add_parser("clear", help="remove everything that no process uses now")
-    clear.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _list(console: Console, _: argparse.Namespace) -> int:
-    root, found = _kept()
-    limit, now = cache_limit(), time.time()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("entry", "size", "made", "used", "torch", ""):
-        table.add_column(column, justify="left" if column in ("entry", "torch") else "right")
-    for entry in found:
-        times = (f"{_ago(now - entry.made)} ago", f"{_ago(now - entry.used)} ago")
-        whose = "" if entry.is_ours else "not yours"
-        name = Text(entry.path.name[:12])
-        table.add_row(name, size(entry.size), *times, Text(entry.torch or "?"), whose)
-    if found:
-        console.print(table)
-    console.print(Text(_summary(root, found, limit)))
-    return 0
-
-
-def _prune(console: Console, given: argparse.Namespace) -> int:
-    limit = cache_limit() if given.to is None else bytes_of(given.to, "--to")
-    return _shrink(console, limit)
-
-
-def _clear(console: Console, given: argparse.Namespace) -> int:
-    root, found = _kept()
-    if found and not given.yes:
-        if not sys.stdin.isatty():
-            console.print(Text("Nothing was removed: say --yes where nobody can be asked.", "red"))
-            return 2
-        console.print(Text(_summary(root, found, cache_limit())))
-        if console.input("Remove them? \\[y/N] ").strip().lower() not in ("y", "yes"):
-            return 1
-    return _shrink(console, -1)
-
-
-def _shrink(console: Console, limit: int) -> int:
-    root, found = _kept()
-    gone = shrink(root, limit) if root is not None else []
-    took = size(sum(entry.size for entry in gone))
-    console.print(f"{_count(len(gone))} removed, {took}.")
-    left = [entry for entry in found if entry not in gone]
-    console.print(Text(_summary(root, left, cache_limit())))
-    return 0
-
-
-_CACHE_VERBS: dict[str, Callable[[Console, argparse.Namespace], int]] = {
-    "list": _list,
-    "prune": _prune,
-    "clear": _clear,
-}
-
-
-def _kept() -> tuple[Path | None, list[Entry]]:
-    """Where the disk cache is, and its entries; no directory is made. NotPrivate, OSError."""
-    root = cache_directory()
-    if root is None or not os.path.lexists(root):
-        return root, []
-    root = unwritable_by_others(root)
-    return root, entries(root)
-
-
-def _summary(root: Path | None, found: Sequence[Entry], limit: int) -> str:
-    took = size(sum(entry.size for entry in found))
-    return f"{_count(len(found))}, {took} of {size(limit)}, in {root or 'no home directory'}"
-
-
-def _count(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number:,} entries"
-
-
-def _ago(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
 
 
 def doctor(console: Console) -> int:
@@ -246,7 +133,7 @@ def _package(name: str) -> Finding:
 def _disk_cache() -> Finding:
     try:
         limit = cache_limit()
-        return Finding("disk cache", _summary(*_kept(), limit))
+        return Finding("disk cache", summary(*kept(), limit))
     except InvalidOption as error:
         return Finding("disk cache", error.what, False)
     except (NotPrivate, OSError) as error:

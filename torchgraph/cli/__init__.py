@@ -1,0 +1,11 @@
+"""The command line: ``torchgraph doctor``, ``torchgraph show``, ``torchgraph cache``.
+
+Touches: the terminal; the disk cache, where somebody says so.
+Never: an algorithm that has a room of its own.
+"""
+
+from __future__ import annotations
+
+from .commands import main
+
+__all__ = ["main"]

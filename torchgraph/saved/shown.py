@@ -1,0 +1,179 @@
+"""What is in a saved directory, for people: what it takes, returns, holds and computes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from ..artifact.layout import read as read_tensors
+from ..artifact.tree import decoded
+from ..costs.op_calls import Work, work_by_node
+from ..errors import CheckpointDamaged
+from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta, provenance
+from .directory import Directory
+from .programs import ProgramReader
+from .saving import PROGRAM, WEIGHTS
+from .values import NAMESPACES
+
+_PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
+_UNITS = ("", "K", "M", "G", "T", "P")
+_STATES = (Role.PARAMETER, Role.BUFFER)
+
+
+def shown(path: str, *, depth: int | None = None, ops: Collection[str] = ()) -> RenderableType:
+    """The Graph in a directory as rich prints it, within 80 columns. Nothing of it is run.
+
+    Args:
+        depth: levels of modules, all by default.
+        ops: namespaces of ops besides torch's and torchgraph's.
+
+    Raises:
+        CheckpointNotFound, CheckpointFileError, CheckpointDamaged: as for `load`.
+    """
+    try:
+        directory = Directory(path)
+        content: Any = json.loads(directory.text(PROGRAM))
+        reader = ProgramReader(NAMESPACES | frozenset(ops))
+        with directory.opened(WEIGHTS) as file:
+            weights: Any = decoded(*read_tensors(file))
+        parts: list[RenderableType] = [_head(directory)]
+        for tree, held in zip(content["programs"], weights["programs"], strict=True):
+            which = "captured" if tree["program"] is None else "program"
+            program = reader.program(tree[which], held[which])
+            takes: list[TensorMeta] = reader.value(tree["takes"])
+            parts += [Text(), _calls(program, takes, held), _modules(program, depth)]
+        return Group(*parts)
+    except CheckpointDamaged as error:
+        raise CheckpointDamaged(f"{path}: {error.what}", fix=error.way_out) from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise CheckpointDamaged(f"{path}: its contents make no sense.") from error
+
+
+def _head(directory: Directory) -> Table:
+    about = directory.about
+    table = _grid()
+    kind = "trains" if about["training"] else "evaluates"
+    table.add_row("graph", f"{about['graph']}, of class {about['class']}, {kind}")
+    table.add_row("so far", f"{about['steps']:,} steps")
+    table.add_row("saved by", f"torch {about['torch']}, backend {about['backend']}")
+    code = "holds compiled code" if about["compiled_for"] else "holds no compiled code"
+    table.add_row("states", f"{_short(about['bytes'])}B; {code}")
+    return table
+
+
+def _calls(program: Program, takes: list[TensorMeta], held: Any) -> Table:
+    table = _grid()
+    names = [spec.fqn for spec in program.signature.roles(Role.INPUT)]
+    for name, meta in zip(names, takes, strict=True):
+        table.add_row("takes", f"{name}: {_described(meta)}")
+    for other in _plain(held["args"], held["kwargs"]):
+        table.add_row("", other)
+    for out, value in program.returns():
+        if out.kind is OutputKind.USER:
+            meta = TensorMeta.of(value.meta["val"])
+            table.add_row("returns", f"{out.target.lstrip('.') or 'it'}: {_described(meta)}")
+    work = sum(work_by_node(program).values(), Work())
+    table.add_row(
+        "a step",
+        f"{program.count():,} ops, {_short(work.flops)}FLOPs, {_short(work.bytes)}B moved",
+    )
+    return table
+
+
+def _plain(args: Any, kwargs: Any) -> Iterator[str]:
+    """The arguments that a program is made for, besides tensors."""
+    named = {**{f"args[{number}]": value for number, value in enumerate(args)}, **kwargs}
+    for name, value in named.items():
+        if isinstance(value, (bool, int, float, str)):
+            yield f"{name} = {value!r:.60}"
+
+
+@dataclass
+class _Module:
+    """A module by what the program knows of it."""
+
+    tensors: list[str] = field(default_factory=list)
+    elements: int = 0
+    ops: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(Phase, 0))
+    flops: int = 0
+    children: dict[str, _Module] = field(default_factory=dict)
+
+    def at(self, path: str) -> Iterator[_Module]:
+        """This one and those on the way to ``path``, which are made where they are missing."""
+        yield self
+        here = self
+        for part in filter(None, path.split(".")):
+            here = here.children.setdefault(part, _Module())
+            yield here
+
+
+def _modules(program: Program, depth: int | None) -> Tree:
+    root = _Module()
+    for spec in program.signature.roles(*_STATES):
+        path, _, name = spec.fqn.rpartition(".")
+        if spec.meta is not None:
+            *above, own = root.at(path)
+            own.tensors.append(f"{name}{list(spec.meta.shape)}")
+            if spec.role is Role.PARAMETER:
+                for module in (*above, own):
+                    module.elements += math.prod(spec.meta.shape)
+    work = work_by_node(program)
+    for node in program.nodes:
+        if node.op == "call_function":
+            origin = provenance(node)
+            for module in root.at(origin.module):
+                module.ops[origin.phase] += 1
+                module.flops += work.get(node, Work()).flops
+    head = _row(Text("module", "dim"), ["params", "FLOPs", *_PHASES.values()])
+    tree = Tree(head, guide_style="dim")
+    _add(tree, root, math.inf if depth is None else depth)
+    return tree
+
+
+def _add(parent: Tree, module: _Module, depth: float) -> None:
+    for name, child in module.children.items():
+        counts = [child.elements, child.flops, *(child.ops[phase] for phase in _PHASES)]
+        label = Text(name, "bold")
+        if child.tensors:
+            label.append(f"  {' '.join(child.tensors)}", "dim")
+        branch = parent.add(_row(label, [_short(count) if count else "-" for count in counts]))
+        if depth > 0:
+            _add(branch, child, depth - 1)
+
+
+def _row(label: Text, cells: list[str]) -> Table:
+    row = Table.grid(padding=(0, 0, 0, 1), expand=True)
+    row.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    for position, _ in enumerate(cells):
+        row.add_column(width=7 if position < 2 else 4, justify="right", no_wrap=True)
+    row.add_row(label, *cells)
+    return row
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _described(meta: TensorMeta) -> str:
+    where = "" if meta.device.type == "cpu" else f" on {meta.device}"
+    return f"{str(meta.dtype).removeprefix('torch.')}{list(meta.shape)}{where}"
+
+
+def _short(count: int) -> str:
+    """``4.2M``."""
+    unit = 0
+    scaled = float(count)
+    while scaled >= 1000 and unit < len(_UNITS) - 1:
+        scaled, unit = scaled / 1000, unit + 1
+    return f"{scaled:.1f}{_UNITS[unit]}" if unit else str(count)
