@@ -237,3 +237,28 @@ def branching():
             yield (x.abs() if number % 2 else -x.abs(),), {}
 
     return Branching(), calls()
+
+
+class Gathering(nn.Module):
+    """Constants whose elements share memory, states with gaps, numbers read from data."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+        self.register_buffer("spaced", torch.randn(6, 3)[:, ::2])
+        self.register_buffer("wide", torch.randn(1, 3).expand(5, 3), persistent=False)
+
+    def forward(self, x):
+        found = self.net(x)
+        if found.isfinite().all().float().item() < 1.0:
+            found = found.nan_to_num()
+        index = torch.arange(2).flip(0).expand(len(x), 2)
+        return found.gather(1, index) + self.spaced[:, :2] + self.wide[0, :2]
+
+
+@case
+def gathering():
+    model = Gathering()
+    optimizer = optim.AdamW(model.parameters(), lr=0.01)
+    calls = (((x, x[:, :2].clone()), {}) for (x, _), _ in batches())
+    return Step(model, optimizer, loss=F.mse_loss), calls

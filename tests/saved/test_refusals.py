@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,6 +84,26 @@ def test_a_step_that_updates_by_itself(tmp_path):
             return loss
 
     refused(ran(Own(), batches()), tmp_path, "takes its own update")
+
+
+class Remembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(4, 3)
+        self.last = torch.zeros(6, 3)
+
+    def forward(self, x):
+        self.last = self.cell(x, self.last)
+        return self.last
+
+
+def test_tensors_that_a_step_leaves_in_objects(tmp_path):
+    graph = Predict(Remembers())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tg.errors.EagerWarning)
+        graph.config.set_fallback("eager")
+        ran(graph, (((args[0],), {}) for args, _ in batches()))
+    refused(graph, tmp_path, "leaves tensors in objects|no program that is confirmed")
 
 
 def test_buckets_and_passes_of_the_users(tmp_path):

@@ -162,6 +162,19 @@ def _is_plain(source: torch.Tensor, view: torch.Tensor) -> bool:
     return 1 in view.shape and all(type(number) is int for number in numbers)
 
 
+def unknown_number(mode: FakeTensorMode, kind: type) -> object:
+    """A symbolic number of which nothing is known: what a fake tensor's ``item()`` gives."""
+    shapes = mode.shape_env
+    assert shapes is not None
+    if kind is torch.SymFloat:
+        return shapes.create_unbacked_symfloat()
+    return (
+        shapes.create_unbacked_symint()
+        if kind is torch.SymInt
+        else shapes.create_unbacked_symbool()
+    )
+
+
 def fake_on(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
     """A fake tensor on ``device`` with the shape, strides and dtype of one without memory."""
     return FakeTensor(mode, meta, device)

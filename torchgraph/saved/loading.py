@@ -35,7 +35,7 @@ from . import compiled, schedules
 from .directory import Directory
 from .loaded import LoadedGraph
 from .parts import Parts, Place
-from .programs import ProgramReader
+from .programs import ProgramReader, laid_out
 from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
 
@@ -188,10 +188,10 @@ class _Loading:
             if type(value) not in (int, float):
                 raise CheckpointDamaged(f"{spec.fqn} is no number.")
             return leaf
-        if not isinstance(value, torch.Tensor) or value.shape != spec.meta.shape:
-            raise CheckpointDamaged(f"{spec.fqn} is not of the shape that the program takes.")
-        if value.dtype is not spec.meta.dtype or value.device != spec.meta.device:
-            raise CheckpointDamaged(f"{spec.fqn} is not of the dtype that the program takes.")
+        if not isinstance(value, torch.Tensor):
+            raise CheckpointDamaged(f"{spec.fqn} is no tensor.")
+        _usable(spec.meta.device)
+        value.data = laid_out(value, spec.meta).to(spec.meta.device)  # the state holds it, too
         return leaf
 
     def _example(
@@ -212,9 +212,13 @@ class _Loading:
 
 def _empty(meta: TensorMeta | None) -> torch.Tensor:
     assert meta is not None
-    if meta.device.type == "cuda" and not torch.cuda.is_available():
-        raise NotSupported("The programs are for a GPU, and there is none here.")
+    _usable(meta.device)
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+
+
+def _usable(device: torch.device) -> None:
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise NotSupported("The programs are for a GPU, and there is none here.")
 
 
 def _walked(state: Any, place: Place) -> Any:

@@ -14,8 +14,9 @@ from .._torch import fake_mode, graph_module
 from ..artifact.tree import decoded, encoded
 from ..errors import CheckpointDamaged, NotSavable
 from ..guards import ValueGuard
+from ..ir import bits
 from ..ir.each import Each
-from ..ir.program import PassRecord, Program, Signature, provenance
+from ..ir.program import PassRecord, Program, Signature, TensorMeta, provenance
 from . import values
 
 _VERBATIM = ("in_place", "recorded", "skipped_by", "recomputed", "stands_for")
@@ -99,8 +100,11 @@ class ProgramReader:
             if made.name != name:
                 raise CheckpointDamaged(f"two nodes are called {name!r:.80}.")
             nodes[name] = made
-        held = {n.target: constants[str(n.target)] for n in graph.find_nodes(op="get_attr")}
-        return graph_module({str(name): tensor for name, tensor in held.items()}, graph)
+        held = {}
+        for node in graph.find_nodes(op="get_attr"):
+            name = str(node.target)
+            held[name] = laid_out(constants[name], TensorMeta.of(node.meta["val"]))
+        return graph_module(held, graph)
 
     def _target(self, tree: Any, constants: Mapping[str, torch.Tensor]) -> Any:
         if isinstance(tree, dict) and "each" in tree:
@@ -108,6 +112,25 @@ class ProgramReader:
             body = self._program(found["body"], constants)
             return Each(found["name"], body, self.value(found["rows"]), found["columns"])
         return self.value(tree)
+
+
+def laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
+    """``tensor`` with the strides that it had in memory; a file may not have kept them.
+
+    Raises:
+        CheckpointDamaged: it has another shape or dtype.
+    """
+    if tensor.shape != meta.shape or tensor.dtype is not meta.dtype:
+        raise CheckpointDamaged("a tensor is not of the shape and dtype that a program takes.")
+    if tensor.stride() == meta.stride:
+        return tensor
+    made = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=tensor.device)
+    # Elements along such a dimension are one in memory.
+    first = tuple(slice(0, 1) if not step else slice(None) for step in meta.stride)
+    made[first].copy_(tensor[first])
+    if not bits.same(made, tensor):
+        raise CheckpointDamaged("a tensor does not fit the strides that a program takes.")
+    return made
 
 
 def _program(program: Program, constants: Constants, prefix: str) -> dict[str, object]:

@@ -21,6 +21,7 @@ from ..ir import text
 from ..ir.program import Role, TensorMeta
 from ..live.step import Leaf
 from ..lower.inductor.job import fingerprint
+from ..record.host.host import Host
 from ..replay.replay import Replay
 from . import compiled, directory, programs, values
 from .loaded import LoadedGraph
@@ -150,6 +151,11 @@ class _Program:
 
     def __init__(self, replay: Replay, number: int) -> None:
         captured = replay.captured
+        if captured.host.key() != Host().key():
+            raise NotSavable(
+                "The step leaves tensors in objects of Python, or finds them there.",
+                fix="keep them in buffers of a module, or return them and pass them again.",
+            )
         first = programs.written(captured.program)
         last = programs.written(replay.aten_program)
         guard = (

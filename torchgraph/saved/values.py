@@ -15,7 +15,7 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from .. import optim
-from .._torch import FakeTensor, FakeTensorMode, OpOverload, fake_on
+from .._torch import FakeTensor, FakeTensorMode, OpOverload, fake_on, unknown_number
 from ..artifact.tree import Readers, Writers
 from ..errors import CheckpointDamaged, NotSavable
 from ..ir.names import NameKind, StateName
@@ -75,6 +75,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     **{f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     **{f"builtins.{item.__name__}": item for item in _BUILTINS},
 }
+_SYMBOLS = {kind.__name__: kind for kind in (torch.SymBool, torch.SymFloat, torch.SymInt)}
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 _OPTIMIZERS: dict[str, type] = {
     f"{module.__name__}.{name}": item
@@ -93,6 +94,9 @@ def writers() -> Writers:
         Number: lambda number: ("number", number.node.value),
         OpOverload: lambda op: ("op", op.name()),
         SourceLine: lambda line: ("line", tuple(line)),
+        torch.SymBool: _symbol,
+        torch.SymFloat: _symbol,
+        torch.SymInt: _symbol,
         StateName: lambda n: ("state", (n.kind, n.owner, n.key, n.optimizer)),
         frozenset: lambda items: ("frozenset", sorted(items)),
         immutable_dict: lambda value: ("constant_dict", dict(value)),
@@ -140,6 +144,7 @@ def readers(mode: FakeTensorMode, namespaces: frozenset[str]) -> dict[str, Calla
         "memory_format": lambda name: _constant(name, torch.memory_format),
         "number": stand_in,
         "op": lambda name: op_of(name, namespaces),
+        "unknown": lambda name: unknown_number(mode, _known(_SYMBOLS, name, "a kind of number")),
         "slice": lambda parts: slice(*parts),
         "state": lambda parts: StateName(*parts),
     }
@@ -180,6 +185,13 @@ def _fake(value: torch.Tensor) -> tuple[str, object]:
     shape, stride = tuple(value.shape), tuple(value.stride())
     offset = int(value.storage_offset())
     return "fake", (shape, stride, value.dtype, value.device, offset, value.requires_grad)
+
+
+def _symbol(number: Any) -> tuple[str, object]:
+    """A number that depends on data; one that is known by its value."""
+    if number.node.has_hint():
+        return "number", number.node.hint
+    return "unknown", type(number).__name__
 
 
 def _function(function: Any) -> tuple[str, object]:
