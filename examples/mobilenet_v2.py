@@ -25,7 +25,6 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.tree import Tree
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer
@@ -230,16 +229,6 @@ def compare(one: Contender, other: Contender, *, steps: int, per_epoch: int) -> 
     return Comparison(steps, equal_steps, max(abs(a - b) for a, b in pairs), equal_state, same)
 
 
-def top_levels(tree: Tree, levels: int) -> Tree:
-    """The tree down to `levels`; what lies deeper is only counted."""
-    trimmed = Tree(tree.label, guide_style=tree.guide_style)
-    if levels > 0:
-        trimmed.children = [top_levels(child, levels - 1) for child in tree.children]
-    elif tree.children:
-        trimmed.add(f"[dim]{len(tree.children)} more[/dim]")
-    return trimmed
-
-
 def show(result: Result, console: Console) -> None:
     """Print the figures, eager beside graph, and what was claimed."""
     table = Table("", "eager", "graph", "ratio", title="MobileNetV2 on digits")
@@ -337,8 +326,7 @@ def main(argv: Sequence[str] | None = None) -> Result:
         milliseconds=graph.milliseconds,
         eager_milliseconds=eager.milliseconds,
     )
-    tree = train_graph.__rich__()
-    console.print(top_levels(tree, 3) if isinstance(tree, Tree) else tree)
+    console.print(train_graph.tree(depth=3))
     show(result, console)
     return result
 

@@ -277,7 +277,7 @@ def test_names_of_the_graph():
     assert public(tg.Graph) == {
         "add_optimizer", "build", "check", "close", "debug", "full_text", "is_compiled", "last_lr",
         "load_state_dict", "name", "program", "report", "set_grad_scaler", "state_dict", "sync",
-        "trace", "training", "with_dynamic_input_shape",
+        "trace", "training", "tree", "with_dynamic_input_shape",
     }  # fmt: skip
 
 

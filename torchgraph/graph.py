@@ -7,9 +7,9 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
-from rich.tree import Tree
 from torch.optim import Optimizer
 
 from . import amp
@@ -21,8 +21,8 @@ from .buckets.bucketing import Bucketing
 from .calls.stepping import building
 from .collection import weakly
 from .config import with_dynamic_input_shape
-from .debug.rich_tree import rich_tree
-from .debug.tree import TreeSource, block_text, module_text, text as tree_text
+from .debug.shown import Shown
+from .debug.tree import TreeSource
 from .errors import (
     GraphError,
     GraphNotInitialized,
@@ -42,11 +42,11 @@ from .live import state
 from .live.inputs import Call
 from .optim.rules import added_at
 from .optim.sparse import check_sparse
-from .options.checking import OWN_CHECK, Count, PositiveInt, checked, shown
+from .options.checking import OWN_CHECK, Count, checked, shown
 from .replay.replay import Replay
 
 
-class Graph(Bucketing):
+class Graph(Bucketing, Shown):
     """A training or evaluation step that runs as one program.
 
     Subclass it, give it modules, write ``build``, add an optimizer to train. The first calls run
@@ -300,7 +300,8 @@ class Graph(Bucketing):
             return None, self._last_call[1]
 
     def _tree(self, path: str = "") -> TreeSource:
-        source = self._source(path)
+        why = self._recordings.fallback.why
+        source = replace(self._source(path), eager=why)
         if not self.is_compiled:
             return source
         try:
@@ -309,32 +310,8 @@ class Graph(Bucketing):
             return source
         return replay.described(source, inputs)
 
-    @checked
-    def full_text(self, lines: PositiveInt | None = None) -> str:
-        """What ``print(graph)`` shows, with all of its lines.
-
-        Args:
-            lines: after so many, modules and operators are only counted, as ``print`` does.
-
-        Raises:
-            InvalidOption: no int of at least 1.
-        """
-        return tree_text(self._tree(), lines)
-
-    def _module_text(self, path: str) -> str:
-        return module_text(self._tree(path), path)
-
-    def _block_text(self, path: str) -> str:
-        return block_text(self._tree(path), path)
-
     def _set_checkpointed(self, settings: tuple[tuple[str, bool], ...]) -> None:
         self.config._set(checkpointed=settings)
-
-    def __repr__(self) -> str:
-        return tree_text(self._tree())
-
-    def __rich__(self) -> Tree:
-        return rich_tree(self._tree())
 
     # --- other ways to make one -------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from torch import nn, optim
 
 import torchgraph as tg
 from tests.support import replay_of
-from torchgraph.debug import rich_tree, tree
+from torchgraph.debug import branches, tree
 from torchgraph.errors import InvalidOption
 from torchgraph.lower.lifetimes import Lifetimes
 
@@ -31,7 +31,7 @@ def deep(layers: int) -> tg.Graph:
 @pytest.fixture
 def few_lines(monkeypatch):
     monkeypatch.setattr(tree, "LINES", 50)
-    monkeypatch.setattr(rich_tree, "_ROWS", 10)
+    monkeypatch.setattr(branches, "_ROWS", 10)
     monkeypatch.setattr(tree.text, "__defaults__", (50,))
 
 

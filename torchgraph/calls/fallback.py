@@ -77,3 +77,8 @@ class Fallback:
     def eager(self) -> tuple[EagerCalls, ...]:
         """Those that were not recorded, the most frequent first."""
         return tuple(EagerCalls(*key, count) for key, count in self._eager.most_common())
+
+    @property
+    def why(self) -> str:
+        """The reason of the most frequent ones; empty where none of them ran."""
+        return next((calls.why for calls in self.eager), "")

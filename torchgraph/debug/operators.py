@@ -125,7 +125,7 @@ class OperatorLines:
             return
         origin = provenance(node)
         owner = self._place(origin.module) if owner is None else owner
-        name = prefix + f"{owner}-{_op_name(node.target)}-{index}".lstrip("-")
+        name = prefix + f"{owner}-{op_name(node.target)}-{index}".lstrip("-")
         self._values[node] = f"{name}/out_0"
         arguments = [self._argument(value) for value in node.args]
         arguments += [f"{key}={self._argument(value)}" for key, value in node.kwargs.items()]
@@ -210,7 +210,7 @@ def _is_item(node: fx.Node) -> bool:
     )
 
 
-def _op_name(target: object) -> str:
+def op_name(target: object) -> str:
     """``addmm`` for aten.addmm.default, with its namespace for an op of another library."""
     if isinstance(target, OpOverload):
         space, name = str(target).split(".")[:2]

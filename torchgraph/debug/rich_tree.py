@@ -1,155 +1,255 @@
-"""The tree of a Graph in colour: shapes, parameters and op nodes per module, in aligned columns."""
+"""The tree of a Graph in colour, in as many columns as there is room for."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import torch
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.style import Style
 
-from ..ir.program import CallRecord, Phase, TensorMeta
-from .modules import ModuleEntry, ModuleForest, TensorEntry
-from .operators import DescribedLeaf, phase_counts
+from ..ir.program import Phase
+from .branches import PHASES, Branch, Piece, root_of
 from .tree import TreeSource
 
-_PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
-_ROWS = 300
-"""Modules that are shown before the rest is only counted."""
-_UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
+
+class Column(NamedTuple):
+    """A column of figures, right of the words."""
+
+    name: str
+    width: int
+    style: str
 
 
-def rich_tree(source: TreeSource) -> Tree:
-    """The tree, to be printed by rich: fits 80 columns.
+COLUMNS = (
+    Column("own", 7, "yellow"),
+    Column("params", 7, "yellow"),
+    Column("phase", 3, ""),
+    Column("ops", 5, "cyan"),
+    Column("FLOPs", 5, "cyan"),
+    Column("moved", 7, "cyan"),
+    Column("kept", 7, "cyan"),
+    Column("time", 6, "bold"),
+)
+"""In the order in which they stand."""
+_KEEP = ("params", "phase", "time", "FLOPs", "moved", "kept", "ops", "own")
+"""In the order in which they are given room."""
+_WORDS = 30
+"""Cells that are left for the words before a column finds room."""
+_WIDE = 48
+"""The same, for `own`, which the text has as well."""
+_NARROWEST = 20
+_HTML = (
+    '<pre style="font-family:Menlo,Consolas,monospace;line-height:1.2;color:{foreground};'
+    'background-color:{background}">{code}</pre>'
+)
+_GUIDES = {
+    4: ("│   ", "├── ", "└── "),
+    2: ("│ ", "├ ", "└ "),
+}
 
-    ``own`` counts the parameters of the module itself, all other columns its sub-modules, too;
-    ``fwd``, ``bwd`` and ``upd`` are the op nodes of forward, backward and optimizer step.
+
+class GraphTree:
+    """What ``rich.print(graph)`` shows, and a notebook.
+
+    One line or more for each module: left its name, class, shapes, parameters, buffers and what
+    passes made there; right its figures with those of its sub-modules, each phase on a line of its
+    own. It fits the width there is: figures that find no room are left out, words are cut. Widths
+    below 20 are treated as 20.
     """
-    return _Painter(source).tree()
+
+    def __init__(self, source: TreeSource, depth: int | None = None) -> None:
+        """``depth``: levels of modules that are shown; all when None."""
+        self._root = root_of(source, depth)
+        empty = {
+            name for name, cells in self._root.cells.items() if all(cell == "-" for cell in cells)
+        }
+        if self._root.cells.get("phase", []) == [PHASES[Phase.FORWARD]]:
+            empty.add("phase")
+        empty -= {"own", "params"}  # of the whole itself: a Graph has none of its own
+        self._columns = [c for c in COLUMNS if c.name in self._root.cells and c.name not in empty]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(_NARROWEST, max(_NARROWEST, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(_NARROWEST, options.max_width)
+        yield from _Page(console, self._root, self._columns, width, options.ascii_only).segments()
+
+    def _repr_html_(self) -> str:
+        """For notebooks, by rich's own export, 100 wide."""
+        console = Console(
+            file=io.StringIO(),
+            record=True,
+            width=100,
+            color_system="truecolor",
+            force_jupyter=False,
+            legacy_windows=False,
+            _environ={},
+        )
+        console.print(self)
+        return console.export_html(inline_styles=True, code_format=_HTML)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": self.plain(), "text/html": self._repr_html_()}
+
+    def plain(self, width: int = 80) -> str:
+        """The text without colour."""
+        console = Console(
+            file=io.StringIO(), width=width, color_system=None, force_jupyter=False, _environ={}
+        )
+        with console.capture() as capture:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    __str__ = __repr__ = plain
 
 
-class _Painter:
-    def __init__(self, source: TreeSource) -> None:
-        self.source = source
-        self.forest = ModuleForest(source.modules)
-        self.calls: dict[str, list[CallRecord]] = {}
-        self.counts: dict[str, Counter[Phase]] = {}
-        self._left = _ROWS
-        if source.program is not None:
-            self.counts = phase_counts(source.program, self.forest.place)
-            for call in source.calls:
-                self.calls.setdefault(self.forest.place(call.module), []).append(call)
-
-    def tree(self) -> Tree:
-        source = self.source
-        title = Text(source.graph_name, "bold green")
-        title.append(f" {source.class_name}", "magenta")
-        total = sum(entry.own for root in self.forest.roots for entry in root.walk())
-        everything = sum(self.counts.values(), Counter[Phase]())
-        head = self._row(title, ("own", "params"), _PHASES.values(), style="dim")
-        config = Text(source.config_repr, "dim")
-        whole = self._row(config, ("", _number(total)), self._nodes(everything))
-        tree = Tree(Group(head, whole), guide_style="dim")
-        if self.calls or source.inputs:
-            tree.add(_leaves("in", source.inputs, "cyan"))
-        self._add_all(tree, self.forest.roots)
-        outside = self.counts.get("", Counter[Phase]())
-        if outside:
-            tree.add(self._row(Text("(no module)", "dim"), ("", ""), self._nodes(outside)))
-        if source.outputs and source.program is not None:
-            tree.add(_leaves("out", source.outputs, "green"))
-        return tree
-
-    def _add_all(self, parent: Tree, entries: Sequence[ModuleEntry]) -> None:
-        for number, entry in enumerate(entries):
-            if self._left <= 0:
-                rest = sum(1 for left in entries[number:] for _ in left.walk())
-                parent.add(Text(f"… {rest:,} more modules", "dim"))
-                return
-            self._left -= 1
-            self._add(parent, entry)
-
-    def _add(self, parent: Tree, entry: ModuleEntry) -> None:
-        label = Text(entry.name, "bold")
-        label.append(f" {type(entry.module).__name__}", "magenta")
-        if entry.shared_with:
-            label.append(f" is {entry.shared_with}", "dim italic")
-            parent.add(self._row(label, ("", ""), ()))
-            return
-        label.append(entry.shallow.removeprefix(type(entry.module).__name__), "dim")
-        below = list(entry.walk())
-        nodes = sum((self.counts.get(e.path, Counter[Phase]()) for e in below), Counter[Phase]())
-        own, total = entry.own, sum(e.own for e in below)
-        row = self._row(label, (_number(own), _number(total)), self._nodes(nodes))
-        detail = self._detail(entry)
-        branch = parent.add(Group(row, detail) if detail.plain else row)
-        self._add_all(branch, entry.children)
-
-    def _detail(self, entry: ModuleEntry) -> Text:
-        parts = []
-        calls = self.calls.get(entry.path, [])
-        if calls:
-            shapes = Text(_shapes(calls[0].inputs), "cyan")
-            shapes.append(" -> ", "dim").append(_shapes(calls[0].outputs), "green")
-            if len(calls) > 1:
-                shapes.append(f" ({len(calls)} calls)", "dim")
-            parts.append(shapes)
-        parts += [_tensor(found, "yellow") for found in entry.parameters]
-        parts += [_tensor(found, "blue") for found in entry.buffers]
-        return Text("  ").join(parts)
-
-    def _nodes(self, counts: Counter[Phase]) -> list[str]:
-        return [str(counts[phase]) if counts[phase] else "-" for phase in _PHASES]
-
-    def _row(
-        self, label: Text, sizes: Iterable[str], nodes: Iterable[str], style: str = ""
-    ) -> RenderableType:
-        label.no_wrap, label.overflow = True, "ellipsis"
-        row = Table.grid(padding=(0, 0, 0, 1), expand=True)
-        row.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-        cells = [Text(cell, style or _shade(cell, "yellow")) for cell in sizes]
-        if self.source.program is not None:
-            cells += [Text(cell, style or _shade(cell, "cyan")) for cell in nodes]
-        for position, _ in enumerate(cells):
-            row.add_column(width=7 if position < 2 else 6, justify="right", no_wrap=True)
-        row.add_row(label, *cells)
-        return row
+def rich_tree(source: TreeSource, depth: int | None = None) -> GraphTree:
+    """The tree, to be printed by rich."""
+    return GraphTree(source, depth)
 
 
-def _shade(cell: str, style: str) -> str:
-    return "dim" if cell == "-" else style
+def _chosen(columns: Sequence[Column], width: int) -> list[Column]:
+    """Those that find room beside the words."""
+    by_name = {column.name: column for column in columns}
+    left, found = width, set()
+    for name in _KEEP:
+        column = by_name.get(name)
+        floor = _WIDE if name == "own" else min(_WORDS, width // 2)
+        if column is not None and left - column.width - 1 >= floor:
+            found.add(name)
+            left -= column.width + 1
+    return [column for column in columns if column.name in found]
 
 
-def _leaves(tag: str, leaves: Sequence[DescribedLeaf], style: str) -> Text:
-    return Text(f"{tag} ", "bold").append(_shapes(leaves), style)
+class _Page:
+    """The lines of one rendering."""
+
+    def __init__(
+        self,
+        console: Console,
+        root: Branch,
+        columns: Sequence[Column],
+        width: int,
+        ascii_only: bool,
+    ) -> None:
+        self._root, self._ascii = root, ascii_only
+        self._columns = _chosen(columns, width)
+        room = width - sum(column.width + 1 for column in self._columns)
+        deepest = _depth(root)
+        self._words = min(room, max(_WORDS, _longest(root, 4)))
+        self._step = 4 if 4 * deepest <= self._words - 22 else 2
+        names = {piece.style for branch in root.walk() for piece in _pieces(branch)}
+        names |= {column.style for column in columns} | {"dim"}
+        self._styles: dict[str, Style] = {name: console.get_style(name or "none") for name in names}
+
+    def segments(self) -> Iterator[Segment]:
+        head = {column.name: [column.name if column.name != "phase" else ""] for column in COLUMNS}
+        first = Branch(self._root.label, [], head)
+        yield from self._lines(first, "", "", "dim")
+        rest = Branch(self._root.details[:1], self._root.details[1:], self._root.cells)
+        below = self._root.children
+        under = self._guide(0) if below else ""
+        yield from self._lines(rest, under, under)
+        yield from self._children(below, "")
+
+    def _children(self, branches: Sequence[Branch], prefix: str) -> Iterator[Segment]:
+        for branch in branches:
+            is_last = branch is branches[-1]
+            inner = prefix + (" " * self._step if is_last else self._guide(0))
+            under = inner + (self._guide(0) if branch.children else "")
+            yield from self._lines(branch, prefix + self._guide(2 if is_last else 1), under)
+            yield from self._children(branch.children, inner)
+
+    def _guide(self, which: int) -> str:
+        guide = _GUIDES[self._step][which]
+        if not self._ascii:
+            return guide
+        return guide.translate({ord("│"): "|", ord("├"): "+", ord("└"): "`", ord("─"): "-"})
+
+    def _lines(
+        self, branch: Branch, before: str, under: str, style: str | None = None
+    ) -> Iterator[Segment]:
+        """The lines of one branch: words on the left, the figures of a phase on the right."""
+        lines = [(before, branch.label)]
+        room = self._words - min(cell_len(under), self._words - 8)
+        lines += [(under, line) for line in _broken(branch.details, room)]
+        rows = max((len(cells) for cells in branch.cells.values()), default=0)
+        lines += [(under, [])] * (rows - len(lines))
+        for number, (prefix, pieces) in enumerate(lines):
+            yield from self._line(prefix, pieces)
+            for column in self._columns:
+                cells = branch.cells.get(column.name, ())
+                cell = cells[number] if number < len(cells) else ""
+                own = style or ("dim" if cell == "-" else column.style)
+                yield Segment(f" {cell:>{column.width}}", self._styles[own])
+            yield Segment.line()
+
+    def _line(self, prefix: str, pieces: Iterable[Piece]) -> Iterator[Segment]:
+        left = self._words
+        if cell_len(prefix) > left - 8:
+            prefix = set_cell_size(prefix, max(0, left - 8))
+        yield Segment(prefix, self._styles["dim"])
+        left -= cell_len(prefix)
+        first = True
+        for piece in pieces:
+            text = ("" if first or piece.glued else " ") + self._printable(piece.text)
+            size = cell_len(text)
+            if size > left:
+                dots = "..." if self._ascii else "…"
+                text = set_cell_size(text, max(0, left - len(dots))) + dots[: max(0, left)]
+                size = cell_len(text)
+            yield Segment(text, self._styles[piece.style])
+            left -= size
+            first = False
+            if left <= 0:
+                break
+        yield Segment(" " * left)
+
+    def _printable(self, text: str) -> str:
+        """Without what would move the cursor, and without what the terminal cannot show."""
+        if text.isascii() and text.isprintable():
+            return text
+        shown = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        text = "".join(shown)
+        return (
+            text.replace("…", "...").encode("ascii", "backslashreplace").decode()
+            if (self._ascii)
+            else text
+        )
 
 
-def _shapes(leaves: Sequence[DescribedLeaf]) -> str:
-    return ", ".join(leaf if isinstance(leaf, str) else _shape(leaf) for _, leaf in leaves) or "()"
+def _depth(branch: Branch) -> int:
+    return 1 + max(map(_depth, branch.children), default=0)
 
 
-def _shape(meta: TensorMeta) -> str:
-    dtype = "" if meta.dtype is torch.float32 else str(meta.dtype).removeprefix("torch.")
-    return f"{dtype}[{','.join(map(str, meta.shape))}]"
+def _longest(branch: Branch, indent: int, at: int = 0) -> int:
+    """The cells that the longest label takes, or the longest unbroken detail."""
+    label = sum(cell_len(piece.text) + 1 for piece in branch.label)
+    detail = max((cell_len(piece.text) for piece in branch.details), default=0)
+    below = (_longest(child, indent, at + indent) for child in branch.children)
+    return max(at + label, at + 2 * indent + detail, *below, 0)
 
 
-def _tensor(entry: TensorEntry, style: str) -> Text:
-    text = Text(entry.path.rpartition(".")[2], style)
-    if entry.shared_with:
-        return text.append(f" is {entry.shared_with}", "dim italic")
-    shape = _shape(entry.meta) if entry.meta else "uninitialized"
-    # No blank before the shape: lines break at blanks.
-    return text.append(shape if shape.startswith("[") else f":{shape}", "dim")
+def _pieces(branch: Branch) -> Iterator[Piece]:
+    yield from branch.label
+    yield from branch.details
 
 
-def _number(count: int) -> str:
-    if not count:
-        return "-"
-    for size, unit in _UNITS:
-        if count >= 100 * size or (count >= size and unit != "K"):
-            scaled = count / size
-            return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{unit}"
-    return f"{count:,}"
+def _broken(pieces: Sequence[Piece], room: int) -> list[list[Piece]]:
+    """Lines of pieces, none longer than ``room`` unless it is one piece."""
+    lines: list[list[Piece]] = []
+    left = 0
+    for piece in pieces:
+        size = cell_len(piece.text) + 1
+        if not lines or size - 1 > left:
+            lines.append([])
+            left = room
+        lines[-1].append(piece)
+        left -= size
+    return lines

@@ -36,6 +36,12 @@ class TreeSource:
     locations: bool = False
     """Show the user's lines of each operator."""
     stack_depth: int = 2
+    captured: Program | None = None
+    """The program before its passes."""
+    seconds: Mapping[str, float] | None = None
+    """Time by node of ``program``, where it was measured."""
+    eager: str = ""
+    """Why no program serves the Graph's calls; empty where one does, or may come."""
 
 
 LINES = 2000
@@ -51,6 +57,8 @@ def text(source: TreeSource, limit: int | None = LINES) -> str:
     """
     view = _View(source, limit)
     lines = [source.config_repr]
+    if source.eager:
+        lines.append(f"[WARNING]{_shallow(source)} runs in eager: {source.eager}")
     lines += view.io("INPUT", source.graph_name, source.inputs)
     lines += view.modules(view.forest.roots)
     lines += view.operators_of("")

@@ -291,7 +291,12 @@ class Replay:
         """``source`` with what the program adds to the debug tree."""
         outputs = described((fake_outputs(self.program, self.captured.out_tree),))
         return replace(
-            source, program=self.program, calls=self.captured.calls, inputs=inputs, outputs=outputs
+            source,
+            program=self.program,
+            captured=self.captured.program,
+            calls=self.captured.calls,
+            inputs=inputs,
+            outputs=outputs,
         )
 
     # --- binding ----------------------------------------------------------------------------------

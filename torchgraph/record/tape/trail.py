@@ -29,6 +29,8 @@ class Trail:
         self._calls = 0
         self._phase = Phase.FORWARD
         self._forward: dict[int, Provenance] = {}
+        self._numbered = sequence_number()
+        """The last autograd node whose forward is known."""
         self._around: list[Phase] = []
         """What each running engine interrupted: a node's backward may run another engine."""
         self.backward_runs = 0
@@ -92,7 +94,11 @@ class Trail:
             return self._one
         found = self._here(self._phase)
         if self._phase is Phase.FORWARD:
-            self._forward.setdefault(sequence_number(), found)
+            last = sequence_number()
+            # An in-place op that saves what it overwrites makes its own node, then that of a copy.
+            for number in range(min(self._numbered, last - 1) + 1, last + 1):
+                self._forward.setdefault(number, found)
+            self._numbered = last
         return found
 
     def _here(self, phase: Phase) -> Provenance:

@@ -1,0 +1,63 @@
+"""The forward values that the backward part reads: what a training step keeps in memory."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import fx
+
+from ..ir.aliasing import storages_of
+from ..ir.program import Phase, Program, provenance
+from ..ir.values import tensors_of
+from .traffic import shape_of
+
+
+def kept_by_node(program: Program) -> dict[fx.Node, int]:
+    """Bytes that each forward node leaves for the backward part, of one micro-batch.
+
+    A value and its views lie in one memory and count once, at the node that made it and as a whole.
+    Parameters, buffers and arguments of the call are there anyway and count nothing. So it is in
+    the program; lowering may compute cheap ones again instead.
+    """
+    made: dict[int, tuple[fx.Node, int]] = {}
+    kept: dict[fx.Node, int] = {}
+    for node in program.nodes:
+        if node.op == "placeholder":
+            made.update((storage, (node, 0)) for storage in storages_of(node))
+        if node.op != "call_function":
+            continue
+        phase = provenance(node).phase
+        if phase is Phase.FORWARD:
+            for storage, size in _memory(node).items():
+                made.setdefault(storage, (node, size))
+        elif phase is Phase.BACKWARD:
+            for storage in _read(node):
+                maker, size = made.get(storage, (node, 0))
+                if size:
+                    kept[maker] = kept.get(maker, 0) + size
+                    made[storage] = maker, 0  # counted
+    return kept
+
+
+def _read(node: fx.Node) -> set[int]:
+    """The memory of all arguments; of a result of several, that of this one alone."""
+    sources = [source for source in node.all_input_nodes if not _is_tuple(source)] or [node]
+    return {storage for source in sources for storage in storages_of(source)}
+
+
+def _is_tuple(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (tuple, list))
+
+
+def _memory(node: fx.Node) -> dict[int, int]:
+    """Bytes by storage."""
+    return dict(zip(storages_of(node), map(_size, tensors_of(node)), strict=True))
+
+
+def _size(tensor: torch.Tensor) -> int:
+    if tensor.layout is torch.strided:
+        whole = tensor.untyped_storage().nbytes()
+        if type(whole) is int:
+            return whole
+    return math.prod(shape_of(tensor)) * tensor.dtype.itemsize

@@ -1,0 +1,233 @@
+"""The rich tree as plain data: for each module its words and, by phase, its figures."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from ..ir.program import CallRecord, Phase, Program, TensorMeta
+from .figures import Totals, sum_of, totals_of
+from .modules import ModuleEntry, ModuleForest, TensorEntry
+from .operators import DescribedLeaf
+from .tree import TreeSource
+
+PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
+_ROWS = 300
+"""Modules that are shown before the rest is only counted."""
+_COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
+_FLOPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
+_BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+
+
+class Piece(NamedTuple):
+    """Text that is not broken, in a style of rich."""
+
+    text: str
+    style: str = ""
+    glued: bool = False
+    """No blank before it."""
+
+
+@dataclass
+class Branch:
+    """A module, or what stands in its place."""
+
+    label: list[Piece]
+    details: list[Piece] = field(default_factory=list)
+    """Lines below the label, broken between pieces where they are too long."""
+    cells: dict[str, list[str]] = field(default_factory=dict)
+    """By column: first those of the label's line, then of the lines below."""
+    children: list[Branch] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Branch]:
+        """This branch and all below it, in order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def root_of(source: TreeSource, depth: int | None = None) -> Branch:
+    """The whole Graph.
+
+    Args:
+        depth: levels of modules to show; what lies deeper counts with the module around it.
+    """
+    return _Grower(source, depth).root()
+
+
+class _Grower:
+    def __init__(self, source: TreeSource, depth: int | None) -> None:
+        self._source, self._depth = source, depth
+        self._forest = forest = ModuleForest(source.modules)
+        self._calls: defaultdict[str, list[CallRecord]] = defaultdict(list)
+        self._totals: dict[str, Totals] = {}
+        self._left = _ROWS
+        self._device = _most(entry.meta for entry in _tensors(forest))
+        program = source.program
+        if program is not None:
+            self._device = _most(spec.meta for spec in program.signature.inputs)
+            self._totals = totals_of(program, source.captured, source.seconds, forest)
+            for call in source.calls:
+                self._calls[forest.place(call.module)].append(call)
+        self._seconds = sum((source.seconds or {}).values())
+
+    def root(self) -> Branch:
+        source, program = self._source, self._source.program
+        label = [Piece(source.graph_name, "bold green"), Piece(source.class_name, "magenta")]
+        root = Branch(label, [Piece(part, "dim") for part in _config(source.config_repr)])
+        root.details.append(Piece(f"float32 on {self._device} unless said", "dim"))
+        if source.eager:
+            words = f"runs in eager: {source.eager}".split()
+            root.details += [Piece(word, "bold red") for word in words]
+        total = sum(entry.own for each in self._forest.roots for entry in each.walk())
+        root.cells = self._cells(sum_of(self._totals.values()), 0, total)
+        if program is not None:
+            root.details += self._of_step(program)
+            if source.inputs:
+                root.children.append(Branch([Piece("in", "bold"), *self._shapes(source.inputs)]))
+        root.children += self._branches(self._forest.roots, 1)
+        if "" in self._totals:
+            outside = self._totals[""]
+            made = self._passes(outside)
+            root.children.append(
+                Branch([Piece("(no module)", "dim")], made, self._cells(outside, 0, 0))
+            )
+        if program is not None and source.outputs:
+            shapes = self._shapes(source.outputs)
+            root.children.append(Branch([Piece("out", "bold"), *shapes]))
+        return root
+
+    def _of_step(self, program: Program) -> list[Piece]:
+        found = []
+        if program.signature.micro_batches > 1:
+            found.append(Piece(f"{program.signature.micro_batches} micro-batches", "dim"))
+        if self._seconds:
+            found.append(Piece(f"{1e3 * self._seconds:.3g} ms measured", "bold"))
+        for record in program.history:
+            if record.edits:
+                edits = "1 edit" if record.edits == 1 else f"{record.edits:,} edits"
+                found.append(Piece(f"{record.name}: {edits}", "green"))
+        return found
+
+    def _branches(self, entries: Sequence[ModuleEntry], level: int) -> list[Branch]:
+        found: list[Branch] = []
+        for number, entry in enumerate(entries):
+            if self._left <= 0:
+                rest = sum(1 for left in entries[number:] for _ in left.walk())
+                found.append(Branch([Piece(f"… {rest:,} more modules", "dim")]))
+                break
+            self._left -= 1
+            found.append(self._branch(entry, level))
+        return found
+
+    def _branch(self, entry: ModuleEntry, level: int) -> Branch:
+        kind = type(entry.module).__name__
+        label = [Piece(entry.name, "bold"), Piece(kind, "magenta")]
+        if entry.shared_with:
+            return Branch([*label, Piece(f"is {entry.shared_with}", "dim italic")])
+        if extra := entry.shallow.removeprefix(kind).removeprefix("()"):
+            label.append(Piece(extra, "dim", glued=True))
+        below = list(entry.walk())
+        totals = sum_of(self._totals[one.path] for one in below if one.path in self._totals)
+        cells = self._cells(totals, entry.own, sum(one.own for one in below))
+        branch = Branch(label, self._details(entry), cells)
+        if self._depth is not None and level >= self._depth:
+            branch.details += self._passes(totals)
+            if len(below) > 1:
+                branch.details.append(Piece(f"… {len(below) - 1:,} modules in it", "dim"))
+        else:
+            branch.details += self._passes(self._totals.get(entry.path, Totals()))
+            branch.children = self._branches(entry.children, level + 1)
+        return branch
+
+    def _details(self, entry: ModuleEntry) -> list[Piece]:
+        parts: list[Piece] = []
+        calls = self._calls.get(entry.path, [])
+        if calls:
+            parts += self._shapes(calls[0].inputs)
+            parts.append(Piece("->", "dim"))
+            parts += self._shapes(calls[0].outputs, "green")
+            if len(calls) > 1:
+                parts.append(Piece(f"({len(calls)} calls)", "dim"))
+        parts += [self._tensor(found, "yellow") for found in entry.parameters]
+        return parts + [self._tensor(found, "blue") for found in entry.buffers]
+
+    def _tensor(self, entry: TensorEntry, style: str) -> Piece:
+        name = entry.path.rpartition(".")[2]
+        if entry.shared_with:
+            return Piece(f"{name} is {entry.shared_with}", "dim italic")
+        shape = self._shape(entry.meta) if entry.meta else "uninitialized"
+        return Piece(name + (shape if shape.startswith("[") else f":{shape}"), style)
+
+    def _shapes(self, leaves: Sequence[DescribedLeaf], style: str = "cyan") -> list[Piece]:
+        shapes = [leaf if isinstance(leaf, str) else self._shape(leaf) for _, leaf in leaves]
+        return [Piece(shape, style) for shape in shapes or ["()"]]
+
+    def _shape(self, meta: TensorMeta) -> str:
+        dtype = "" if meta.dtype is torch.float32 else str(meta.dtype).removeprefix("torch.")
+        device = "" if str(meta.device) == self._device else f"@{meta.device}"
+        return f"{dtype}[{','.join(map(str, meta.shape))}]{device}"
+
+    def _passes(self, totals: Totals) -> list[Piece]:
+        """What passes made, and how many nodes the ops were before and are now."""
+        parts = []
+        for (name, op), count in sorted(totals.made.items()):
+            times = f" x{count}" if count > 1 else ""
+            parts.append(Piece(f"{name}: {op}{times}", "green"))
+        before = totals.captured
+        if before != totals.nodes and self._source.captured is not None:
+            parts.append(Piece(f"({before:,} nodes, now {totals.nodes:,})", "green"))
+        return parts
+
+    def _cells(self, totals: Totals, own: int, total: int) -> dict[str, list[str]]:
+        cells = {"own": [_number(own, _COUNTS)], "params": [_number(total, _COUNTS)]}
+        for phase, name in PHASES.items():
+            found = totals.phases.get(phase)
+            if found is None:
+                continue
+            share = found.seconds / self._seconds if self._seconds else 0.0
+            row = {
+                "phase": name,
+                "ops": _number(found.ops, _COUNTS),
+                "FLOPs": _number(found.flops, _FLOPS),
+                "moved": _number(found.moved, _BYTES, "B"),
+                "kept": _number(found.kept, _BYTES, "B"),
+                "time": f"{share:.1%}" if share else "-",
+            }
+            for column, cell in row.items():
+                cells.setdefault(column, []).append(cell)
+        return cells
+
+
+def _tensors(forest: ModuleForest) -> Iterator[TensorEntry]:
+    for entry in forest.entries.values():
+        yield from (*entry.parameters, *entry.buffers)
+
+
+def _most(found: Iterable[TensorMeta | None]) -> str:
+    """The device of most of them."""
+    devices = Counter(str(meta.device) for meta in found if meta is not None)
+    return devices.most_common(1)[0][0] if devices else "cpu"
+
+
+def _config(config_repr: str) -> list[str]:
+    """``training=True`` and so on, one by one."""
+    inside = config_repr.removeprefix("(CONFIG:config:GraphConfig(").rstrip("), ")
+    return inside.split(", ")
+
+
+def _number(count: int, units: Sequence[tuple[float, str]], unit: str = "") -> str:
+    """In three digits and a unit; ``27,584`` where that is as short; ``-`` for none."""
+    if not count:
+        return "-"
+    if units is _COUNTS and count < 100_000:
+        return f"{count:,}"
+    for size, name in units:
+        if count >= 0.9995 * size:
+            scaled = count / size
+            return f"{scaled:.{max(0, 3 - len(str(int(scaled))))}f}{name}"
+    return f"{count}{unit}"

@@ -1,0 +1,110 @@
+"""The figures of the modules of a Graph: ops, FLOPs, bytes, time, by phase; what passes made."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..costs.by_module import kept_by_module, work_by_module
+from ..ir.program import Phase, Program, provenance
+from .modules import ModuleForest
+from .operators import op_name, phase_counts
+
+Made = Counter[tuple[str, str]]
+"""By the names of a pass and of an op, how many nodes."""
+
+
+@dataclass
+class Figures:
+    """What a module takes in one phase of one step."""
+
+    ops: int = 0
+    """Calls of ops that compute, of all micro-batches; views are none."""
+    flops: int = 0
+    """Those of products, a multiply-add as two."""
+    moved: int = 0
+    """Bytes read and written."""
+    kept: int = 0
+    """Bytes that the forward part leaves for the backward part, of one micro-batch."""
+    seconds: float = 0.0
+
+    def add(self, other: Figures) -> None:
+        """Count another module's, too."""
+        self.ops += other.ops
+        self.flops += other.flops
+        self.moved += other.moved
+        self.kept += other.kept
+        self.seconds += other.seconds
+
+
+@dataclass
+class Totals:
+    """All figures of one module, or of several."""
+
+    phases: dict[Phase, Figures] = field(default_factory=dict)
+    made: Made = field(default_factory=Counter)
+    """What passes made."""
+    nodes: int = 0
+    """Nodes of the program that are ops."""
+    captured: int = 0
+    """How many they were before the passes."""
+
+    def add(self, other: Totals) -> None:
+        """Count another module's, too."""
+        for phase, figures in other.phases.items():
+            self.phases.setdefault(phase, Figures()).add(figures)
+        self.made.update(other.made)
+        self.nodes += other.nodes
+        self.captured += other.captured
+
+
+def totals_of(
+    program: Program,
+    captured: Program | None,
+    seconds: Mapping[str, float] | None,
+    forest: ModuleForest,
+) -> defaultdict[str, Totals]:
+    """By module path what each takes itself, without its sub-modules; the rest under ``""``.
+
+    Args:
+        captured: the program before its passes.
+        seconds: measured, by node of the program.
+    """
+    found: defaultdict[str, Totals] = defaultdict(Totals)
+    for module, phase, figures in _figures(program, seconds or {}):
+        found[forest.place(module)].phases.setdefault(phase, Figures()).add(figures)
+    passes = {record.name for record in program.history}
+    for node in program.nodes:
+        origin = provenance(node)
+        if node.op == "call_function" and origin.made_by in passes:
+            made = found[forest.place(origin.module)].made
+            made[origin.made_by, op_name(node.target)] += 1
+    for path, counts in phase_counts(program, forest.place).items():
+        found[path].nodes += counts.total()
+    if captured is not None:
+        for path, counts in phase_counts(captured, forest.place).items():
+            found[path].captured += counts.total()
+    return found
+
+
+def _figures(
+    program: Program, seconds: Mapping[str, float]
+) -> Iterator[tuple[str, Phase, Figures]]:
+    for module, phases in work_by_module(program).items():
+        for phase, work in phases.items():
+            yield module, phase, Figures(work.launches, work.flops, work.bytes)
+    for module, size in kept_by_module(program).items():
+        yield module, Phase.FORWARD, Figures(kept=size)
+    for node in program.nodes if seconds else ():
+        if node.name in seconds:
+            origin = provenance(node)
+            yield origin.module, origin.phase, Figures(seconds=seconds[node.name])
+
+
+def sum_of(parts: Iterable[Totals]) -> Totals:
+    """Those of several modules together."""
+    whole = Totals()
+    for part in parts:
+        whole.add(part)
+    return whole
