@@ -136,9 +136,26 @@ def test_debug_holds_for_modules_added_later(tree):
     ("ranks", "prints"),
     [(None, [True, False]), (1, [False, True]), ([0, 1], [True, True]), (-1, [True, True])],
 )
-def test_debug_ranks(ranks, prints):
+def test_debug_ranks(ranks, prints, monkeypatch):
     options = DebugOptions.of(0, ranks=ranks)
-    assert [options.level(rank) >= 0 for rank in (0, 1)] == prints
+    found = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        found.append(options.level() >= 0)
+    assert found == prints
+
+
+@pytest.mark.parametrize("rank", [None, "", "first", "-1"])
+def test_without_a_rank_it_is_the_first(rank, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    assert [DebugOptions.of(1, ranks=ranks).level() for ranks in (0, 1)] == [1, -1]
+
+
+def test_debug_takes_its_arguments_in_oneflows_order(tree):
+    tree.block("model").debug(2, [0, 3], 5, False, True)
+    assert tree.block("model").debug_options == DebugOptions(2, (0, 3), 5, False, True)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
 pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and after each pass;
 ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (default ``auto``);
 ``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``);
-``TORCHGRAPH_CACHE_LIMIT`` = how much of it, such as ``500MB`` (default ``2GiB``).
+``TORCHGRAPH_CACHE_LIMIT`` = how much of it, such as ``500MB`` (default ``2GiB``);
+``RANK`` = which of several processes this one is, as torchrun sets it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def chosen(name: str, default: str) -> str:
     if choices and value not in choices:
         raise InvalidOption(f"{name}={value!r} is not one of {', '.join(choices)}.")
     return value
+
+
+def rank() -> int:
+    """The rank of this process, as torchrun and its like say it; 0 where nobody does."""
+    given = os.environ.get("RANK", "")
+    return int(given) if given.isascii() and given.isdigit() else 0
 
 
 def cache_directory() -> Path | None:

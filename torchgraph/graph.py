@@ -153,7 +153,7 @@ class Graph(Bucketing, Shown):
             )
         if is_listening() or is_tracing() or building():
             raise NestedGraph(f"{self._graph_name} is called inside the build of another Graph.")
-        with self._turns.lock:
+        with self._turns.lock, self._telling():
             return self._run_step(args, kwargs)
 
     @checked
@@ -299,9 +299,9 @@ class Graph(Bucketing, Shown):
                 raise
             return None, self._last_call[1]
 
-    def _tree(self, path: str = "") -> TreeSource:
+    def _tree(self) -> TreeSource:
         why = self._recordings.fallback.why
-        source = replace(self._source(path), eager=why)
+        source = replace(self._source(), eager=why)
         if not self.is_compiled:
             return source
         try:

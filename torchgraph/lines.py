@@ -11,6 +11,8 @@ import os
 import sys
 import sysconfig
 import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 from typing import NamedTuple
 
@@ -36,6 +38,11 @@ class SourceLine(NamedTuple):
         return f"{self.filename}:{self.lineno} in {self.function}{quoted}"
 
 
+_BETWEEN = (
+    *("torch/utils/_python_dispatch.py", "torch/library.py", "torch/_ops.py"),
+    "torch/nn/modules/module.py",
+)
+"""Files of torch that stand between an op and what hears it, and around each call of a module."""
 _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn", "matplotlib")
 """Packages that compute or draw what a line of the user's gives them; none holds models."""
 
@@ -55,6 +62,13 @@ def is_library(filename: str) -> bool:
     return between or filename.startswith((_PACKAGE, "<", *roots))
 
 
+@functools.cache
+def _is_of_library(filename: str) -> bool:
+    """True for a file of a library's that calls an op, as ``torch/nn/modules/linear.py`` does."""
+    ours = filename.startswith((_PACKAGE, "<")) or filename in (contextlib.__file__, copy.__file__)
+    return not ours and not filename.replace(os.sep, "/").endswith(_BETWEEN)
+
+
 def _is_users(frame: FrameType) -> bool:
     """True for a line of the user's, typed in (``python -c``, a pipe, a shell) or from a file."""
     name = frame.f_code.co_filename
@@ -65,11 +79,21 @@ def _is_users(frame: FrameType) -> bool:
     return own.get("__name__") == "__main__" and str(own.get("__file__", "<")).startswith("<")
 
 
-def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceLine, ...]:
+class Depth(NamedTuple):
+    """How much of the stack a node keeps."""
+
+    lines: int = 2
+    libraries: bool = False
+    """Lines of torch and other libraries are among them."""
+
+
+def user_frames(
+    depth: int = 1, frame: FrameType | None = None, *, libraries: bool = False
+) -> tuple[SourceLine, ...]:
     """The innermost ``depth`` lines of the running stack that are neither torch's nor torchgraph's.
 
     Innermost first. Empty when there are none inside the call of the Graph: the line that calls it
-    says nothing about a node.
+    says nothing about a node. ``libraries``: torch's own and other libraries' count, too.
     """
     frame = frame or sys._getframe(1)
     found: list[SourceLine] = []
@@ -78,7 +102,7 @@ def user_frames(depth: int = 1, frame: FrameType | None = None) -> tuple[SourceL
         code = current.f_code
         if code.co_filename == _ENTRANCE:
             break
-        if _is_users(current):
+        if _is_users(current) or (libraries and _is_of_library(code.co_filename)):
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))
         current = current.f_back
     return tuple(found)
@@ -96,8 +120,23 @@ def in_subscript() -> bool:
     return name.endswith("_SUBSCR") or (name == "BINARY_OP" and code[at + 1] == _SUBSCR_OF_3_14)
 
 
+_hearing: ContextVar[Callable[[str], None] | None] = ContextVar("_hearing", default=None)
+
+
+@contextlib.contextmanager
+def warnings_told(listener: Callable[[str], None]) -> Iterator[None]:
+    """In the block, ``listener`` is told of each warning of ours, besides what Python does."""
+    token = _hearing.set(listener)
+    try:
+        yield
+    finally:
+        _hearing.reset(token)
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's innermost line, once per line as Python does."""
+    if (listener := _hearing.get()) is not None:
+        listener(message)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_users(frame):
         frame = frame.f_back

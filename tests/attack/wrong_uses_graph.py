@@ -14,7 +14,7 @@ GRAPH = {
         graph.debug(1.5)
         graph.debug(True)
         graph.debug(None)
-        graph.debug(0, 1)
+        graph.debug(0, None, 2, True, False, None, 1)
         graph.debug(0, rank=1)
         graph.debug(0, ranks=[0.5])
         graph.debug(0, ranks="0")
@@ -29,6 +29,8 @@ GRAPH = {
         graph.report(x)
         graph.full_text(0)
         graph.full_text("all")
+        graph.tree(-1)
+        graph.tree("all")
         graph.report(memry=[x])
         graph.sync(x)
         graph.close(True)
@@ -70,8 +72,6 @@ GRAPH = {
     """,
     "NotSupported": """
         tg.Graph.with_dynamic_input_shape(enable_shared=False)
-        graph.debug(1, only_user_py_stack=False)
-        block.debug(1, only_user_py_stack=False)
         copy.copy(graph)
         copy.deepcopy(graph)
         pickle.dumps(graph)

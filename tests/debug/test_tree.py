@@ -8,6 +8,7 @@ from torchgraph.debug.operators import io_names
 from torchgraph.debug.rich_tree import rich_tree
 from torchgraph.debug.tree import TreeSource, block_text, module_text, text
 from torchgraph.ir.program import CallRecord, OutputKind, Provenance, Role, TensorMeta
+from torchgraph.lines import Depth
 
 X = TensorMeta.of(empty(2, 3))
 
@@ -57,14 +58,16 @@ def test_the_operators_of_one_module():
 
 
 def test_locations():
-    one = text(net_source(locations=True, stack_depth=1))
+    one = text(net_source(stack=lambda path: Depth(1)))
     assert (
         one.count(", location=(Python Stack[-1]: 'forward' at 'net.py': line 12;  ... more)") == 3
     )
-    both = text(net_source(locations=True))
+    both = text(net_source(stack=lambda path: Depth(2)))
     step = "Python Stack[-2]: 'build' at 'train.py': line 30; "
     assert f"location=({step}Python Stack[-1]: 'forward' at 'net.py': line 12; )" in both
     assert "location" not in text(net_source())
+    of_one = text(net_source(stack={"model.fc": Depth(1)}.get))
+    assert of_one.count("location=") == 2  # of the two ops of the forward part
 
 
 def test_shared_modules_and_parameters_lie_at_their_first_path():

@@ -15,8 +15,10 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
+from .. import environment
 from .._torch.modules import children_of
-from ..errors import InvalidOption, NotAvailableYet, NotSupported, UnknownName
+from ..errors import InvalidOption, NotAvailableYet, UnknownName
+from ..lines import Depth
 from ..options.checking import Between, Closed, Count, checked, nearest, shown
 
 Level = Annotated[int, Between(-1, 3)]
@@ -28,7 +30,7 @@ class DebugOptions:
     """What ``debug(...)`` asks for: how much is printed, where, with how many stack frames."""
 
     v_level: int = -1
-    """-1: errors only. 0: stages. 1: modules and tensors. 2 and 3: each node as it is recorded."""
+    """-1: errors only. 0: stages, warnings. 1: modules, tensors. 2: each op. 3: its details."""
     ranks: tuple[int, ...] = (0,)
     """-1 stands for every rank."""
     max_py_stack_depth: int = 2
@@ -39,31 +41,27 @@ class DebugOptions:
     def of(
         cls,
         v_level: int = -1,
-        *,
         ranks: Ranks = None,
         max_py_stack_depth: int = 2,
         only_user_py_stack: bool = True,
         op_repr_with_py_stack: bool = False,
         mode: bool | None = None,
     ) -> DebugOptions:
-        """From the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off.
-
-        Raises:
-            NotSupported: library frames are asked for.
-        """
-        if not only_user_py_stack:
-            raise NotSupported(
-                "debug(only_user_py_stack=False): frames of torch itself are not recorded."
-            )
+        """From the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off."""
         if mode is not None:
             v_level = max(v_level, 0) if mode else -1
         return cls(
             v_level, _ranks(ranks), max_py_stack_depth, only_user_py_stack, op_repr_with_py_stack
         )
 
-    def level(self, rank: int = 0) -> int:
-        """The level that holds on ``rank``: -1 where nothing is to be printed."""
-        return self.v_level if rank in self.ranks or -1 in self.ranks else -1
+    @property
+    def depth(self) -> Depth:
+        """How much of the stack an op shows."""
+        return Depth(self.max_py_stack_depth, not self.only_user_py_stack)
+
+    def level(self) -> int:
+        """The level that holds in this process: -1 where its rank is to print nothing."""
+        return self.v_level if {-1, environment.rank()}.intersection(self.ranks) else -1
 
 
 def _ranks(ranks: Ranks) -> tuple[int, ...]:
@@ -212,7 +210,6 @@ class GraphModule(GraphBlock):
     def debug(
         self,
         v_level: Level = 0,
-        *,
         ranks: Ranks = None,
         max_py_stack_depth: Count = 2,
         only_user_py_stack: bool = True,
@@ -268,6 +265,8 @@ class BlockTree:
         self._blocks: WeakValueDictionary[str, GraphModule] = WeakValueDictionary()
         """Those that someone holds: a block holds the tree, and what is said of it is held here."""
         self._debug: dict[str, DebugOptions] = {"": DebugOptions()}
+        self.is_silent = True
+        """Level -1 holds for the Graph as a whole."""
 
     def module(self, path: str) -> nn.Module:
         """The module that lies at ``path`` now; AttributeError when none does."""
@@ -322,11 +321,23 @@ class BlockTree:
             key: value for key, value in self._debug.items() if not key.startswith(inside)
         }
         self._debug[path] = options
+        self.is_silent = self._debug[""].v_level < 0
 
     @property
     def most_debug(self) -> int:
         """The highest level that holds anywhere."""
         return max(options.level() for options in self._debug.values())
+
+    @property
+    def deepest_stack(self) -> Depth:
+        """What has to be kept of the stack, so that all that is asked for can be shown."""
+        depths = [options.depth for options in self._debug.values()]
+        return Depth(max(one.lines for one in depths), any(one.libraries for one in depths))
+
+    def shown_stack(self, path: str) -> Depth | None:
+        """What ``print(graph)`` shows of the stack for an op of the module at ``path``."""
+        options = self.debug(path)
+        return options.depth if options.op_repr_with_py_stack else None
 
     def debug(self, path: str = "") -> DebugOptions:
         """The options that hold at ``path``."""

@@ -80,7 +80,6 @@ class ModuleHolder(Itself):
     def debug(
         self,
         v_level: Level = -1,
-        *,
         ranks: Ranks = None,
         max_py_stack_depth: Count = 2,
         only_user_py_stack: bool = True,
@@ -90,11 +89,12 @@ class ModuleHolder(Itself):
         """Print what happens at the next compilation.
 
         Args:
-            v_level: -1 errors only; 0 stages with their time; 1 also modules, tensors and the tree;
-                2 also the programs; 3 also the Python that runs.
-            ranks: which ranks print; None is rank 0, -1 all.
-            max_py_stack_depth: how many of the user's lines each operator keeps.
-            only_user_py_stack: must be True: library frames are never recorded.
+            v_level: -1 errors only; 0 warnings, stages with their time; 1 also modules while they
+                run, and the tree; 2 also each op as it is recorded, and the programs; 3 also the
+                op's arguments and source lines, and the Python that runs.
+            ranks: which ranks print, -1 all; None is rank 0. The variable RANK says the rank.
+            max_py_stack_depth: how many lines of the stack are shown of an op.
+            only_user_py_stack: False: lines of torch and other libraries, too.
             op_repr_with_py_stack: show the lines in ``print(graph)``.
             mode: OneFlow's older on/off switch.
         """

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..capture.program_of import Captured, program_of
-from ..debug.stages import Stages
 from ..debug.tree import TreeSource
 from ..errors import NoProgram
 from ..live.inputs import Call, described
 from ..live.micro_batch import split_inputs
 from ..lower import Target
 from ..passes import pipeline, run
+from ..passes.runner import chosen
 from ..record.compare.outcome import Outcome
 from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
@@ -51,21 +51,27 @@ class Compiling(Stepping):
         _refuse_eager(outcome)
         options, graphs = self.config.options, self._cache.graphs
         name = f"{self._graph_name} {len(self._cache)}"
-        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
-        passes = pipeline(options)
-        with stages.stage("building graph", parts=len(passes) + 2, goes_on=goes_on):
+        stages, passes = self._stages(), pipeline(options)
+        count = len(chosen(passes, options.passes))
+        stages.begins(count + 4)
+        with stages.stage("building graph", parts=count + 1, goes_on=goes_on):
             with stages.part("building graph from the step that ran"):
+                stages.step("capture")
                 captured = self._program_of(outcome, call)
             before = call.over(call.tensors)  # `build` may have changed the arguments since
             with stages.part("building graph with compile passes"):
-                program = run(captured.program, passes, options.passes)
+                program = run(captured.program, passes, options.passes, starts=stages.step)
             announce.budget(program)
-        with stages.stage("building plan", parts=1, goes_on=goes_on):
+        with stages.stage("building plan", parts=3, goes_on=goes_on):
+            stages.step("lower")
             code = graphs.lower(program, name, Target(options))
-        switch = None
-        if options.backend != "aten":
-            switch = Switch(captured.program, program, self._graph_name, options, graphs, stages)
-        replay = Replay(captured, code, options, graphs.calls, switch)
+            switch = None
+            if options.backend != "aten":
+                name = self._graph_name
+                switch = Switch(captured.program, program, name, options, graphs, stages)
+            stages.step("bind")
+            replay = Replay(captured, code, options, graphs.calls, switch)
+            stages.step("done")
         self._stage_seconds = stages.seconds
         replay.example = call.without_data()
         self._shown = (replay, replay.example, described((before.args, before.kwargs)))
@@ -80,16 +86,14 @@ class Compiling(Stepping):
         split = split_inputs(call, self.build, options) if accumulates else frozenset()
         return program_of(outcome, options, split)
 
-    def _source(self, path: str = "") -> TreeSource:
-        options = self._block_tree.debug(path)
+    def _source(self) -> TreeSource:
         return TreeSource(
             graph_name=self._graph_name,
             class_name=type(self).__name__,
             config_repr=repr(self.config),
             modules=self._modules,
             checkpointing=self._block_tree.checkpointing,
-            locations=options.op_repr_with_py_stack,
-            stack_depth=options.max_py_stack_depth,
+            stack=self._block_tree.shown_stack,
         )
 
 

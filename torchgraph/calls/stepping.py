@@ -20,6 +20,7 @@ from ..config import GraphConfig
 from ..debug.stages import Stages
 from ..errors import BuildNotOverridden
 from ..guards import Name, patching
+from ..lines import warnings_told
 from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
@@ -28,11 +29,12 @@ from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
-from ..record.tape.watch import Told, untold
+from ..record.tape.told import NOBODY, Told
 from ..replay.interrupts import CUT_SHORT, SignalsWait
 from . import announce
 from .schedule import Schedulers
 
+_SILENT = nullcontext()
 _in_build: ContextVar[bool] = ContextVar("_in_build", default=False)
 
 
@@ -144,13 +146,13 @@ class Stepping(ModuleHolder):
         given = call.unbound
         opened = self._opened(not self._driven)
         with self._building(), uncompiled(), opened, self._announced(call, heard) as told:
-            return take(
+            outcome = take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
                 call,
                 watched=[(self._graph_name, self)],
                 graph_class=Stepping,
-                depth=self._block_tree.debug().max_py_stack_depth,
+                depth=self._block_tree.deepest_stack,
                 options=self.config.options,
                 told=told,
                 heard=heard,
@@ -159,25 +161,41 @@ class Stepping(ModuleHolder):
                 warned=self._strangers,
                 built=self._built,
             )
+        if told is not NOBODY:
+            announce.returned(self._stages(), self._graph_name, outcome.returned)
+        return outcome
+
+    def _stages(self) -> Stages:
+        """Where stages are told, as the debug level has it now."""
+        return Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
 
     def _built(self, returned: bool) -> None:
         """`build` has run: what follows is not taken back."""
         self._schedulers.check_loss(returned)
         self._signals.open, self._signals.torn = False, CUT_SHORT
 
+    def _telling(self) -> AbstractContextManager[None]:
+        """In the block, warnings are printed besides, from debug level 0 on."""
+        return _SILENT if self._block_tree.is_silent else warnings_told(self._stages().warning)
+
     @contextmanager
     def _announced(self, call: Call, heard: bool) -> Iterator[Told]:
-        """Says at debug level 1 which modules are called, the first time for arguments like these.
+        """Says from debug level 1 on what is called, the first time for arguments like these.
 
-        It is told of them.
+        Told of it is what this returns.
         """
         if not heard or self._block_tree.most_debug < 1 or call.key in self._announced_calls:
-            yield untold
+            yield NOBODY
             return
         self._announced_calls.add(call.key)
-        stages = Stages(self._graph_name, type(self).__name__, self._block_tree.debug().level())
-        with stages.part("building graph modules"):
-            yield announce.Building(stages, self._modules, self._block_tree.debug)
+        stages = self._stages()
+        given = announce.arguments(stages, self._graph_name, call)
+        building = announce.Building(stages, self._modules, self._block_tree.debug, given)
+        try:
+            with stages.part("building graph modules"):
+                yield building
+        finally:
+            building.ends()
 
     @contextmanager
     def _opened(self, may_raise: bool) -> Iterator[None]:

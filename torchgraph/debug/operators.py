@@ -24,9 +24,16 @@ from ..ir.program import (
     provenance,
 )
 from ..ir.values import kind
+from ..lines import Depth
 
+StackOf = Callable[[str], Depth | None]
+"""How much of the stack is shown of the ops of the module at a path; None: nothing."""
 DescribedLeaf = tuple[str, TensorMeta | str]
 """A value by its path: a tensor, or the type name of anything else."""
+
+
+def no_stack(path: str) -> Depth | None:
+    """Nothing of the stack."""
 
 
 def io_names(scope: str, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
@@ -73,7 +80,7 @@ class OperatorLines:
         place: gives the module path of the tree that a module path of the program belongs to.
         inputs: display names of the program's INPUT placeholders, in order.
         outputs: display names of its USER outputs, in order.
-        depth: frames of the user's stack to show per operator; None shows no location.
+        stack: how much of the stack is shown of an operator of the module at a path; None: nothing.
     """
 
     def __init__(
@@ -82,11 +89,11 @@ class OperatorLines:
         place: Callable[[str], str],
         inputs: Sequence[str],
         outputs: Sequence[str],
-        depth: int | None = None,
+        stack: StackOf = no_stack,
     ) -> None:
         self.lines: defaultdict[str, list[str]] = defaultdict(list)
         self._place = place
-        self._depth = depth
+        self._stack = stack
         self._values: dict[fx.Node, str] = {}
         self._owners: dict[str, str] = {}
         shown = _displayed(program.signature.inputs, inputs)
@@ -101,8 +108,8 @@ class OperatorLines:
         self._outputs(program, outputs)
 
     def _add(self, owner: str, text: str, origin: Provenance | None = None) -> None:
-        location = "" if origin is None or self._depth is None else _location(origin, self._depth)
-        self.lines[owner].append(f"(OPERATOR: {text}{location})")
+        location = "" if origin is None else location_of(origin, self._stack(owner))
+        self.lines[owner].append(f"(OPERATOR: {text}{location and ', '}{location})")
 
     def _source(self, node: fx.Node, name: str, owner: str) -> None:
         self._values[node] = f"{name}/out"
@@ -218,13 +225,15 @@ def op_name(target: object) -> str:
     return getattr(target, "__name__", "") or str(target)
 
 
-def _location(origin: Provenance, depth: int) -> str:
-    frames = origin.frames[:depth]
+def location_of(origin: Provenance, depth: Depth | None) -> str:
+    """The user's innermost lines, outermost first, as OneFlow writes them; empty for none."""
+    lines = (depth is not None and depth.libraries and origin.stack) or origin.frames
+    frames = lines[: 0 if depth is None else depth.lines]
     if not frames:
         return ""
     steps = [
         f"Python Stack[{-number}]: '{line.function}' at '{line.filename}': line {line.lineno}; "
         for number, line in enumerate(frames, start=1)
     ]
-    more = " ... more" if len(origin.frames) > depth else ""
-    return f", location=({''.join(reversed(steps))}{more})"
+    more = " ... more" if len(lines) > len(frames) else ""
+    return f"location=({''.join(reversed(steps))}{more})"

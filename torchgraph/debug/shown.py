@@ -15,8 +15,8 @@ class Shown:
     __slots__ = ()
 
     @abstractmethod
-    def _tree(self, path: str = "") -> TreeSource:
-        """What there is to show; ``path``: of the module there."""
+    def _tree(self) -> TreeSource:
+        """What there is to show."""
 
     @checked
     def full_text(self, lines: PositiveInt | None = None) -> str:
@@ -44,10 +44,10 @@ class Shown:
         return GraphTree(self._tree(), depth)
 
     def _module_text(self, path: str) -> str:
-        return module_text(self._tree(path), path)
+        return module_text(self._tree(), path)
 
     def _block_text(self, path: str) -> str:
-        return block_text(self._tree(path), path)
+        return block_text(self._tree(), path)
 
     def __repr__(self) -> str:
         return text(self._tree())

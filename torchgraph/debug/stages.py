@@ -42,37 +42,51 @@ class Stages:
         self.level = level
         self.seconds: dict[str, float] = {}
         """Duration of each stage and part that has ended, in order of their start."""
-        self._head = f"(GRAPH:{graph_name}:{class_name})"
+        self.head = f"(GRAPH:{graph_name}:{class_name})"
+        """What the lines of the Graph begin with."""
+        self._graph_name = graph_name
+        self._steps = self._done = 0
         self._console = console or Console()
         self._patience = patience
         self._bar = _Bar(graph_name)
 
     @contextmanager
     def stage(self, name: str, parts: int = 0, *, goes_on: bool = False) -> Iterator[None]:
-        """Time a stage such as ``building graph``; ``parts`` is how many the bar shall expect.
+        """Time a stage such as ``building graph``.
 
-        ``goes_on``: its error does not reach the user, since eager or aten takes its place.
+        ``parts``: how many steps the bar shall expect. ``goes_on``: its error does not reach the
+        user, since eager or aten takes its place.
         """
-        self.say(0, f"{self._head} start {name}.")
+        self.say(0, f"{self.head} start {name}.")
         try:
             with self._timed(name), self._shown(name, parts):
                 yield
         except Exception:
             if not goes_on:
-                sys.stderr.write(f"[ERROR]{self._head} {name} got error.\n")
+                sys.stderr.write(f"[ERROR]{self.head} {name} got error.\n")
                 sys.stderr.flush()
             raise
-        self.say(0, f"{self._head} {name} Done! Cost time: {self.seconds[name]:.2f}s.")
+        self.say(0, f"{self.head} {name} Done! Cost time: {self.seconds[name]:.2f}s.")
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time a part of the running stage, such as ``building graph inputs``."""
-        self.say(1, f"{self._head} start {name}.")
+        self.say(1, f"{self.head} start {name}.")
         self._bar.describe(name)
         with self._timed(name):
             yield
+        self.say(1, f"{self.head} end {name}.")
+
+    def begins(self, steps: int) -> None:
+        """A compilation of so many steps begins."""
+        self._steps, self._done = steps, 0
+
+    def step(self, name: str) -> None:
+        """The next step begins: ``[2/9][GraphCompile]LinearGraph_0 cse``."""
+        self._done += 1
+        self.say(0, f"[{self._done}/{self._steps}][GraphCompile]{self._graph_name} {name}")
+        self._bar.describe(name)
         self._bar.advance()
-        self.say(1, f"{self._head} end {name}.")
 
     def describe(self, what: str) -> bool:
         """Show on the bar what the running stage does; False where there is no bar."""
@@ -82,6 +96,10 @@ class Stages:
         """Print ``line`` when the debug level is at least ``level``."""
         if self.level >= level:
             self.tell(line)
+
+    def warning(self, message: str) -> None:
+        """Print a warning from level 0 on: it goes to Python's `warnings` as well."""
+        self.say(0, f"[WARNING]{self.head} {message}")
 
     def tell(self, line: str) -> None:
         """Print ``line`` at every level."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..ir.program import CallRecord, Program
 from .modules import ModuleEntry, ModuleForest, TensorEntry
-from .operators import DescribedLeaf, OperatorLines, io_names
+from .operators import DescribedLeaf, OperatorLines, StackOf, io_names, no_stack
 
 DescribedLeaves = tuple[DescribedLeaf, ...]
 
@@ -33,9 +33,8 @@ class TreeSource:
     """Arguments by their path in (args, kwargs): ``0.0`` the first, ``1.mask`` a keyword."""
     outputs: Sequence[DescribedLeaf] = ()
     """What build returns: ``0.0`` is the only value, or the first of a tuple."""
-    locations: bool = False
-    """Show the user's lines of each operator."""
-    stack_depth: int = 2
+    stack: StackOf = no_stack
+    """How much of the stack the operators of a module show."""
     captured: Program | None = None
     """The program before its passes."""
     seconds: Mapping[str, float] | None = None
@@ -98,7 +97,7 @@ class CallLines:
         self._begun.add((f"{tag}:{path}", leaves))
         if tag == "INPUT":
             yield f"(MODULE:{entry.path}:{self._shallow[entry.path]})"
-        yield from _io(tag, entry.path, leaves)
+        yield from io_lines(tag, entry.path, leaves)
         if tag == "INPUT":
             yield from _tensor_lines(entry)
 
@@ -124,7 +123,8 @@ def _tensor_lines(entry: ModuleEntry) -> list[str]:
     return lines + [_tensor("BUFFER", found) for found in entry.buffers]
 
 
-def _io(tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
+def io_lines(tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
+    """``(INPUT:_scope_input.0.0_2:tensor(...))``, or OUTPUT."""
     names = io_names(scope, tag.lower(), leaves)
     return [f"({tag}:{name}:{leaf})" for name, (_, leaf) in zip(names, leaves, strict=True)]
 
@@ -150,13 +150,13 @@ class _View:
         self._operators = OperatorLines(
             source.program,
             self.forest.place,
-            _tensor_names(source, "input", source.inputs),
-            _tensor_names(source, "output", source.outputs),
-            source.stack_depth if source.locations else None,
+            tensor_names(source.graph_name, "input", source.inputs),
+            tensor_names(source.graph_name, "output", source.outputs),
+            source.stack,
         ).lines
 
     def io(self, tag: str, scope: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
-        return _io(tag, scope, leaves) if self.known else []
+        return io_lines(tag, scope, leaves) if self.known else []
 
     def joined(self, lines: Sequence[str]) -> str:
         """The text of some lines, with a way to see the rest where they are not all."""
@@ -208,9 +208,9 @@ class _View:
         return [line for call in calls for line in self.io("OUTPUT", entry.path, call.outputs)]
 
 
-def _tensor_names(source: TreeSource, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
+def tensor_names(scope: str, kind: str, leaves: Sequence[DescribedLeaf]) -> list[str]:
     """Names of the tensors among the leaves: other values are no inputs of the program."""
-    names = io_names(source.graph_name, kind, leaves)
+    names = io_names(scope, kind, leaves)
     return [
         name for name, (_, leaf) in zip(names, leaves, strict=True) if not isinstance(leaf, str)
     ]

@@ -197,6 +197,8 @@ class Provenance:
     made_by: str = "capture"
     calls: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
     """The modules that ran a forward node, outermost first, each as (path, call number)."""
+    stack: tuple[SourceLine, ...] = field(default=(), compare=False, repr=False)
+    """Like ``frames``, with those of libraries; empty unless `debug` asks for them."""
 
     @property
     def line(self) -> SourceLine | None:

@@ -31,21 +31,25 @@ def run(
     passes: Iterable[Pass],
     options: PassOptions,
     on_pass: Callable[[Pass, Program], None] | None = None,
+    *,
+    starts: Callable[[str], None] | None = None,
 ) -> Program:
     """A rewritten copy of ``program``: ``passes`` as ``options`` select, each verified.
 
     ``on_pass`` is called after each pass with the pass and the program as it is then; it looks.
+    ``starts`` is told the name of each pass before it runs.
     Raises `InvalidOption` for a pass name that nobody knows, `PassFailed` when a pass raises and
     `VerifyError` when one breaks a rule.
     """
-    chosen = select(tuple(passes), options)[: options.max_passes]
     strict = options.verify == "strict"
     verify(program, Stage.CAPTURED, strict=strict)
     program = program.copy()
     promises = Promises.of(program)
     dump = _dump_directory(options.dump)
     budget = options.max_edits
-    for number, one in enumerate(chosen, start=1):
+    for number, one in enumerate(chosen(passes, options), start=1):
+        if starts is not None:
+            starts(one.name)
         if not one.rows:
             program = expanded(program)
         _dump(program, dump, f"{number:02}-{one.name}.before.txt")
@@ -67,9 +71,14 @@ def run(
     return program
 
 
+def chosen(passes: Iterable[Pass], options: PassOptions) -> tuple[Pass, ...]:
+    """The passes that `run` runs, unless the edit limit stops it."""
+    return select(tuple(passes), options)[: options.max_passes]
+
+
 def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
     """``passes`` with the inserted ones in their places and without the disabled ones."""
-    chosen: list[Pass] = []
+    found: list[Pass] = []
     inserted: dict[str, list[Pass]] = {}
     for anchor, new in options.inserted:
         if not isinstance(new, Pass):
@@ -80,11 +89,11 @@ def select(passes: tuple[Pass, ...], options: PassOptions) -> tuple[Pass, ...]:
     waiting = [*inserted.pop("", ()), *passes]
     while waiting:
         one = waiting.pop(0)
-        chosen.append(one)
+        found.append(one)
         waiting[:0] = inserted.pop(one.name, ())
     if inserted:
         raise InvalidOption(f"Passes inserted after each other in a circle: {', '.join(inserted)}.")
-    return tuple(one for one in chosen if one.name not in options.disabled)
+    return tuple(one for one in found if one.name not in options.disabled)
 
 
 def check_names(passes: tuple[Pass, ...], options: PassOptions) -> None:

@@ -39,8 +39,9 @@ from .reads.names import NameWatch
 from .results import apart
 from .scripts import scripts_followed
 from .tape.tape import Ref
-from .tape.trail import Trail
-from .tape.watch import AttributeWatch, CallWatch, Told, untold, warn_unregistered
+from .tape.told import NOBODY, Told
+from .tape.trail import Depth, Trail
+from .tape.watch import AttributeWatch, CallWatch, warn_unregistered
 from .update.closure import Evaluations, refused_early
 from .update.numbers import Numbers
 from .update.update import Update, runs_users_code
@@ -53,21 +54,20 @@ def take(
     *,
     watched: Sequence[tuple[str, object]],
     graph_class: type,
-    depth: int,
+    depth: Depth,
     options: Options,
     built: Callable[[bool], None],
     warned: MutableSet[nn.Module],
-    told: Told = untold,
+    told: Told = NOBODY,
     heard: bool = True,
     may_rest: bool = False,
     strict: bool = False,
 ) -> Outcome:
     """One real step: ``build``, its backward passes, the optimizers' own steps.
 
-    ``built`` is told, before the update, whether `build` returns its loss; ``told``, of each call
-    of a module. ``heard``: it is written down; if not, the tape is empty. ``may_rest``: a step
-    without a ``backward()`` updates nothing, as an optimizer's does; else it is an error.
-    ``strict``: what no program can hold is raised; else `Outcome.eager` says it.
+    ``built`` hears, before the update, whether the loss is returned. Not ``heard``: the tape is
+    empty. ``may_rest``: a step without ``backward()`` updates nothing, else it is an error.
+    ``strict``: what no program can hold is raised, else `Outcome.eager` says it.
 
     Raises:
         CaptureError and its kin, or what ``build`` raises: all is as before.
@@ -76,6 +76,7 @@ def take(
     taking = _Taking(step, build, call, watched, graph_class, depth, options)
     taking.built, taking.warned, taking._calls.told = built, warned, told
     taking.may_rest = taking.driven.late = may_rest
+    told.begins(taking._recorder.tape, taking._inputs)
     try:
         taking.heard = not taking.refused(strict) and heard
         return taking.run()
@@ -92,7 +93,7 @@ class _Taking:
         call: Call,
         watched: Sequence[tuple[str, object]],
         graph_class: type,
-        depth: int,
+        depth: Depth,
         options: Options,
     ) -> None:
         self._step, self._build, self._call, self._options = step, build, call, options
@@ -134,7 +135,7 @@ class _Taking:
         self.warned: MutableSet[nn.Module] = set()
         self.may_rest = self._rests = False
         self.heard = True
-        """While micro-batches after the first run nobody listens, and numbers are plain ones."""
+        """Nobody listens to micro-batches after the first, and numbers are plain ones then."""
         self._more: list[list[torch.Tensor]] = []
         """What `build` returned for micro-batches after the first."""
         self._late: dict[int, torch.Tensor] = {}
@@ -275,8 +276,7 @@ class _Taking:
         return found
 
     def _apart(self, returned: list[torch.Tensor]) -> list[torch.Tensor]:
-        owned = [leaf.value for _, leaf in self._step.tensors()]
-        owned += self._call.tensors
+        owned = [*(leaf.value for _, leaf in self._step.tensors()), *self._call.tensors]
         owned += [leaf.value for leaf, _ in self._inputs.free]
         # Clipping and optimizers write gradients in place.
         owned += [gradient for _, gradient in self._with_gradient() if not gradient.is_sparse]

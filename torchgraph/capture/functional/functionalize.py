@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -382,7 +383,7 @@ def _attribute_updates(graph: fx.Graph, leaves: dict[fx.Node, Leaf]) -> None:
             continue
         module = "" if is_each(node) or is_item(node) else _module_of(node, owner)
         owner[node] = module
-        node.meta["provenance"] = Provenance(module, found.phase, found.frames, found.made_by)
+        node.meta["provenance"] = replace(found, module=module, calls=())
 
 
 def _module_of(node: fx.Node, owner: dict[fx.Node, str]) -> str:

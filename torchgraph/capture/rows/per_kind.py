@@ -19,7 +19,7 @@ from ..._torch import pytree
 from ...ir import effects
 from ...ir.each import Each, by_output
 from ...ir.names import parameter_of
-from ...ir.program import OutputSpec, Phase, Provenance, Role
+from ...ir.program import OutputSpec, Phase, Role
 from ...live.step import Leaf
 from ...record.tape.tape import Entry, Expectation, OptimizerStep, Ref, Tape, refs
 from ..graph_of import flat, is_known_before, is_unset, written_by
@@ -210,7 +210,7 @@ class _Kinds:
         outs = [*kept, *[None] * len(each.written) * len(rows)] if kept else None
         columns = [[Ref(row.inputs[i]) for row in rows] for i in range(len(first.inputs))]
         args = (columns, [Ref(index) for index in first.shared])
-        here = Provenance(phase=Phase.UPDATE, frames=first.entries[0].provenance.frames)
+        here = replace(first.entries[0].provenance, module="", phase=Phase.UPDATE, calls=())
         return Entry(each, args, {}, outs, here, numbers or None)
 
     # --- the new tape -----------------------------------------------------------------------------

@@ -128,7 +128,7 @@ class Draws:
                 entry = Entry(aten._to_copy.default, (given,), to, outs, here)
             else:
                 entry = Entry(aten.clone.default, (given,), {}, outs, here)
-            self._writer.tape.entries.append(entry)
+            self._writer.tape.write(entry)
         return out
 
     @contextmanager

@@ -215,7 +215,7 @@ class Recorder:
 
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
-        self.tape.entries.append(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
+        self.tape.write(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
 
     def outs(self, out: object) -> Outs:
         """The values of results, new ones where nothing lay there."""
@@ -232,7 +232,7 @@ class Recorder:
     def write(self, place: int, value: torch.Tensor) -> None:
         """Write down that a state takes over a value that lies elsewhere."""
         args = (Ref(place), Ref(self.index(value)))
-        self.tape.entries.append(Entry(aten.copy_.default, args, {}, place, self._trail.here()))
+        self.tape.write(Entry(aten.copy_.default, args, {}, place, self._trail.here()))
 
     def finish_draws(self) -> None:
         """The forward and backward part is over. Raises RandomStateTouched."""
@@ -284,7 +284,7 @@ class Recorder:
             return
         args = (Ref(base), list(tensor.shape), list(tensor.stride()), self.memory.offset(tensor))
         entry = Entry(aten.as_strided.default, args, {}, index, self._trail.here())
-        self.tape.entries.append(entry)
+        self.tape.write(entry)
 
     def line_of(self, tensor: torch.Tensor) -> SourceLine | None:
         """The user's line that made a tensor."""
@@ -328,7 +328,7 @@ class Recorder:
 
     def _computed(self, op: Callable[..., object], given: Arguments, value: object) -> Ref:
         index = self.tape.add(None)
-        self.tape.entries.append(Entry(op, *given, index, self._trail.here(), value))
+        self.tape.write(Entry(op, *given, index, self._trail.here(), value))
         return Ref(index)
 
     def computed(self, target: Callable[..., object], args: Args, value: object) -> Ref:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -100,6 +100,14 @@ class Tape:
     """Tensors made from Python data, or from memory that nobody follows."""
     expectations: list[Expectation] = field(default_factory=list)
     steps: list[OptimizerStep] = field(default_factory=list)
+    told: Callable[[Entry], None] | None = field(default=None, compare=False, repr=False)
+    """Told of each entry as it is written; none but while `debug` prints them."""
+
+    def write(self, entry: Entry) -> None:
+        """One more call of an op."""
+        self.entries.append(entry)
+        if self.told is not None:
+            self.told(entry)
 
     def add(self, layout: TensorLayout | None) -> int:
         """A new value."""

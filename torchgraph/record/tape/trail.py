@@ -13,6 +13,7 @@ from ..._torch.graphs import root_of
 from ...errors import SourceLine, user_frames
 from ...ir.names import module_of
 from ...ir.program import Phase, Provenance
+from ...lines import Depth as Depth
 
 
 class Trail:
@@ -22,7 +23,7 @@ class Trail:
     sequence number that autograd gives to both.
     """
 
-    def __init__(self, depth: int, accumulates: Callable[[torch.Tensor], str]) -> None:
+    def __init__(self, depth: Depth, accumulates: Callable[[torch.Tensor], str]) -> None:
         self._depth = depth
         self._accumulates = accumulates
         self._modules: list[tuple[str, int]] = []
@@ -103,7 +104,11 @@ class Trail:
 
     def _here(self, phase: Phase) -> Provenance:
         module = self._modules[-1][0] if self._modules else ""
-        return Provenance(module, phase, user_frames(self._depth), calls=tuple(self._modules))
+        # An error names a line of the user's, also where no node is to show any.
+        lines, libraries = self._depth
+        frames = user_frames(max(1, lines))
+        stack = user_frames(lines, libraries=True) if libraries else ()
+        return Provenance(module, phase, frames, calls=tuple(self._modules), stack=stack)
 
     def _enter_engine(self, roots: tuple[object, ...]) -> None:
         self.backward_runs += 1
@@ -122,7 +127,7 @@ class Trail:
         forward = None if node is None else self._forward.get(sequence_number_of(node))
         if forward is None:
             return Provenance(phase=Phase.BACKWARD)
-        return Provenance(forward.module, Phase.BACKWARD, forward.frames)
+        return Provenance(forward.module, Phase.BACKWARD, forward.frames, stack=forward.stack)
 
 
 class Stamp:

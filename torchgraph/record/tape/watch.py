@@ -19,6 +19,7 @@ from ...errors import AttributeWriteWarning, SourceLine, UnregisteredModuleWarni
 from ...guards import ABSENT, Read, same_attribute, stands_in
 from ...ir.program import CallRecord
 from ...live.inputs import described
+from .told import NOBODY, Told
 from .trail import Trail
 
 _PLAIN = frozenset(
@@ -321,14 +322,6 @@ def _equal(old: object, new: object) -> bool:
     return is_plain(old) and is_plain(new) and type(old) is type(new) and bool(old == new)
 
 
-Told = Callable[[str, str, object], None]
-"""Takes the path of a module, ``"INPUT"`` or ``"OUTPUT"``, and the values."""
-
-
-def untold(path: str, tag: str, values: object) -> None:
-    """Nobody is told."""
-
-
 class CallWatch:
     """Follows ``nn.Module.__call__``: the running module, inputs and outputs of each call."""
 
@@ -343,7 +336,7 @@ class CallWatch:
         self._trail = trail
         self._met = met
         self.calls: list[CallRecord] = []
-        self.told: Told = untold
+        self.told: Told = NOBODY
         """Told of each call as it begins and as it ends."""
         self._made: dict[int, nn.Module] = {}
         """Modules that `build` itself makes; held, so that no other object gets the id of one."""
@@ -367,10 +360,10 @@ class CallWatch:
                 if id(module) in self._made:
                     return original(module, *args, **kwargs)
                 path = self._meet(module)
-            self.told(path, "INPUT", (args, kwargs))
+            self.told.module(path, "INPUT", (args, kwargs))
             with self._trail.module(path):
                 out = original(module, *args, **kwargs)
-            self.told(path, "OUTPUT", (out,))
+            self.told.module(path, "OUTPUT", (out,))
             self.calls.append(CallRecord(path, described((args, kwargs)), described((out,))))
             return out
 
