@@ -17,15 +17,18 @@ def kept_by_node(program: Program) -> dict[fx.Node, int]:
     """Bytes that each forward node leaves for the backward part, of one micro-batch.
 
     A value and its views lie in one memory and count once, at the node that made it and as a whole.
-    Parameters, buffers and arguments of the call are there anyway and count nothing. So it is in
-    the program; lowering may compute cheap ones again instead.
+    Parameters, buffers, old and new, and arguments of the call are there anyway and count nothing,
+    nor does the gradient that the backward part begins with. So it is in the program; lowering may
+    compute cheap ones again instead.
     """
     made: dict[int, tuple[fx.Node, int]] = {}
     kept: dict[fx.Node, int] = {}
+    for state, value in program.states().items():
+        made.update((storage, (state, 0)) for storage in storages_of(value))
     for node in program.nodes:
         if node.op == "placeholder":
             made.update((storage, (node, 0)) for storage in storages_of(node))
-        if node.op != "call_function":
+        if node.op != "call_function" or _begins_backward(node):
             continue
         phase = provenance(node).phase
         if phase is Phase.FORWARD:
@@ -38,6 +41,12 @@ def kept_by_node(program: Program) -> dict[fx.Node, int]:
                     kept[maker] = kept.get(maker, 0) + size
                     made[storage] = maker, 0  # counted
     return kept
+
+
+def _begins_backward(node: fx.Node) -> bool:
+    """True for the gradient of the loss, which ``backward()`` makes before the engine runs."""
+    users = {provenance(user).phase for user in node.users}
+    return node.target is torch.ops.aten.ones_like.default and users == {Phase.BACKWARD}
 
 
 def _read(node: fx.Node) -> set[int]:

@@ -174,10 +174,13 @@ class _Grower:
 
     def _passes(self, totals: Totals) -> list[Piece]:
         """What passes made, and how many nodes the ops were before and are now."""
-        parts = []
+        parts: list[Piece] = []
+        last = ""
         for (name, op), count in sorted(totals.made.items()):
-            times = f" x{count}" if count > 1 else ""
-            parts.append(Piece(f"{name}: {op}{times}", "green"))
+            if name != last:
+                parts.append(Piece(f"{name}:", "green"))
+            parts.append(Piece(op + (f" x{count}" if count > 1 else ""), "green"))
+            last = name
         before = totals.captured
         if before != totals.nodes and self._source.captured is not None:
             parts.append(Piece(f"({before:,} nodes, now {totals.nodes:,})", "green"))

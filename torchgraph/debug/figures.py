@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from torch import fx
 
 from ..costs.by_module import kept_by_module, work_by_module
 from ..ir.program import Phase, Program, provenance
@@ -46,7 +49,7 @@ class Totals:
     made: Made = field(default_factory=Counter)
     """What passes made."""
     nodes: int = 0
-    """Nodes of the program that are ops."""
+    """Nodes of the forward and the backward part that are ops."""
     captured: int = 0
     """How many they were before the passes."""
 
@@ -77,15 +80,25 @@ def totals_of(
     passes = {record.name for record in program.history}
     for node in program.nodes:
         origin = provenance(node)
-        if node.op == "call_function" and origin.made_by in passes:
+        if node.op == "call_function" and origin.made_by in passes and not _is_part(node):
             made = found[forest.place(origin.module)].made
             made[origin.made_by, op_name(node.target)] += 1
-    for path, counts in phase_counts(program, forest.place).items():
-        found[path].nodes += counts.total()
-    if captured is not None:
-        for path, counts in phase_counts(captured, forest.place).items():
-            found[path].captured += counts.total()
+    for path, count in _nodes(program, forest).items():
+        found[path].nodes += count
+    for path, count in _nodes(captured, forest).items() if captured is not None else ():
+        found[path].captured += count
     return found
+
+
+def _nodes(program: Program, forest: ModuleForest) -> dict[str, int]:
+    """Without those of the update, which are counted by parameter, or once for all."""
+    found = phase_counts(program, forest.place)
+    return {path: counts.total() - counts[Phase.UPDATE] for path, counts in found.items()}
+
+
+def _is_part(node: fx.Node) -> bool:
+    """True for one result of an op that has several."""
+    return node.target is operator.getitem
 
 
 def _figures(

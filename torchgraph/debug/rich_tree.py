@@ -65,6 +65,9 @@ class GraphTree:
     def __init__(self, source: TreeSource, depth: int | None = None) -> None:
         """``depth``: levels of modules that are shown; all when None."""
         self._root = root_of(source, depth)
+        for branch in self._root.walk():
+            branch.label[:] = map(_printable, branch.label)
+            branch.details[:] = map(_printable, branch.details)
         empty = {
             name for name, cells in self._root.cells.items() if all(cell == "-" for cell in cells)
         }
@@ -198,7 +201,7 @@ class _Page:
         left -= cell_len(prefix)
         first = True
         for piece in pieces:
-            text = ("" if first or piece.glued else " ") + self._printable(piece.text)
+            text = ("" if first or piece.glued else " ") + self._encoded(piece.text)
             size = cell_len(text)
             if size > left:
                 dots = "..." if self._ascii else "…"
@@ -211,17 +214,18 @@ class _Page:
                 break
         yield Segment(" " * left)
 
-    def _printable(self, text: str) -> str:
-        """Without what would move the cursor, and without what the terminal cannot show."""
-        if text.isascii() and text.isprintable():
+    def _encoded(self, text: str) -> str:
+        if not self._ascii or text.isascii():
             return text
-        shown = (c if c.isprintable() else ascii(c)[1:-1] for c in text)
-        text = "".join(shown)
-        return (
-            text.replace("…", "...").encode("ascii", "backslashreplace").decode()
-            if (self._ascii)
-            else text
-        )
+        return text.replace("…", "...").encode("ascii", "backslashreplace").decode()
+
+
+def _printable(piece: Piece) -> Piece:
+    """Without what would move the cursor, turn the line, or be no text at all."""
+    if piece.text.isprintable():
+        return piece
+    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in piece.text)
+    return piece._replace(text="".join(shown))
 
 
 def _depth(branch: Branch) -> int:
