@@ -217,6 +217,22 @@ def test_a_module_may_say_less_than_the_graph(capsys):
     assert not [name for name in ops if name.startswith("scale-")]
 
 
+def test_all_values_have_names(capsys):
+    free = torch.ones(4)
+
+    class Uses(Step):
+        def build(self, x, by=2):
+            x = self.linear(x) * free + torch.tensor([1.0, 2.0, 3.0, 4.0])
+            loss = (x * by).square().mean()
+            loss.backward()
+            return loss
+
+    ops = [line for line in lines_of(capsys, 2, graph=Uses()) if " add op: " in line]
+    assert [line for line in ops if "(free.0/out:(size=(4,)" in line or " free.0/out:" in line]
+    assert [line for line in ops if "lift_fresh" in line and "(constant " in line]
+    assert not [line for line in ops if re.search(r"[( ]value \d+:", line)]
+
+
 def test_ops_are_told_once_for_a_signature(capsys):
     graph = Step()
     first = added(lines_of(capsys, 2, graph=graph))

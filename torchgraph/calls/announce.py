@@ -100,7 +100,8 @@ class Building:
             for leaf, at in self._inputs:
                 name = next(given, leaf.fqn) if leaf.role is Role.INPUT else leaf.fqn
                 self._names.setdefault(at, f"{name}/out")
-        name = self._names.get(index, f"value {index}")
+        kind = "constant" if index in self._tape.constants else "value"
+        name = self._names.get(index, f"{kind} {index}")
         found = self._tape.layouts[index]
         if found is None:
             return RecordedValue(name)
