@@ -159,15 +159,17 @@ class _Page:
         below = self._root.children
         under = self._guide(0) if below else ""
         yield from self._lines(rest, under, under)
-        yield from self._children(below, "")
+        found: list[Segment] = []
+        self._children(below, "", found)
+        yield from found
 
-    def _children(self, branches: Sequence[Branch], prefix: str) -> Iterator[Segment]:
+    def _children(self, branches: Sequence[Branch], prefix: str, found: list[Segment]) -> None:
         for branch in branches:
             is_last = branch is branches[-1]
             inner = prefix + (" " * self._step if is_last else self._guide(0))
             under = inner + (self._guide(0) if branch.children else "")
-            yield from self._lines(branch, prefix + self._guide(2 if is_last else 1), under)
-            yield from self._children(branch.children, inner)
+            found += self._lines(branch, prefix + self._guide(2 if is_last else 1), under)
+            self._children(branch.children, inner, found)
 
     def _guide(self, which: int) -> str:
         guide = _GUIDES[self._step][which]
