@@ -114,8 +114,10 @@ def _refuse(start: bytes, text: bytes) -> NoReturn:
     """Raise for what is no checkpoint, and say what it seems to be."""
     if start.startswith(b"PK\x03\x04") or start[:1] == b"\x80":
         raise CheckpointDamaged(
-            "it is no checkpoint of torchgraph.save, but looks like a file of torch.save.",
-            fix="torch.load(path, weights_only=True) reads it; then torchgraph.save can keep it.",
+            "it is no checkpoint of torchgraph.save, but looks like a file of torch.save, or of "
+            "torch.export.save.",
+            fix="torch.load(path, weights_only=True) reads the one, and torchgraph.save can keep "
+            "it then; torch.export.load(path) reads the other.",
         )
     if text.lstrip().startswith(b"{"):
         raise CheckpointDamaged(
