@@ -276,8 +276,8 @@ def public(cls: type) -> set[str]:
 def test_names_of_the_graph():
     assert public(tg.Graph) == {
         "add_optimizer", "build", "check", "close", "debug", "full_text", "is_compiled", "last_lr",
-        "load_state_dict", "name", "program", "report", "set_grad_scaler", "state_dict", "sync",
-        "trace", "training", "tree", "with_dynamic_input_shape",
+        "load_state_dict", "name", "profile", "program", "report", "set_grad_scaler", "state_dict",
+        "sync", "trace", "training", "tree", "with_dynamic_input_shape",
     }  # fmt: skip
 
 
@@ -290,6 +290,7 @@ def test_names_of_the_options():
         "enable_auto_parallel_trunk_algo", "enable_choose_best_memory_allocation",
         "enable_compress_memory", "enable_cudnn_conv_heuristic_search_algo",
         "enable_fused_model_update_cast", "enable_gradient_norms", "enable_multi_tensor_update",
+        "enable_profiler_labels",
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
         "set_activation_checkpointing",
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",

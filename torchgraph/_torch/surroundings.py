@@ -6,6 +6,7 @@ import functools
 import sys
 import threading
 import types
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from unittest import mock
@@ -153,3 +154,7 @@ def uncompiled() -> AbstractContextManager[object]:
 
 
 _COUNT = "set_fullgraph_compiled_frame_count"
+
+
+is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
+"""True while `torch.profiler`, or an older profiler of torch's, records in this thread."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console, Group, RenderableType
 
 from ..calls.fallback import Fallback
+from ..errors import NoProgram
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
 from ..options.options import Options
@@ -29,6 +31,8 @@ from .facts import (
     StageTime,
     Steps,
 )
+from .formats import memory_snapshot, model_explorer
+from .formats.drawn import Drawn
 from .peaks import Peaks
 from .precision import Precision, precision
 from .recomputation import Recomputation
@@ -89,6 +93,39 @@ class Report:
     backend_plan: str = ""
     """When `auto` switches to Inductor's code and why, since when it runs, or why it does not."""
 
+    drawn: Drawn | None = field(default=None, repr=False, compare=False)
+    """The program, to be written for viewers; None where there is none."""
+
+    def save_memory_snapshot(self, path: str | os.PathLike[str]) -> None:
+        """Write the planned memory of a step for pytorch.org/memory_viz. It needs no step to run.
+
+        What there is before a step, what it allocates, and until when, with the user's lines.
+
+        Raises:
+            NoProgram: the step stays in eager; CheckpointFileError: the path cannot be written.
+        """
+        memory_snapshot.save(path, self._drawn())
+
+    def save_model_explorer(
+        self,
+        path: str | os.PathLike[str],
+        overlays: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Write the program for Model Explorer; overlays for bytes and FLOPs in files beside it.
+
+        Args:
+            overlays: further ones, each ``{node: number}`` by its name, such as an ``"error"``.
+
+        Raises:
+            NoProgram: the step stays in eager; CheckpointFileError: a path cannot be written.
+        """
+        model_explorer.save(path, self.name, self._drawn(), overlays or {})
+
+    def _drawn(self) -> Drawn:
+        if self.drawn is None:
+            raise NoProgram(f"{self.name} stays in eager: there is no program to write.")
+        return self.drawn
+
     @classmethod
     def of(
         cls,
@@ -136,6 +173,7 @@ class Report:
             confirmation=replace(replay.audit.status) if replay.audit else None,
             backend_plan=replay.backend_plan,
             gradient_norms=tuple((str(group), n.item()) for group, n in replay.norms.items()),
+            drawn=Drawn.of(program, replay.executable),
         )
 
     @classmethod

@@ -97,7 +97,7 @@ def refusals(rows: Sequence[PassRecord]) -> RenderableType:
     )
     found = [(row.name, refusal) for row in rows for refusal in row.refusals]
     for name, refusal in found[:_SHOWN]:
-        add_row(table, name, str(refusal.count), refusal.reason, _where(refusal.line))
+        add_row(table, name, str(refusal.count), refusal.reason, where(refusal.line))
     return section(table, *_more(len(found)))
 
 
@@ -144,7 +144,7 @@ def cuda_graph(status: str, rows: Sequence[Refusal]) -> RenderableType:
         f"CUDA Graph: {status}", ("why", "left"), ("nodes", "right"), ("where", "left")
     )
     for row in rows[:_SHOWN]:
-        add_row(table, row.reason, str(row.count), _where(row.line))
+        add_row(table, row.reason, str(row.count), where(row.line))
     return section(table, *_more(len(rows))) if rows else Text(f"\nCUDA Graph: {status}", "bold")
 
 
@@ -252,7 +252,7 @@ def predicates(rows: Sequence[Predicate]) -> RenderableType:
     table = empty_table(title, ("value", "left"), ("at", "left"))
     for row in rows[:_SHOWN]:
         times = f"  ({_times(row.count)})" if row.count > 1 else ""
-        add_row(table, Text(row.expected).append(times, "dim"), _where(row.line))
+        add_row(table, Text(row.expected).append(times, "dim"), where(row.line))
     return section(table, *_more(len(rows)))
 
 
@@ -282,7 +282,7 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
             cells = (f"{row.value}, {size(row.nbytes)}", _ops(row.ops))
         else:
             cells = (row.value, "the call")
-        add_row(table, *cells, row.name if row.kind is BakedKind.ARGUMENT else _where(row.line))
+        add_row(table, *cells, row.name if row.kind is BakedKind.ARGUMENT else where(row.line))
     return section(table, *_more(len(rows)))
 
 
@@ -345,7 +345,8 @@ def _ops(names: Sequence[str]) -> str:
     return f"{names[0]}, ..." if len(names) > 1 else "".join(names)
 
 
-def _where(line: SourceLine | None) -> Text:
+def where(line: SourceLine | None) -> Text:
+    """``models.py:12``, and the line itself in dim; empty for none."""
     if line is None:
         return Text("")
     place = Text(f"{os.path.basename(line.filename)}:{line.lineno}")

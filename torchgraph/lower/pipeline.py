@@ -26,6 +26,8 @@ from .plan import PARTS, Plan
 from .regions.cut import cut
 from .regions.region import Region
 from .split import split
+from .variants import variant
+from .write.around import Labels
 from .write.executable import Executable
 from .write.writer import write
 
@@ -83,7 +85,10 @@ def _lower_part(program: Program, name: str, number: int, target: Target) -> Low
     device, regions = _lower_whole(halved.device, name, number, target)
     plain = Target(Options(passes=target.options.passes))
     host, _ = _lower_whole(halved.host, f"{name}, numbers", number, plain)
-    return Lowering(Halves.of(halved, host, device), regions)
+    halves: Lowered = Halves.of(halved, host, device)
+    if target.options.profiler_labels:  # a capture takes no other function later
+        halves = variant(halves, "labelled", Labels)
+    return Lowering(halves, regions)
 
 
 def _lower_whole(

@@ -111,6 +111,8 @@ class RunningOptions:
     """How many sets of output tensors take turns; 0: fresh ones at each call."""
     compile_timeout: float | None = field(default=600.0, compare=False)
     """Seconds that a call waits for Inductor, at most; None: as long as it takes."""
+    profiler_labels: bool = field(default=False, compare=False)
+    """Whether each op is labelled for profilers, besides while torch's own is recording."""
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,17 @@ class RunningVerbs(Verbs):
         buckets = None if dim is None else ShapeBuckets(dim, ascending, mask, frozenset(whole))
         self._set(buckets=buckets)
 
+    def enable_profiler_labels(self, mode: bool = True) -> None:
+        """Each op of a replay in a range with its phase and module: ``backward: model.layers.0``.
+
+        While `torch.profiler` records, they are there without this. It is for other profilers, such
+        as Nsight Systems, which torch does not know of: NVTX ranges on a GPU. It takes effect at
+        the next call, changes no bit and costs a few microseconds an op, as long as it is on. A
+        CUDA Graph has its labels in the warm-up and in the capture, for which the option is set
+        before the first call: a replay of it is one launch. OneFlow: none.
+        """
+        self._set(profiler_labels=mode)
+
     def enable_cudnn_conv_heuristic_search_algo(self, mode: bool = True) -> None:
         """Whether cuDNN takes its convolution algorithms by heuristic (True) or by trying them.
 

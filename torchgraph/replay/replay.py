@@ -10,8 +10,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.profiler import record_function
 
 from .._torch import below_autograd
+from .._torch.surroundings import is_profiling
 from ..capture.program_of import Captured
 from ..collection import afresh
 from ..debug.tree import TreeSource
@@ -22,7 +24,7 @@ from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call, described
 from ..live.step import Leaf, Step
-from ..lower import Lowered
+from ..lower import Labels, Lowered, variant
 from ..options.options import Options
 from ..record.host.host import Host
 from . import cudnn
@@ -68,6 +70,8 @@ class Replay:
         """A call that it serves, without data; None where it was made of none."""
         self.audit: Audit | None = None
         """What compares Inductor's code with the aten program; None while it runs on aten."""
+        self._labelled: Lowered | None = None
+        """What it runs with labels around its calls; None before they are asked for."""
         self._auditing = False
         """True while calls may have to be compared."""
         self.inductor_since: int | None = None
@@ -124,6 +128,8 @@ class Replay:
         """
         if options.outputs_buffer_size != self._sets:
             self._hand_out(options.outputs_buffer_size)
+        if self._labels is not (options.profiler_labels or is_profiling()):
+            self._label(on=not self._labels)
         switch = self._switch
         if switch is None or switch.is_over:
             return self._around
@@ -137,6 +143,15 @@ class Replay:
     def confirmed(self, host: Host) -> None:
         """``host``: what comes besides the program, as two calls of eager's had it."""
         self.captured = replace(self.captured, host=host)
+
+    def _label(self, *, on: bool) -> None:
+        """Run the function with labels around its calls, or the one without."""
+        if on and self._labelled is None:
+            with record_function("torchgraph writes labels"):
+                self._labelled = variant(self.executable, "labelled", Labels)
+        self._labels = on
+        self._running = self.executable if self._labelled is None or not on else self._labelled
+        self._function = self._running.function
 
     def _take(self, code: Code) -> None:
         self.executable.close()
@@ -302,7 +317,10 @@ class Replay:
     # --- binding ----------------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        self._function, self._random = self.executable.function, self.executable.random
+        self._running, self._random = self.executable, self.executable.random
+        """What runs: the executable, or the same with labels."""
+        self._function = self._running.function
+        self._labels, self._labelled = False, None
         self._binding = Binding(self.captured.program, self.program, self._leaves)
         self.derived = self._binding.derived
         """The casts of parameters that it keeps between calls."""
@@ -339,18 +357,18 @@ class Replay:
                 raise
             if isinstance(error, CudaGraphRefused) and not wrote:
                 raise
-            if not self.executable.moved(error):
+            if not self._running.moved(error):
                 raise self._failed(error, wrote=wrote) from error
             moved = self._moved(error)
         raise afresh(moved)  # out here, where no frame of the step is held by it, and so no batch
 
     def _wrote(self, error: BaseException) -> bool:
         """True when states may be written; what comes from outside may come after the last line."""
-        outside = not isinstance(error, Exception) and self.executable.node_at(error) is None
-        return self.executable.wrote(error) or (outside and self.writes)
+        outside = not isinstance(error, Exception) and self._running.node_at(error) is None
+        return self._running.wrote(error) or (outside and self.writes)
 
     def _failed(self, error: Exception, *, wrote: bool) -> StepFailed:
-        node = self.executable.node_at(error)
+        node = self._running.node_at(error)
         if wrote:
             self.broken = f"{type(error).__name__}: {error}"
         state = "Some of the state was already updated." if wrote else "Nothing was updated."
@@ -367,7 +385,7 @@ class Replay:
             moved.node = error.node
         else:
             moved = ValueMoved("", "", other=f"{type(error).__name__}: {error}")
-        moved.node = moved.node or self.executable.node_at(error)
+        moved.node = moved.node or self._running.node_at(error)
         moved.line = self.executable.line_of(moved.node)
         return moved
 
@@ -375,7 +393,8 @@ class Replay:
         audit = self.audit
         assert audit is not None
         if not audit.is_due():
-            return self.executable.function(values)
+            return self._function(values)
+        self._label(on=False)  # it runs the executable itself
         results = audit.function(values, self.runs + 1)
         self._auditing = not audit.is_over
         return results

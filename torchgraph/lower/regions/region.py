@@ -79,6 +79,11 @@ class Region:
         self._strays: list[int] | None = None
         """The outputs whose strides are not the program's; None before the first call."""
 
+    def origins(self) -> list[fx.Node]:
+        """The nodes of the program that was cut which it computes, each once."""
+        found = (node.meta.get(ORIGIN) for node in self.gm.graph.nodes)
+        return list(dict.fromkeys(node for node in found if node is not None))
+
     def writes(self, args: Sequence[Argument]) -> list[fx.Node]:
         """The arguments that a call writes."""
         return all_nodes([args[position] for position in self._written])

@@ -18,6 +18,8 @@ from ..pauses import Pauses
 class Executable:
     """A flat callable with what is needed to call it and to explain its failures."""
 
+    name: str
+    """Shown in tracebacks."""
     function: Callable[[Sequence[Any]], tuple[Any, ...]]
     """Takes the values of ``signature.inputs`` as one list; writes states in place."""
     pauses: Pauses

@@ -24,6 +24,7 @@ from ..memory.arena import Arena
 from ..memory.block import Block, Told
 from ..memory.planning import MemoryPlan
 from ..pauses import Pauses, is_pause
+from .around import Around, Nothing
 from .calls import Calls
 from .executable import Executable, returned
 
@@ -42,9 +43,24 @@ _LITERALS = (int, bool, str, type(None))
 def write(lowered: Program, name: str, memory: MemoryPlan) -> Executable:
     """One Python function of a lowered program, each value freed after its last use."""
     counters.lowers += 1
-    writer = _Writer(lowered, name, memory.arena)
+    return _written(lowered, name, memory, Nothing())
+
+
+def rewritten(executable: Executable, what: str, around: Around) -> Executable:
+    """The same program as another function, with something around each call; equal in its bits.
+
+    Args:
+        what: it is, for tracebacks: ``labelled``.
+    """
+    name = f"{executable.name}, {what}"
+    return _written(executable.program, name, executable.memory, around)
+
+
+def _written(lowered: Program, name: str, memory: MemoryPlan, around: Around) -> Executable:
+    writer = _Writer(lowered, name, memory.arena, around)
     pauses = Pauses.of(lowered, writer.compile())
     return Executable(
+        name,
         pauses.function,
         pauses,
         lowered.signature,
@@ -64,18 +80,29 @@ class _Writer:
     """Writes one function: a line for each node, constants and ops as globals."""
 
     def __init__(
-        self, program: Program, name: str, arena: Arena, function: str = "step", columns: int = 0
+        self,
+        program: Program,
+        name: str,
+        arena: Arena,
+        around: Around,
+        function: str = "step",
+        columns: int = 0,
     ) -> None:
         """``columns``: how many of the inputs are columns, over whose rows it goes; 0: no rows."""
         self._program = program
+        self._around = around
         self._name = function
         self._columns = columns
         self._block = Block(arena)
+        self._margin = "        " if columns or self._block.calls else "    "
+        """That of the lines that compute."""
         self._filename = f"<torchgraph {name}>"
         self._globals: dict[str, Any] = {}
         self._constants: dict[int, str] = {}
         self._taken = {node.name for node in program.nodes}
         self.nodes: list[fx.Node | None] = []
+        """The node behind each line."""
+        self._lines: list[str] = []
         self.first_write = 0
         self.last_expect = 0
         self.source = ""
@@ -90,37 +117,24 @@ class _Writer:
     def compile(self) -> Callable[..., Any]:
         """The function, with its source registered for tracebacks."""
         names = [node.name for node in self._program.placeholders]
-        lines = self._opening(names)
-        self.nodes += [None] * len(lines)
+        for line in self._opening(names):
+            self._add(line, None)
         dying = self._last_uses()
         branch = None
-        margin = self._margin()
+        margin = self._margin
         for node in self._program.nodes:
             line = self._line(node)
             flag = node.meta.get(SKIPPED_BY) if line else branch
             if flag is not branch and flag is not None:
                 for opening in self._branch(flag):
-                    lines.append(f"{margin}{opening}")
-                    self.nodes.append(node)
+                    self._add(f"{margin}{opening}", node)
             branch = flag
             indent = margin if branch is None else f"{margin}    "
-            if line:
-                lines.append(f"{indent}{line}")
-                self.nodes.append(node)
-                if not self.first_write and self._writes_state(node):
-                    self.first_write = len(lines)
-                if effects.of(node).expects:
-                    assert not self.first_write, f"{node} comes after a state was written"
-                    self.last_expect = len(lines)
-            gone = dying.get(node)
-            if gone and node.op != "output":
-                lines.append(f"{indent}del {', '.join(dead.name for dead in gone)}")
-                self.nodes.append(node)
+            self._add_node(node, line, indent, dying.get(node, ()))
         if self._columns:
-            lines.append("    return rows")
-            self.nodes.append(None)
-        self.first_write = self.first_write or len(lines) + 1
-        self.source = "\n".join(lines) + "\n"
+            self._add("    return rows", None)
+        self.first_write = self.first_write or len(self._lines) + 1
+        self.source = "\n".join(self._lines) + "\n"
         code = compile(self.source, self._filename, "exec")
         exec(code, self._globals)
         # Out of its own globals, it and what they hold go as soon as nobody runs it any more.
@@ -130,23 +144,54 @@ class _Writer:
         finalize(function, _forget, self._filename, lines_of).atexit = False
         return function
 
+    def _add(self, line: str, node: fx.Node | None) -> None:
+        self._lines.append(line)
+        self.nodes.append(node)
+
+    def _add_node(self, node: fx.Node, line: str, indent: str, gone: Sequence[fx.Node]) -> None:
+        """What a node does, what is around it, and the end of what dies with it."""
+        opening, closing = ("", "")
+        if line and node.op == "call_function" and not is_pause(node):
+            opening, closing = self._around.lines(node, self._bind)
+        inner = indent
+        if opening:
+            self._add(f"{indent}{opening}", node)
+            inner = f"{indent}    "
+        if line:
+            self._add(f"{inner}{line}", node)
+            if not self.first_write and self._writes_state(node):
+                self.first_write = len(self._lines)
+            if effects.of(node).expects:
+                assert not self.first_write, f"{node} comes after a state was written"
+                self.last_expect = len(self._lines)
+        if gone and node.op != "output":
+            self._add(f"{indent}del {', '.join(dead.name for dead in gone)}", node)
+        if closing:
+            self._add(f"{indent}{closing}", node)
+
     def _opening(self, names: list[str]) -> list[str]:
         """What comes before the first op."""
         if not self._columns:
             opening = [f"def {self._name}(inputs):", f"    {_targets(names)} = inputs"]
+            opening += [f"    {line}" for line in self._around.beginning(self._bind)]
             if self._block.calls:
                 opening.append(f"    with {self._bind(self._block, 'arena')}:")
             return opening
-        return [
+        opening = [
             f"def {self._name}(columns, shared):",
             f"    {_targets(names[self._columns :])} = shared",
             "    rows = []",
-            f"    for {_targets(names[: self._columns])} in zip(*columns, strict=True):",
         ]
-
-    def _margin(self) -> str:
-        """That of the lines that compute."""
-        return "        " if self._columns or self._block.calls else "    "
+        targets = f"{_targets(names[: self._columns])} in"
+        number = "row_number"
+        while number in self._taken:
+            number += "_"
+        around = self._around.row(number, self._bind)
+        if not around:
+            return [*opening, f"    for {targets} zip(*columns, strict=True):"]
+        self._margin += "    "
+        counted = f"    for {number}, ({targets.removesuffix(' in')}) in"
+        return [*opening, f"{counted} enumerate(zip(*columns, strict=True)):", f"        {around}"]
 
     def _branch(self, name: str) -> Iterator[str]:
         """What opens a block that does not run where the SKIP output of that name is not 0."""
@@ -201,7 +246,8 @@ class _Writer:
     def _each(self, target: EachInPlace) -> Callable[..., list[Any]]:
         name = f"{target.__name__}_{len(self.rows)}"
         told = f"{self._filename[12:-1]}, {name}"
-        writer = _Writer(target.body, told, Arena(), name, target.columns)
+        around = self._around.in_rows(target.rows)
+        writer = _Writer(target.body, told, Arena(), around, name, target.columns)
         function = writer.compile()
         self.rows.append(f"\n{writer.source}")
         return target.calling(function)

@@ -1,0 +1,104 @@
+"""A step as a trace in Chrome's JSON format, which Perfetto, chrome://tracing and others open.
+
+The format: "Trace Event Format", Google, 2016. Complete events (``"ph": "X"``) on threads, which
+are the lanes here, of processes, which are the plan and the measurement. Times in microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ...artifact.files import replaced
+from .drawn import Slice
+
+_LANES = ("phases", "modules", "ops")
+
+
+def save(
+    path: str | os.PathLike[str],
+    name: str,
+    *,
+    planned: Sequence[Slice],
+    measured: Sequence[Slice],
+) -> None:
+    """Write both lines of time, one as a process beside the other.
+
+    Raises:
+        CheckpointFileError: the path cannot be written.
+    """
+    events = [
+        *_process(1, f"{name}, planned", planned),
+        *_process(2, f"{name}, measured", measured),
+    ]
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"graph": name}}
+    with replaced(os.fspath(path)) as file:
+        file.write(json.dumps(trace).encode())
+
+
+def _process(number: int, name: str, slices: Sequence[Slice]) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", number, 0, name=name)
+    yield _named("process_sort_index", number, 0, sort_index=number)
+    for lane, title in enumerate(_LANES, start=1):
+        yield _named("thread_name", number, lane, name=title)
+        yield _named("thread_sort_index", number, lane, sort_index=lane)
+    for phase, first, last in _runs(slices, lambda one: one.phase.value):
+        yield _event(phase, "phase", number, 1, first.start, _end(last))
+    yield from _modules(number, slices)
+    for one in slices:
+        about = {"op": one.op, "module": one.module, "phase": one.phase.value}
+        if one.line is not None:
+            about["line"] = str(one.line)
+        sizes = {"flops": one.flops, "bytes": one.bytes}
+        yield _event(one.node, "op", number, 3, one.start, _end(one), **about, **sizes)
+
+
+def _modules(number: int, slices: Sequence[Slice]) -> Iterator[dict[str, Any]]:
+    """A slice for each module that calls follow each other in, its children's inside of it."""
+    depth = max((len(_path(one)) for one in slices), default=0)
+    for level in range(1, depth + 1):
+        for name, first, last in _runs(slices, lambda one, to=level: _at(one, to)):
+            yield _event(name, "module", number, 2, first.start, _end(last))
+
+
+def _at(one: Slice, level: int) -> str:
+    """The module of that depth that a call is in; empty for none."""
+    path = _path(one)
+    return ".".join(path[:level]) if len(path) >= level else ""
+
+
+def _path(one: Slice) -> list[str]:
+    return one.module.split(".") if one.module else []
+
+
+def _runs(slices: Iterable[Slice], key: Any) -> Iterator[tuple[str, Slice, Slice]]:
+    """The calls in a row for which ``key`` gives the same text: it, the first and the last."""
+    text, first, last = "", None, None
+    for one in slices:
+        found = key(one)
+        if first is not None and last is not None and found != text:
+            if text:
+                yield text, first, last
+            first = None
+        text, first, last = found, first or one, one
+    if text and first is not None and last is not None:
+        yield text, first, last
+
+
+def _end(one: Slice) -> float:
+    return one.start + one.seconds
+
+
+def _event(
+    name: str, kind: str, process: int, lane: int, start: float, end: float, **about: object
+) -> dict[str, Any]:
+    # Whole nanoseconds: slices that end where others begin must not overlap by a rounding.
+    first, last = (round(1e9 * at) / 1e3 for at in (start, end))
+    place = {"pid": process, "tid": lane, "ts": first, "dur": round(last - first, 3)}
+    return {"name": name, "cat": kind, "ph": "X", **place, "args": about}
+
+
+def _named(what: str, process: int, lane: int, **about: object) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": lane, "args": about}

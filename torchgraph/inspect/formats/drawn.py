@@ -1,0 +1,52 @@
+"""What is drawn: calls on a line of time, and a program with the functions that run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...errors import SourceLine
+from ...ir.program import Phase, Program
+from ...lower import Executable, Halves, Lowered, Plan
+from ...replay.cuda.cuda_graph import CudaGraph
+
+
+class Slice(NamedTuple):
+    """A call on a line of time. Seconds since the step began."""
+
+    node: str
+    op: str
+    phase: Phase
+    module: str
+    line: SourceLine | None
+    start: float
+    seconds: float
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A program, and the functions of a step in the order in which they run."""
+
+    program: Program
+    functions: tuple[Executable, ...]
+    """One that runs for several micro-batches is there so often."""
+
+    @classmethod
+    def of(cls, program: Program, lowered: Lowered) -> Drawn:
+        """What ``lowered``, made of ``program``, runs."""
+        return cls(program, tuple(in_order(lowered)))
+
+
+def in_order(lowered: Lowered) -> list[Executable]:
+    """The functions of a step in the order in which they run, one that runs more often so often."""
+    if isinstance(lowered, Executable):
+        return [lowered]
+    if isinstance(lowered, Plan):
+        first, following, update = map(in_order, lowered.executables)
+        return [*first, *following * (lowered.signature.micro_batches - 1), *update]
+    if isinstance(lowered, CudaGraph):
+        return in_order(lowered.halves)
+    assert isinstance(lowered, Halves), "no other way to run a step is known"
+    return list(lowered.executables)

@@ -1,0 +1,196 @@
+"""The planned memory of a step, as a snapshot that pytorch.org/memory_viz opens.
+
+The format is that of `torch.cuda.memory._snapshot`: segments, as they are at the end, and for each
+device a trace of what is allocated and freed. It holds plain values alone, pickled in protocol 4,
+which is the last that the viewer reads. Nothing has run: addresses are laid out here, and the time
+is the position of the call in the step.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ...artifact.files import replaced
+from ...ir.program import InputSpec, OutputKind, Phase, Role, provenance
+from ...ir.values import tensors_of
+from ...lower import Executable
+from ...lower.lifetimes import Allocation, Lifetimes
+from .addresses import Block, Device, Frame
+from .drawn import Drawn
+
+_CATEGORIES = {
+    Role.PARAMETER: "parameter",
+    Role.BUFFER: "buffer",
+    Role.SLOT: "optimizer_state",
+    Role.SCALER: "optimizer_state",
+    Role.INPUT: "input",
+    Role.FREE: "input",
+    Role.DERIVED: "cast",
+}
+
+
+class _Kept(NamedTuple):
+    """What outlives the function that allocated it."""
+
+    device: Device
+    block: Block
+    name: str
+    """The accumulator whose first value it is; empty for what the caller gets."""
+
+
+def save(path: str | os.PathLike[str], drawn: Drawn) -> None:
+    """Write the snapshot of a step.
+
+    Raises:
+        CheckpointFileError: the path cannot be written.
+    """
+    with replaced(os.fspath(path)) as file:
+        pickle.dump(snapshot(drawn), file, protocol=4)
+
+
+def snapshot(drawn: Drawn) -> dict[str, Any]:
+    """Everything that a step has in memory: what is there before it, and what it allocates.
+
+    What kernels take for themselves is not in it, nor what has a size that depends on data. Of
+    compiled code there is what it returns.
+    """
+    return _Step(drawn).run()
+
+
+class _Step:
+    def __init__(self, drawn: Drawn) -> None:
+        self._drawn = drawn
+        values = [v for function in drawn.functions for n in function.program.nodes for v in _of(n)]
+        gpus = [v.device.index or 0 for v in values if v.device.type == "cuda"]
+        self._host = max(gpus, default=-1) + 1
+        """The number of the CPU: after those of GPUs, as torch's profiler has it."""
+        self._devices = [Device(number) for number in range(self._host + 1)]
+        self._kept: list[_Kept] = []
+
+    def run(self) -> dict[str, Any]:
+        self._before()
+        for function in self._drawn.functions:
+            self._drop_casts(function)
+            self._function(function)
+        for device, block, name in self._kept:
+            if name:
+                device.free(block)
+        for device in self._devices:
+            device.know_category("unknown")
+        return {
+            "segments": [segment for device in self._devices for segment in device.segments()],
+            "device_traces": [device.trace for device in self._devices],
+        }
+
+    def _before(self) -> None:
+        """What is there before the step."""
+        program = self._drawn.program
+        for spec, node in program.inputs():
+            if spec.meta is None or spec.alias_of is not None:
+                continue
+            runs = program.signature.micro_batches if spec.split else 1
+            device = self._devices[self._number(spec.meta.device)]
+            size = runs * sum(tensor.untyped_storage().nbytes() for tensor in _of(node))
+            category = _CATEGORIES.get(spec.role, "unknown")
+            device.allocate(size, [_named(spec)], category, lasting=True)
+        known: set[int] = set()
+        for function in self._drawn.functions:
+            for node in function.program.nodes:
+                if node.op == "get_attr":
+                    self._constant(function, node, known)
+
+    def _constant(self, function: Executable, node: fx.Node, known: set[int]) -> None:
+        value = getattr(function.program.gm, str(node.target))
+        if isinstance(value, torch.Tensor) and id(value) not in known:
+            known.add(id(value))
+            device = self._devices[self._number(value.device)]
+            frame = Frame(filename="constant", line=0, name=str(node.target))
+            device.allocate(value.nbytes, [frame], "constant", lasting=True)
+
+    def _function(self, function: Executable) -> None:
+        lifetimes = Lifetimes(function.program)
+        names = dict(self._leaving(function, lifetimes))
+        arena, host = function.memory.arena, self._devices[self._host]
+        base = host.begin_arena(arena.nbytes) if arena.offsets else 0
+        born: dict[int, list[Allocation]] = {}
+        for value in lifetimes.values:
+            if value.nbytes:
+                born.setdefault(value.born, []).append(value)
+        dying: dict[int, list[tuple[Device, Block]]] = {}
+        for position in range(len(lifetimes.nodes)):
+            for value in born.get(position, ()):
+                offsets = arena.offsets.get(value.node)
+                at = None if offsets is None else base + offsets[value.result]
+                device, block = self._allocate(value, lifetimes, value in names, at)
+                if value in names:
+                    self._kept.append(_Kept(device, block, names[value]))
+                else:
+                    dying.setdefault(value.dies, []).append((device, block))
+            for device, block in dying.pop(position, ()):
+                device.free(block)
+        if arena.offsets:
+            host.end_arena()
+
+    def _allocate(
+        self, value: Allocation, lifetimes: Lifetimes, kept: bool, at: int | None
+    ) -> tuple[Device, Block]:
+        tensors = list(_of(value.node))
+        place = tensors[min(value.result, len(tensors) - 1)].device if tensors else None
+        device = self._devices[self._host if place is None else self._number(place)]
+        category = "output" if kept else _category(value, lifetimes)
+        return device, device.allocate(value.nbytes, _frames(value.node), category, at=at)
+
+    def _leaving(
+        self, function: Executable, lifetimes: Lifetimes
+    ) -> Iterator[tuple[Allocation, str]]:
+        """What a function returns, with the name of the accumulator that it is to be."""
+        for out, result in zip(function.outputs, function.program.results, strict=True):
+            if isinstance(result, fx.Node):
+                name = out.target if out.kind is OutputKind.GRADIENT else ""
+                for value in lifetimes.memory(result):
+                    yield value, name
+
+    def _drop_casts(self, function: Executable) -> None:
+        """Free what earlier functions kept for others than this one and those behind it."""
+        last = function is self._drawn.functions[-1]
+        wanted = {spec.fqn for spec in function.program.signature.inputs}
+        for kept in list(self._kept) if last else ():
+            if kept.name and kept.name not in wanted:
+                kept.device.free(kept.block)
+                self._kept.remove(kept)
+
+    def _number(self, device: torch.device) -> int:
+        return (device.index or 0) if device.type == "cuda" else self._host
+
+
+def _of(node: fx.Node) -> Iterator[torch.Tensor]:
+    return tensors_of(node)
+
+
+def _category(value: Allocation, lifetimes: Lifetimes) -> str:
+    """An activation is what the forward leaves to the backward."""
+    born = provenance(value.node).phase
+    last = provenance(lifetimes.nodes[value.dies]).phase
+    if born is last:
+        return "temporary"
+    return "activation" if born is Phase.FORWARD else "gradient"
+
+
+def _named(spec: InputSpec) -> Frame:
+    return Frame(filename=spec.role.value, line=0, name=str(spec.fqn))
+
+
+def _frames(node: fx.Node) -> Sequence[Frame]:
+    """The node, then the user's lines, the innermost first."""
+    origin = provenance(node)
+    where = f"{origin.phase.value}: {origin.module}" if origin.module else origin.phase.value
+    found = [Frame(filename=where, line=0, name=node.name)]
+    for line in origin.frames:
+        found.append(Frame(filename=line.filename, line=line.lineno, name=line.function))
+    return found

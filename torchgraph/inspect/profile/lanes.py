@@ -1,0 +1,45 @@
+"""The calls of a step one after the other, as they were measured and as they are planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import fx
+
+from ...lower import Executable, Span
+from ..formats.drawn import Slice
+from .planned import Planned
+from .shares import shares
+
+
+def measured(run: Sequence[Span], plan: Planned) -> tuple[Slice, ...]:
+    """The calls of a run, with clocks."""
+    return tuple(
+        slice_ for node, start, end in run for slice_ in _slices(node, start, end - start, plan)
+    )
+
+
+def planned(functions: Iterable[Executable], plan: Planned) -> tuple[Slice, ...]:
+    """The calls in the order in which they run, each for as long as its work would take."""
+    found: list[Slice] = []
+    at = 0.0
+    for function in functions:
+        for node in function.program.nodes:
+            if node.op != "call_function":
+                continue
+            parts = [one.node for one in shares(node, plan.seconds)]
+            seconds = sum(map(plan.seconds, dict.fromkeys(parts)))
+            found += _slices(node, at, seconds, plan)
+            at += seconds
+    return tuple(found)
+
+
+def _slices(node: fx.Node, start: float, seconds: float, plan: Planned) -> Iterable[Slice]:
+    """The call's own, or those of the nodes and rows whose time it is."""
+    for one in shares(node, plan.seconds):
+        part = seconds * one.part
+        work = plan.work(one.node)
+        yield Slice(
+            one.node, one.op, one.phase, one.module, one.line, start, part, work.flops, work.bytes
+        )
+        start += part

@@ -1,0 +1,95 @@
+"""What this machine moves and multiplies in a second: measured once a process, when it is asked."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+LEAST_BLOCK = 2**20
+MOST_BLOCK = 2**28
+"""Bytes of the blocks that are moved; in between it is about what the step moves, so that the rate
+is that of the same cache."""
+_SIDES = (256, 512, 1024, 2048)
+"""The square matrices that are multiplied."""
+_LONG = 0.03
+"""Seconds: larger products than one of that time are not tried."""
+_BUDGET = 0.06
+"""Seconds for a way to move memory, or for a product; each runs three times at least."""
+
+
+class Bandwidth(NamedTuple):
+    """Bytes read and written in a second, over blocks of so many bytes."""
+
+    copy: float
+    """By a copy: a byte that is read and one that is written are two."""
+    fastest: float
+    """By the fastest of a copy, a sum and an addition in place.
+
+    A CPU fetches what a copy overwrites, and so moves more than it counts: what only reads, or
+    writes what it has read, may be faster by the byte. Nothing a step does is faster than this.
+    """
+    block: int
+
+
+def bandwidth(device: torch.device, moved: int) -> Bandwidth:
+    """The rates of a step that moves so many bytes."""
+    size = min(max(moved, LEAST_BLOCK), MOST_BLOCK)
+    return _bandwidth(device, 2 ** int(math.log2(size)), torch.get_num_threads())
+
+
+def product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOPs in a second of the fastest matrix product, a multiply-add as two."""
+    how = (torch.get_num_threads(), torch.get_float32_matmul_precision())
+    return _product_rate(device, dtype, *how)
+
+
+@functools.cache
+def _bandwidth(device: torch.device, block: int, threads: int) -> Bandwidth:
+    with torch.no_grad():
+        whole = torch.ones(block // 4, device=device)
+        source, target = whole.chunk(2)
+        times = max(1, MOST_BLOCK // 16 // block)  # so that a small block outlasts the clock
+        copied = _seconds(lambda: target.copy_(source), device, times)
+        summed = _seconds(lambda: whole.sum(), device, times)
+        added = _seconds(lambda: target.mul_(0.5).add_(source), device, times)
+    # In place: a product reads and writes a half, a sum reads both and writes one.
+    rates = (block / copied, block / summed, 2.5 * block / added)
+    return Bandwidth(rates[0], max(rates), block)
+
+
+@functools.cache
+def _product_rate(device: torch.device, dtype: torch.dtype, threads: int, precision: str) -> float:
+    best = 0.0
+    with torch.no_grad():
+        for side in _SIDES:
+            left = torch.full((side, side), 0.5, device=device).to(dtype)
+            seconds = _seconds(lambda matrix=left: matrix @ matrix, device, 1)  # type: ignore[misc]
+            best = max(best, 2 * side**3 / seconds)
+            if seconds > _LONG:
+                break
+    return best
+
+
+def _seconds(call: Callable[[], object], device: torch.device, times: int) -> float:
+    """The least of several, for one call of ``times`` in a row."""
+    call()
+    began, runs, least = time.perf_counter(), 0, math.inf
+    while runs < 3 or time.perf_counter() - began < _BUDGET:
+        _wait(device)
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        _wait(device)
+        least = min(least, time.perf_counter() - start)
+        runs += 1
+    return least / times
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

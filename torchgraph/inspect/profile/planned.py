@@ -1,0 +1,49 @@
+"""A step as planned: what each call would take by its work, at the rates of this machine."""
+
+from __future__ import annotations
+
+import torch
+
+from ...costs.op_calls import Work, op_calls
+from ...ir.program import Program
+from ...lower.cost import CPU, CUDA
+from .floors import Floor
+from .least import product_dtype
+
+_NONE = Work()
+
+
+class Planned:
+    """What one call of each node of a program takes.
+
+    A call that computes takes its launch, as `lower.cost` assumes it, and the larger of its bytes
+    at the rate of a copy and its products at theirs.
+    """
+
+    def __init__(self, program: Program, device: torch.device, floor: Floor) -> None:
+        self._copy = floor.bandwidth.copy
+        rates = {one.dtype: one.rate for one in floor.products}
+        self._machine = CUDA if device.type == "cuda" else CPU
+        self._work: dict[str, Work] = {}
+        self._products: dict[str, float] = {}
+        for call in op_calls(program):
+            if call.is_view:
+                continue
+            work = Work(call.rows * call.flops, call.rows * call.bytes, call.rows)
+            name = call.within.name
+            self._work[name] = self._work.get(name, _NONE) + work
+            if work.flops:
+                seconds = work.flops / rates[product_dtype(call.node)]
+                self._products[name] = self._products.get(name, 0.0) + seconds
+
+    def work(self, node: str) -> Work:
+        """What one call of the node does; nothing for a view, and for a name it does not know."""
+        return self._work.get(node, _NONE)
+
+    def seconds(self, node: str) -> float:
+        """What one call takes."""
+        work = self.work(node)
+        if not work.launches:
+            return self._machine.view
+        busy = max(self._products.get(node, 0.0), work.bytes / self._copy)
+        return work.launches * self._machine.launch + busy

@@ -1,0 +1,161 @@
+"""``graph.profile()``: what a step takes, by node, module and phase, and the floor of its time."""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from rich.console import Console, Group, RenderableType
+
+from ...ir.program import Phase
+from ...live.inputs import Call
+from ...live.step import Step
+from ...options.options import Options
+from ...replay.cuda.graphs import device_of, op_by_op
+from ...replay.replay import Replay
+from ..facts import Steps, backend
+from ..formats import chrome_trace, model_explorer
+from ..formats.drawn import Drawn, Slice, in_order
+from . import tables
+from .floors import Floor, floor
+from .lanes import measured, planned
+from .planned import Planned
+from .times import ModuleTime, NodeTime, times
+from .timing import timed
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a step takes, and what it would take at least: print it, or read its fields."""
+
+    name: str
+    """The name of the Graph."""
+    backend: str
+    """What ran: ``"aten"``, ``"inductor"``."""
+    device: str
+    threads: int
+    """Those that torch computes with, on the CPU."""
+    step: Steps
+    """Whole steps, without clocks inside: the function of the program, not what a call adds."""
+    nodes: tuple[NodeTime, ...]
+    """In the order in which they first ran."""
+    modules: tuple[ModuleTime, ...]
+    """The longest first."""
+    floor: Floor
+    timeline: tuple[Slice, ...]
+    """The calls of a run as measured, in the order in which they ran."""
+    plan: tuple[Slice, ...]
+    """The same as planned: each call by its work, at the rates that were measured here."""
+    notes: tuple[str, ...] = ()
+    drawn: Drawn | None = field(default=None, repr=False, compare=False)
+    """The program, to be written for viewers."""
+
+    @property
+    def seconds(self) -> float:
+        """What a step takes: the median."""
+        return self.step.median
+
+    @property
+    def share(self) -> float:
+        """The floor over the step: 1 for one that cannot be faster on this machine."""
+        return self.floor.seconds / self.seconds
+
+    @property
+    def seconds_by_node(self) -> dict[str, float]:
+        """node -> seconds."""
+        return {one.node: one.seconds for one in self.nodes}
+
+    @property
+    def seconds_by_phase(self) -> dict[Phase, float]:
+        """phase -> seconds, of phases that there are."""
+        found: dict[Phase, float] = {}
+        for one in self.nodes:
+            found[one.phase] = found.get(one.phase, 0.0) + one.seconds
+        return {phase: found[phase] for phase in Phase if phase in found}
+
+    def save_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the step as a trace for ui.perfetto.dev and chrome://tracing, as JSON.
+
+        Two processes, planned and measured; in each a lane for phases, modules and ops.
+
+        Raises:
+            CheckpointFileError: the path cannot be written.
+        """
+        chrome_trace.save(path, self.name, planned=self.plan, measured=self.timeline)
+
+    def save_model_explorer(
+        self,
+        path: str | os.PathLike[str],
+        overlays: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        """Write the program for Model Explorer, with overlays for time, bytes and FLOPs.
+
+        Args:
+            overlays: further ones, each ``{node: number}`` by its name, such as an ``"error"``.
+
+        Raises:
+            CheckpointFileError: the path cannot be written.
+        """
+        assert self.drawn is not None
+        milliseconds = {one.node: 1e3 * one.seconds for one in self.nodes}
+        given = {"time (ms)": milliseconds, **(overlays or {})}
+        model_explorer.save(path, self.name, self.drawn, given)
+
+    def __rich__(self) -> RenderableType:
+        facts = (self.name, self.backend, self.device, self.threads, self.step, self.notes)
+        return Group(
+            tables.head(*facts),
+            tables.floors(self.floor, self.seconds),
+            tables.phases(self.seconds_by_phase),
+            tables.modules(self.modules),
+            tables.nodes(self.nodes),
+        )
+
+    def __str__(self) -> str:
+        """The tables as plain text, 80 columns wide."""
+        screen = Console(file=io.StringIO(), width=80, color_system=None, force_jupyter=False)
+        with screen.capture() as capture:
+            screen.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def profile(
+    replay: Replay,
+    build: Callable[..., object],
+    call: Call,
+    scan: Callable[[], Step],
+    owners: Sequence[object],
+    options: Options,
+    *,
+    name: str,
+) -> Profile:
+    """Time the program of ``replay`` on copies; the arguments are those of `check`."""
+    device = device_of(replay.program) or torch.device("cpu")
+    executable = op_by_op(replay.executable, replay.program)
+    timing = timed(replay, executable, call)
+    least = floor(replay.program, device)
+    plan = Planned(replay.program, device, least)
+    nodes, modules = times(timing, plan)
+    notes = [] if executable is replay.executable else ["timed op by op, not as its CUDA Graph"]
+    return Profile(
+        name=name,
+        backend=backend(replay),
+        device=str(device),
+        threads=torch.get_num_threads(),
+        step=_steps(timing.whole),
+        nodes=nodes,
+        modules=modules,
+        floor=least,
+        timeline=measured(timing.typical(), plan),
+        plan=planned(in_order(executable), plan),
+        notes=tuple(notes),
+        drawn=Drawn.of(replay.program, executable),
+    )
+
+
+def _steps(seconds: Sequence[float]) -> Steps:
+    return Steps(len(seconds), statistics.median(seconds), min(seconds), max(seconds))

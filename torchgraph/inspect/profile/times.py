@@ -1,0 +1,80 @@
+"""What nodes and modules took in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...errors import SourceLine
+from ...ir.program import Phase
+from .planned import Planned
+from .shares import shares
+from .timing import Timing
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """What a node of the program took in one step, over all micro-batches."""
+
+    node: str
+    """Its name in the program; of one that lowering made, its own."""
+    op: str
+    phase: Phase
+    module: str
+    """Its module's path; empty for what several share."""
+    line: SourceLine | None
+    """The user's line that it comes from."""
+    seconds: float
+    estimated: bool
+    """True for a node in compiled code: the time of that is split by the work of its nodes."""
+    flops: int
+    """What its products take in one call, a multiply-add as two."""
+    bytes: int
+    """That one call reads and writes."""
+
+
+@dataclass(frozen=True)
+class ModuleTime:
+    """What the nodes of one module took, those of its children left out. Seconds."""
+
+    module: str
+    """Its path; empty for what no module does."""
+    forward: float
+    backward: float
+    update: float
+    """When it goes over parameters by one node, a share of that by their sizes."""
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.forward + self.backward + self.update
+
+
+def times(timing: Timing, plan: Planned) -> tuple[tuple[NodeTime, ...], tuple[ModuleTime, ...]]:
+    """Nodes in the order in which they first ran; modules, the longest first."""
+    found: dict[str, NodeTime] = {}
+    by_module: dict[str, dict[Phase, float]] = {}
+    for node, taken in timing.by_node().items():
+        for one in shares(node, plan.seconds):
+            seconds = taken * one.part
+            phases = by_module.setdefault(one.module, dict.fromkeys(Phase, 0.0))
+            phases[one.phase] += seconds
+            own = found.get(one.node)
+            if own is not None:  # of another micro-batch, or another row
+                module = own.module if own.module == one.module else ""
+                found[one.node] = replace(own, seconds=own.seconds + seconds, module=module)
+                continue
+            work = plan.work(one.node)
+            found[one.node] = NodeTime(
+                one.node,
+                one.op,
+                one.phase,
+                one.module,
+                one.line,
+                seconds,
+                one.estimated,
+                work.flops,
+                work.bytes,
+            )
+    modules = [ModuleTime(module, *phases.values()) for module, phases in by_module.items()]
+    modules.sort(key=lambda module: -module.seconds)
+    return tuple(found.values()), tuple(modules)
