@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import itertools
 import sys
 import threading
 import types
@@ -12,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._guards import CompileId
 from torch.backends import mha, opt_einsum
 from torch.nn.utils import parametrize
 from torch.utils._device import DeviceContext
@@ -154,6 +157,35 @@ def uncompiled() -> AbstractContextManager[object]:
 
 
 _COUNT = "set_fullgraph_compiled_frame_count"
+
+
+_logging = torch._logging._internal
+_OWN_FRAMES = 10_000
+"""Where the numbers of ours begin: Dynamo counts its frames from 0."""
+_traces = itertools.count(_OWN_FRAMES)
+
+
+class TraceLog:
+    """What `TORCH_TRACE` logs of one compilation, for tlparse, which lists it as a frame's own.
+
+    Nothing is done, and nothing is rendered, where torch logs no trace.
+    """
+
+    def __init__(self) -> None:
+        # Without TORCH_TRACE torch has a handler that takes one record, to find nowhere to write.
+        handlers = _logging.trace_log.handlers
+        self.is_on = any(getattr(one, "root_dir", "") is not None for one in handlers)
+        self._options: dict[str, Any] = {"expect_trace_id": False}
+        if self.is_on and "compile_id" in inspect.signature(_logging.trace_structured).parameters:
+            number = CompileId(frame_id=next(_traces), frame_compile_id=0)
+            self._options["compile_id"] = number
+
+    def artifact(self, name: str, text: Callable[[], str]) -> None:
+        """Log a text under a name."""
+        if self.is_on:
+            about = {"name": name, "encoding": "string"}
+            log: Any = _logging.trace_structured
+            log("artifact", lambda: about, payload_fn=text, **self._options)
 
 
 is_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Set as AbstractSet
 
 from .._torch import graph_module
+from .._torch.surroundings import TraceLog
 from ..errors import InvalidOption, PassFailed
 from ..ir import text
 from ..ir.each import expanded
@@ -45,16 +46,17 @@ def run(
     verify(program, Stage.CAPTURED, strict=strict)
     program = program.copy()
     promises = Promises.of(program)
-    dump = _dump_directory(options.dump)
+    dump = _Dump(options.dump)
+    dump.captured(program)
     budget = options.max_edits
     for number, one in enumerate(chosen(passes, options), start=1):
         if starts is not None:
             starts(one.name)
         if not one.rows:
             program = expanded(program)
-        _dump(program, dump, f"{number:02}-{one.name}.before.txt")
+        dump.before(program, number, one)
         edits, stopped = _apply(program, one, budget)
-        _dump(program, dump, f"{number:02}-{one.name}.after.txt")
+        dump.after(program, number, one)
         if edits or strict or not _is_ours(one):
             verify(program, Stage.OPTIMIZED, made_by=one.name, strict=strict)
             promises = verify_promises(
@@ -156,7 +158,42 @@ def _failure(one: Pass, edit: Rewriter, cause: Exception) -> PassFailed:
     )
 
 
-def _dump_directory(root: str) -> str:
+class _Dump:
+    """Where the programs of one run are shown: in a directory, and in torch's trace, if it has one.
+
+    Args:
+        root: a new directory is made below it; empty for none.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._directory = _new_directory(root)
+        self._trace = TraceLog()
+
+    def captured(self, program: Program) -> None:
+        """Before all passes."""
+        self._trace.artifact("torchgraph_00_captured", lambda: text.render(program))
+
+    def before(self, program: Program, number: int, one: Pass) -> None:
+        """Before a pass."""
+        self._write(program, f"{number:02}-{one.name}.before.txt")
+
+    def after(self, program: Program, number: int, one: Pass) -> None:
+        """After a pass."""
+        self._write(program, f"{number:02}-{one.name}.after.txt")
+        name = f"torchgraph_{number:02}_{one.name}"
+        self._trace.artifact(name, lambda: text.render(program))
+
+    def _write(self, program: Program, name: str) -> None:
+        """Write to a temporary name and rename, so that a reader never sees half a file."""
+        if not self._directory:
+            return
+        path = os.path.join(self._directory, name)
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
+            file.write(text.render(program))
+        os.replace(f"{path}.part", path)
+
+
+def _new_directory(root: str) -> str:
     """A new directory below ``root`` for this program; empty when nothing is dumped."""
     if not root:
         return ""
@@ -169,13 +206,3 @@ def _dump_directory(root: str) -> str:
             continue
         return path
     raise AssertionError("unreachable")
-
-
-def _dump(program: Program, directory: str, name: str) -> None:
-    """Write to a temporary name and rename, so that a reader never sees half a file."""
-    if not directory:
-        return
-    path = os.path.join(directory, name)
-    with open(f"{path}.part", "w", encoding="utf-8") as file:
-        file.write(text.render(program))
-    os.replace(f"{path}.part", path)
