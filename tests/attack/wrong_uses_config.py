@@ -111,6 +111,7 @@ CONFIG = {
         config.set_shape_buckets(0, [8], mask="mask", whole=["mask"])
         config.enable_cudnn_conv_heuristic_search_algo("no")
         config.enable_cudnn_conv_heuristic_search_algo(None)
+        config.enable_profiler_labels(1)
         config.set_cuda_graph(True)
         config.set_cuda_graph("on")
         config.set_cuda_graph(None)

@@ -174,7 +174,7 @@ class TraceLog:
     def __init__(self) -> None:
         # Without TORCH_TRACE torch has a handler that takes one record, to find nowhere to write.
         handlers = _logging.trace_log.handlers
-        self.is_on = any(getattr(one, "root_dir", "") is not None for one in handlers)
+        self.is_on = any(getattr(one, "root_dir", None) is not None for one in handlers)
         self._options: dict[str, Any] = {"expect_trace_id": False}
         if self.is_on and "compile_id" in inspect.signature(_logging.trace_structured).parameters:
             number = CompileId(frame_id=next(_traces), frame_compile_id=0)

@@ -128,11 +128,17 @@ class Replay:
         """
         if options.outputs_buffer_size != self._sets:
             self._hand_out(options.outputs_buffer_size)
+        switch = self._switch
+        around = self._around
+        if switch is not None and not switch.is_over:
+            around = self._switched(switch, calls, options)
         if self._labels is not (options.profiler_labels or is_profiling()):
             self._label(on=not self._labels)
-        switch = self._switch
-        if switch is None or switch.is_over:
-            return self._around
+        return around
+
+    def _switched(
+        self, switch: Switch, calls: int, options: Options
+    ) -> AbstractContextManager[None]:
         compiled = switch.due(calls, self.runs, options.compile_timeout)
         if compiled is not None:
             self._take(compiled.code)

@@ -127,7 +127,7 @@ class _Step:
             for value in born.get(position, ()):
                 offsets = arena.offsets.get(value.node)
                 at = None if offsets is None else base + offsets[value.result]
-                device, block = self._allocate(value, lifetimes, value in names, at)
+                device, block = self._allocate(value, lifetimes, names.get(value), at)
                 if value in names:
                     self._kept.append(_Kept(device, block, names[value]))
                 else:
@@ -138,12 +138,14 @@ class _Step:
             host.end_arena()
 
     def _allocate(
-        self, value: Allocation, lifetimes: Lifetimes, kept: bool, at: int | None
+        self, value: Allocation, lifetimes: Lifetimes, kept_as: str | None, at: int | None
     ) -> tuple[Device, Block]:
         tensors = list(_of(value.node))
         place = tensors[min(value.result, len(tensors) - 1)].device if tensors else None
         device = self._devices[self._host if place is None else self._number(place)]
-        category = "output" if kept else _category(value, lifetimes)
+        category = "gradient" if kept_as else "output"
+        if kept_as is None:
+            category = _category(value, lifetimes)
         return device, device.allocate(value.nbytes, _frames(value.node), category, at=at)
 
     def _leaving(
