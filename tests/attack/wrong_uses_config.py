@@ -112,6 +112,7 @@ CONFIG = {
         config.enable_cudnn_conv_heuristic_search_algo("no")
         config.enable_cudnn_conv_heuristic_search_algo(None)
         config.enable_profiler_labels(1)
+        config.enable_profiler_labels("on")
         config.set_cuda_graph(True)
         config.set_cuda_graph("on")
         config.set_cuda_graph(None)

@@ -220,6 +220,7 @@ GRAPH = {
     """,
     "GradPresent": """
         model(x).sum().backward(); graph.check(x)
+        model(x).sum().backward(); graph.profile(x)
     """,
 }
 """Error -> wrong uses of a Graph, one a line."""
