@@ -18,8 +18,14 @@ _SIDES = (256, 512, 1024, 2048)
 """The square matrices that are multiplied."""
 _LONG = 0.03
 """Seconds: larger products than one of that time are not tried."""
-_BUDGET = 0.06
-"""Seconds for a way to move memory, or for a product; each runs three times at least."""
+_PIECE = 32768
+"""Elements that one thread copies. Where others use the machine, threads wait for each other."""
+_RUNS = 20
+_SECONDS = 0.06
+_MOST_SECONDS = 0.5
+"""How often a way to move memory, or a product, is timed: until both of the first, or the last.
+
+The best of many short runs: where others use the machine, few of them meet nobody."""
 
 
 class Bandwidth(NamedTuple):
@@ -53,10 +59,13 @@ def _bandwidth(device: torch.device, block: int, threads: int) -> Bandwidth:
     with torch.no_grad():
         whole = torch.ones(block // 4, device=device)
         source, target = whole.chunk(2)
-        times = max(1, MOST_BLOCK // 16 // block)  # so that a small block outlasts the clock
-        copied = _seconds(lambda: target.copy_(source), device, times)
-        summed = _seconds(lambda: whole.sum(), device, times)
-        added = _seconds(lambda: target.mul_(0.5).add_(source), device, times)
+        pieces = list(zip(source.split(_PIECE), target.split(_PIECE), strict=True))
+        copied = min(
+            _seconds(lambda: target.copy_(source), device),
+            _seconds(lambda: [there.copy_(here) for here, there in pieces], device),
+        )
+        summed = _seconds(lambda: whole.sum(), device)
+        added = _seconds(lambda: target.mul_(0.5).add_(source), device)
     # In place: a product reads and writes a half, a sum reads both and writes one.
     rates = (block / copied, block / summed, 2.5 * block / added)
     return Bandwidth(rates[0], max(rates), block)
@@ -68,26 +77,31 @@ def _product_rate(device: torch.device, dtype: torch.dtype, threads: int, precis
     with torch.no_grad():
         for side in _SIDES:
             left = torch.full((side, side), 0.5, device=device).to(dtype)
-            seconds = _seconds(lambda matrix=left: matrix @ matrix, device, 1)  # type: ignore[misc]
+            seconds = _seconds(lambda matrix=left: matrix @ matrix, device)  # type: ignore[misc]
             best = max(best, 2 * side**3 / seconds)
             if seconds > _LONG:
                 break
     return best
 
 
-def _seconds(call: Callable[[], object], device: torch.device, times: int) -> float:
-    """The least of several, for one call of ``times`` in a row."""
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    """The least of several, for one call."""
     call()
     began, runs, least = time.perf_counter(), 0, math.inf
-    while runs < 3 or time.perf_counter() - began < _BUDGET:
+    while not _is_enough(runs, time.perf_counter() - began):
         _wait(device)
         start = time.perf_counter()
-        for _ in range(times):
-            call()
+        call()
         _wait(device)
         least = min(least, time.perf_counter() - start)
         runs += 1
-    return least / times
+    return least
+
+
+def _is_enough(runs: int, seconds: float) -> bool:
+    if seconds > _MOST_SECONDS:
+        return runs >= 3
+    return runs >= _RUNS and seconds > _SECONDS
 
 
 def _wait(device: torch.device) -> None:
