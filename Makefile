@@ -32,6 +32,7 @@ $(READY): pyproject.toml $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)"
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH)" --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps "ai-edge-model-explorer>=0.1.34,<0.2"
 	touch $(READY)
 
 venv: $(READY)

@@ -86,7 +86,7 @@ def _model(case: Case, args: argparse.Namespace) -> dict[str, Any]:
 
         return several
 
-    clock, least = Clock(torch.device("cpu")), 0.0 if args.quick else 0.2
+    clock, least = Clock(torch.device("cpu")), 1e-6 if args.quick else 0.2
     taken = alternate(clock, list(map(calls, ways)), rounds=args.rounds, least_seconds=least)
     spreads = [Spread(tuple(one / CALLS for one in spread.rounds)) for spread in taken]
     asking = _asking(graph.config.options)

@@ -16,6 +16,7 @@ from benchmarks import (
     features,
     fusions,
     guards,
+    labels,
     memory,
     memory_modes,
     ops,
@@ -101,6 +102,17 @@ def test_optimizers(tmp_path: Path):
         assert len(entries) == 6
         assert entries["AdamW"]["of_adamw"] == 1
         assert all(entry["seconds"]["median"] > 0 for entry in entries.values())
+
+
+def test_labels(tmp_path: Path):
+    labels.main(["--quick", "--models", "mlp", "--out", str(tmp_path)])
+
+    result = written(tmp_path)
+    assert result["benchmark"] == "labels"
+    (model,) = result["models"]
+    assert list(model["seconds"]) == ["off", "not asked", "on"]
+    assert 0 < model["asking_seconds"]["median"] < 1e-5
+    assert 0 < model["share_off"] < 0.01
 
 
 @pytest.mark.slow
