@@ -20,7 +20,7 @@ from unittest import mock
 import torch
 from rich.table import Table
 
-from torchgraph._torch.surroundings import is_profiling
+from torchgraph.lower import Labelling, Lowered
 from torchgraph.options.options import Options
 from torchgraph.replay.replay import Replay
 
@@ -89,7 +89,8 @@ def _model(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     clock, least = Clock(torch.device("cpu")), 1e-6 if args.quick else 0.2
     taken = alternate(clock, list(map(calls, ways)), rounds=args.rounds, least_seconds=least)
     spreads = [Spread(tuple(one / CALLS for one in spread.rounds)) for spread in taken]
-    asking = _asking(graph.config.options)
+    graph.config.enable_profiler_labels(False)
+    asking = _asking(graph._last()[0].executable, graph.config.options)
     as_it_is, without, on = (spread.median for spread in spreads)
     return {
         "name": case.name,
@@ -116,14 +117,13 @@ def _turn(self: Replay, calls: int, options: Options) -> AbstractContextManager[
     return self._around
 
 
-def _asking(options: Options) -> Spread:
+def _asking(executable: Lowered, options: Options) -> Spread:
     """The question alone, as a call asks it."""
-    found = []
-    labels = False
+    found, labels = [], Labelling(executable)
     for _ in range(21):
         start = time.perf_counter()
         for _ in range(_ASKED):
-            if labels is not (options.profiler_labels or is_profiling()):
+            if not labels.fits(options):
                 raise AssertionError("nothing is profiled here")
         found.append((time.perf_counter() - start) / _ASKED)
     return Spread(tuple(found))

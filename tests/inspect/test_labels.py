@@ -84,7 +84,7 @@ def test_none_without_a_profiler(tmp_path):
     graph = trainer()
     ready(graph)
     replay = replay_of(graph)
-    assert replay._labelled is None  # not even written
+    assert replay._labels._labelled is None  # not even written
     traced(graph, tmp_path / "trace.json", *batch())
     graph(*batch())
     assert replay._function == replay.executable.function  # again the one without

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from torch.profiler import record_function
+
+from .._torch.surroundings import is_profiling
+from ..options.options import Options
 from .halves.halves import Halves
 from .lowered import Lowered
 from .plan import Plan
-from .write.around import Around
+from .write.around import Around, Labels
 from .write.executable import Executable
 from .write.writer import rewritten
 
@@ -27,3 +31,28 @@ def variant(lowered: Lowered, what: str, around: Callable[[], Around]) -> Lowere
         host, device = (rewritten(one, what, around()) for one in lowered.executables)
         return replace(lowered, host=host, device=device)
     return lowered
+
+
+class Labelling:
+    """What runs a step: its executable, or the same with a label around each op, for profilers.
+
+    It writes the function with labels when it is first asked for, and keeps it.
+    """
+
+    def __init__(self, executable: Lowered) -> None:
+        self._executable = executable
+        self._labelled: Lowered | None = None
+        self.is_on = False
+        """True while what runs has labels."""
+
+    def fits(self, options: Options) -> bool:
+        """True when what runs is what is wanted: labels by the option, or while torch profiles."""
+        return self.is_on is (options.profiler_labels or is_profiling())
+
+    def turned(self, *, on: bool) -> Lowered:
+        """What runs from now on."""
+        if on and self._labelled is None:
+            with record_function("torchgraph writes labels"):
+                self._labelled = variant(self._executable, "labelled", Labels)
+        self.is_on = on
+        return self._executable if self._labelled is None or not on else self._labelled

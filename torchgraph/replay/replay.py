@@ -10,10 +10,8 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.profiler import record_function
 
 from .._torch import below_autograd
-from .._torch.surroundings import is_profiling
 from ..capture.program_of import Captured
 from ..collection import afresh
 from ..debug.tree import TreeSource
@@ -24,7 +22,7 @@ from ..ir.program import Program, Role
 from ..library import ValueMoved
 from ..live.inputs import Call, described
 from ..live.step import Leaf, Step
-from ..lower import Labels, Lowered, variant
+from ..lower import Labelling, Lowered
 from ..options.options import Options
 from ..record.host.host import Host
 from . import cudnn
@@ -70,8 +68,6 @@ class Replay:
         """A call that it serves, without data; None where it was made of none."""
         self.audit: Audit | None = None
         """What compares Inductor's code with the aten program; None while it runs on aten."""
-        self._labelled: Lowered | None = None
-        """What it runs with labels around its calls; None before they are asked for."""
         self._auditing = False
         """True while calls may have to be compared."""
         self.inductor_since: int | None = None
@@ -132,8 +128,8 @@ class Replay:
         around = self._around
         if switch is not None and not switch.is_over:
             around = self._switched(switch, calls, options)
-        if self._labels is not (options.profiler_labels or is_profiling()):
-            self._label(on=not self._labels)
+        if not self._labels.fits(options):
+            self._label(on=not self._labels.is_on)
         return around
 
     def _switched(
@@ -152,11 +148,8 @@ class Replay:
 
     def _label(self, *, on: bool) -> None:
         """Run the function with labels around its calls, or the one without."""
-        if on and self._labelled is None:
-            with record_function("torchgraph writes labels"):
-                self._labelled = variant(self.executable, "labelled", Labels)
-        self._labels = on
-        self._running = self.executable if self._labelled is None or not on else self._labelled
+        self._running = self._labels.turned(on=on)
+        """What runs: the executable, or the same with labels."""
         self._function = self._running.function
 
     def _take(self, code: Code) -> None:
@@ -323,10 +316,8 @@ class Replay:
     # --- binding ----------------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        self._running, self._random = self.executable, self.executable.random
-        """What runs: the executable, or the same with labels."""
-        self._function = self._running.function
-        self._labels, self._labelled = False, None
+        self._labels, self._random = Labelling(self.executable), self.executable.random
+        self._label(on=False)
         self._binding = Binding(self.captured.program, self.program, self._leaves)
         self.derived = self._binding.derived
         """The casts of parameters that it keeps between calls."""
