@@ -167,7 +167,7 @@ class NonScalarBackward(GraphError):
 
 
 class GradPresent(GraphError):
-    """``graph.check(x)``, or ``profile``, while a parameter has a ``.grad`` of an eager backward."""
+    """``graph.check(x)``, or ``profile``, while a parameter has a ``.grad`` from eager."""
 
     fix = "call optimizer.zero_grad(set_to_none=True) before it."
 
