@@ -222,6 +222,14 @@ def test_before_the_first_call():
     assert not graph.model.fc.weight.grad
 
 
+def test_the_tree_shows_the_time_after_it():
+    graph = trainer()
+    settle(graph, *batch())
+    assert "ms measured" not in str(graph.tree())
+    found = graph.profile(*batch())
+    assert f"{1e3 * sum(found.seconds_by_node.values()):.3g} ms measured" in str(graph.tree())
+
+
 def test_evaluation():
     graph = Evaluate(Net().eval())
     x = batch()[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..ir.program import Program, Refusal
 from ..lower import Lowered, Region
@@ -20,3 +20,5 @@ class Code:
     """What keeps it from being a CUDA Graph, with the user's lines."""
     why_no_graph: str = ""
     """Why it is none, where nothing in the program is to blame."""
+    node_seconds: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """What each node took when it was profiled last; empty before."""

@@ -311,6 +311,7 @@ class Replay:
             calls=self.captured.calls,
             inputs=inputs,
             outputs=outputs,
+            seconds=self.code.node_seconds or None,
         )
 
     # --- binding ----------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ def profile(
     least = floor(replay.program, device)
     plan = Planned(replay.program, device, least)
     nodes, modules = times(timing, plan)
+    replay.code.node_seconds.update((one.node, one.seconds) for one in nodes)
     notes = [] if executable is replay.executable else ["timed op by op, not as its CUDA Graph"]
     return Profile(
         name=name,
