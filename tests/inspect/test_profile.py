@@ -222,6 +222,17 @@ def test_before_the_first_call():
     assert not graph.model.fc.weight.grad
 
 
+def test_an_update_of_all_parameters_is_no_modules():
+    graph = trainer()
+    graph.config.allow_fuse_model_update_ops()
+    graph.config.enable_multi_tensor_update()
+    settle(graph, *batch())
+    found = graph.profile(*batch())
+    (update,) = [one for one in found.nodes if one.op.endswith("_update")]
+    assert (update.module, update.phase) == ("", Phase.UPDATE)
+    assert {one.module for one in found.modules if one.update > 0} == {""}
+
+
 def test_the_tree_shows_the_time_after_it():
     graph = trainer()
     settle(graph, *batch())

@@ -15,5 +15,10 @@ from .pipeline import Lowering as Lowering, Target as Target, lower as lower
 from .plan import Plan as Plan, packed as packed
 from .regions.region import Crossing as Crossing, Region as Region
 from .variants import Labelling as Labelling, variant as variant
-from .write.around import Clock as Clock, Labels as Labels, Span as Span
+from .write.around import (
+    Clock as Clock,
+    Labels as Labels,
+    Span as Span,
+    own_module as own_module,
+)
 from .write.executable import Executable as Executable

@@ -11,7 +11,7 @@ from ...errors import SourceLine
 from ...ir.names import module_of
 from ...ir.nodes import all_nodes, sequence
 from ...ir.program import Phase, provenance
-from ...lower import Region
+from ...lower import Region, own_module
 from ..ops import base_name
 
 Member = TypeVar("Member")
@@ -55,7 +55,8 @@ def shares(node: fx.Node, weigh: Weigh) -> Iterator[Share]:
 def _share(node: fx.Node, part: float, *, estimated: bool = False) -> Share:
     origin = provenance(node)
     name = base_name(node.target)
-    return Share(node.name, name, origin.phase, origin.module, origin.line, part, estimated)
+    module = own_module(node)
+    return Share(node.name, name, origin.phase, module, origin.line, part, estimated)
 
 
 def _size(node: fx.Node) -> float:

@@ -168,7 +168,14 @@ def label_of(node: fx.Node) -> str:
         phases = dict.fromkeys(provenance(one).phase.value for one in node.target.origins())
         return f"{' and '.join(phases)}: {node.target.__name__}"
     origin = provenance(node)
-    return _label(origin.phase, origin.module)
+    return _label(origin.phase, own_module(node))
+
+
+def own_module(node: fx.Node) -> str:
+    """The module of a node; none for an update of lists, which is of many."""
+    origin = provenance(node)
+    updates_lists = bool(node.args) and isinstance(node.args[0], (list, tuple))
+    return "" if origin.phase is Phase.UPDATE and updates_lists else origin.module
 
 
 def _label(phase: Phase, module: str) -> str:
