@@ -37,6 +37,8 @@ second. What shows only later never raises: eager goes on, and a warning says so
 | `"eager"` | eager, with an `EagerWarning` | eager, with an `EagerWarning` |
 
 This page is generated from `torchgraph/errors.py` by `python docs/generate_errors.py`.
+
+## What all derive from
 """
 _ROOTS = (errors.GraphError, errors.GraphWarning)
 _SECTION = re.compile(r"# --- (.+?) -+$")
