@@ -1,4 +1,5 @@
-# `make demo` and `make test` do all their own set-up. Others: test-all, sanitize, lint, bench, gpu, clean.
+# `make demo` and `make test` do all their own set-up. Others: docs, test-all, sanitize,
+# lint, bench, gpu, clean.
 #
 #   make test TORCH=2.11.0     under another torch, in a virtual environment of its own
 #   make test PYTHON=python3.10 TORCH=2.15.0
@@ -13,10 +14,10 @@ BIN := $(VENV)/bin
 LIBRARIES := $(VENV)/timm
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all sanitize lint bench gpu gpu-build gpu-test gpu-bench clean
+.PHONY: help venv demo test docs test-all sanitize lint bench gpu gpu-build gpu-test gpu-bench clean
 
 help:
-	@echo "make demo | test | test-all | sanitize | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
+	@echo "make demo | test | docs | test-all | sanitize | lint | bench | gpu | clean   [TORCH=$(TORCH)] [PYTHON=$(PYTHON)]"
 
 # Of `make gpu`, or a part of it: make gpu-bench GPU_CASES=gpt2 GPU_PRECISIONS=bfloat16 GPU_OUT=out
 GPU_CASES ?= mlp vit_tiny resnet50 gpt2 bert_base resnet50_256
@@ -45,6 +46,13 @@ IN_PARALLEL := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(IN_PARALLEL)
+
+# The site, from site/index.html on. A warning is an error. All is built anew: what is gone leaves nothing.
+docs: $(READY)
+	rm -rf site
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs . site
+	rm -rf site/.doctrees site/_sources site/.buildinfo
+	@echo "site/index.html"
 
 # Third-party libraries. timm comes with a torchvision whose ops a CPU torch does not load, and what
 # asks whether it is installed would break: the two lie in a folder that only timm's tests see.
@@ -104,4 +112,4 @@ gpu-bench:
 	exit $$failed
 
 clean:
-	rm -rf .venv .venv-* build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist site *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

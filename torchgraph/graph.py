@@ -57,8 +57,8 @@ class Graph(Bucketing, Shown):
     buffers, optimizer state and RNG stay the live PyTorch objects. OneFlow: ``oneflow.nn.Graph``.
 
     Args:
-        debug_v_level, debug_ranks, debug_max_py_stack_depth, debug_only_user_py_stack,
-            debug_op_repr_with_py_stack: as for `debug`.
+        debug_v_level: this one, and the other ones that begin with ``debug_``, are those of
+            `debug`.
     """
 
     _instances: ClassVar[Counter[str]] = Counter()
@@ -105,7 +105,8 @@ class Graph(Bucketing, Shown):
             is_sparse: update the rows of embedding tables that were looked up; plain SGD only.
 
         Raises:
-            NotAnOptimizer; UnsupportedOptimizer for ``is_sparse``, else by the first call.
+            NotAnOptimizer: it is none, or was added before.
+            UnsupportedOptimizer: for ``is_sparse``; otherwise the first call raises it.
         """
         if not isinstance(optim, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes a torch optimizer, not {shown(optim)}.")
@@ -265,7 +266,7 @@ class Graph(Bucketing, Shown):
             every state after the step are bitwise equal.
 
         Raises:
-            GradPresent; whatever a first call of the Graph may raise.
+            GradPresent: a parameter has a ``.grad``. And whatever a first call may raise.
         """
         divergence: Divergence | None = self._aside(check, args, kwargs)[-1]
         return divergence

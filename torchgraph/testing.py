@@ -30,10 +30,13 @@ class Setup(NamedTuple):
     """One side of a parity test: fresh objects, equal on both sides."""
 
     model: nn.Module
+    """What is trained."""
     optimizer: Optimizer | None
+    """None: the model is only evaluated."""
     loss: Callable[..., torch.Tensor]
     """``loss(model, *batch)``."""
     scheduler: Any = None
+    """Stepped once a step."""
 
 
 class _Step(Graph):
@@ -128,7 +131,9 @@ def check_pass(program: Program, one: Pass, inputs: Sequence[Any]) -> Program:
         The rewritten program.
 
     Raises:
-        ParityError, VerifyError, PassFailed; InvalidOption for a wrong number of ``inputs``.
+        ParityError: a result differs.
+        VerifyError, PassFailed: what the pass did is not legal, or it raised.
+        InvalidOption: a wrong number of ``inputs``.
     """
     needed = len(program.signature.inputs)
     if len(inputs) != needed:

@@ -1,6 +1,6 @@
 """Optimizers that torch.optim lacks; in here too is what torchgraph knows about torch's own.
 
-``LAMB`` and ``Lion`` are ordinary ``torch.optim.Optimizer``s, which need no Graph.
+``LAMB`` and ``Lion`` are optimizers as those of ``torch.optim`` are: they need no Graph.
 
 Touches: torch's optimizers, to know them.
 Never: a step of its own in place of theirs.
