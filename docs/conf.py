@@ -15,7 +15,13 @@ author = "the authors of torchgraph"
 release = version = torchgraph.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-include_patterns = ["docs/**", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+include_patterns = [
+    "docs/**",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "benchmarks/README.md",
+]
 include_patterns += ["torchgraph/csrc/README.md"]
 exclude_patterns = [".*", "site", "build", "dist", "runs", "*.egg-info"]
 root_doc = "docs/index"
