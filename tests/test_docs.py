@@ -150,12 +150,24 @@ COMMANDS = sorted({tuple(words) for _, words in shell_lines() if words[0] == "to
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_works(words: tuple[str, ...], monkeypatch, tmp_path: Path):
+    """PLACE stands for the directory of a saved Graph."""
     monkeypatch.setenv("TORCHGRAPH_CACHE_DIR", str(tmp_path / "cache"))
+    if "PLACE" in words:
+        _save(tmp_path / "graph")
+    given = [str(tmp_path / "graph") if word == "PLACE" else word for word in words]
     done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", *given], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _save(place: Path) -> None:
+    model = nn.Linear(2, 1)
+    step = tg.train_step(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(4):
+        step(torch.ones(3, 2), torch.ones(3, 1))
+    tg.save(step, place)
 
 
 def test_make_and_python_find_what_they_are_told():
