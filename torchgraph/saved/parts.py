@@ -91,8 +91,9 @@ def _without_program(graph: Running) -> Exception:
     if graph._last_call is None:
         why, fix = "has not been called yet", "call it three times or more, then save it."
     else:
-        said = graph._recordings.fallback.eager
-        reason = f": {said[0].why}" if said else ""
+        held = [one.why_not() for one in graph._cache]
+        said = held or [one.why for one in graph._recordings.fallback.eager]
+        reason = f": {said[-1]}" if said and said[-1] else ""
         why = f"has no program that is confirmed and serves calls as things stand{reason}"
         fix = "call it once or twice more as it is now; graph.report() says what it waits for."
     return NotSavable(f"{graph._graph_name} {why}.", fix=fix)
