@@ -34,7 +34,7 @@ from .errors import (
     NotCompiled,
 )
 from .inspect import peaks
-from .inspect.check import Divergence, check
+from .inspect.check import Accuracy, Divergence, check
 from .inspect.profile.profile import Profile, profile
 from .inspect.report import Report
 from .ir.program import Program
@@ -44,7 +44,7 @@ from .live import state
 from .live.inputs import Call
 from .optim.rules import added_at
 from .optim.sparse import check_sparse
-from .options.checking import OWN_CHECK, Count, checked, shown
+from .options.checking import OWN_CHECK, Count, OneOf, checked, shown
 from .replay.replay import Replay
 
 
@@ -254,22 +254,31 @@ class Graph(Bucketing, Shown):
             self._graph_name, replay, call, self._cache, options, seconds, fallback, found
         )
 
-    def check(self, *args: Any, **kwargs: Any) -> Divergence | None:
+    @checked
+    def check(
+        self, *args: Any, precision: Annotated[str, OneOf(("", "float64"))] = "", **kwargs: Any
+    ) -> Divergence | Accuracy | None:
         """Compare one step of the Graph with eager, node by node: nothing of yours changes.
 
         ``build`` and the optimizers run for real, a few times, and are undone. Prints stay, and so
         do writes to objects other than modules, optimizers and tensors. Where the first step makes
-        optimizer state, the second one is compared.
+        optimizer state, the second one is compared. See `docs/checking.md`.
+
+        Args:
+            precision: ``"float64"``: an `Accuracy` comes back, how far all results are from
+                float64 beside how far eager's are.
 
         Returns:
-            The first node whose value differs, with the user's line; None when every output and
-            every state after the step are bitwise equal.
+            The first node that is wrong, with the user's line and the pass and edit that brought
+            it; None when every output and every state are bitwise equal, or, of a program that
+            promises no bits, within rounding.
 
         Raises:
             GradPresent: a parameter has a ``.grad``. And whatever a first call may raise.
         """
-        divergence: Divergence | None = self._aside(check, args, kwargs)[-1]
-        return divergence
+        found: Divergence | Accuracy | None
+        found = self._aside(partial(check, precision=precision), args, kwargs)[-1]
+        return found
 
     def profile(self, *args: Any, **kwargs: Any) -> Profile:
         """Time one step of the Graph by node, module and phase, beside this machine's limits.

@@ -24,7 +24,7 @@ from ..ir.program import Program
 from ..lower import Compilation, CompilationFailed, DiskCache, Target
 from ..lower.cost import Cost, cost
 from ..options.options import Options
-from ..passes import inductor_pipeline, run
+from ..passes import Pass, inductor_pipeline, run
 from .audit.audit import Audit
 from .code import Code
 from .cuda.graphs import CudaGraphs
@@ -144,12 +144,7 @@ class Switch:
         return compilation
 
     def _lowered(self) -> Code:
-        devices = {spec.meta.device.type for spec in self._aten.signature.inputs if spec.meta}
-        passes = inductor_pipeline(
-            self._options,
-            one_kernel=all(map(_extension.load, devices)),
-            on_cpu=devices == {"cpu"},
-        )
+        passes = compiled_passes(self._captured, self._options)
         program = run(expanded(self._captured), passes, self._options.passes)
         eager_draws = self._options.rng == "eager"
         target = Target(self._options, compiled=True, eager_draws=eager_draws)
@@ -178,6 +173,13 @@ class Switch:
         self.is_over, self._gives_way = True, False
         self._compilation = self._compiled = None  # a compiler that still runs is stopped
         self.plan = plan
+
+
+def compiled_passes(program: Program, options: Options) -> tuple[Pass, ...]:
+    """Those for what Inductor compiles of ``program``, which went through none."""
+    devices = {spec.meta.device.type for spec in program.signature.inputs if spec.meta}
+    one_kernel = all(map(_extension.load, devices))
+    return inductor_pipeline(options, one_kernel=one_kernel, on_cpu=devices == {"cpu"})
 
 
 @contextmanager

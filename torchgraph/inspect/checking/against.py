@@ -1,0 +1,127 @@
+"""Programs against the captured one: which node is wrong, which pass brought it, how far it is."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import fx
+
+from ...ir import bits
+from ...ir.each import expanded
+from ...ir.program import OutputKind, OutputSpec, Program, Signature
+from ...lower import Lowered
+from ...options.options import Options
+from ...passes import Pass, pipeline
+from ...replay.replay import Replay
+from ...replay.switch import compiled_passes
+from .accuracy import Accuracy, result_errors
+from .bisection import Bisection
+from .divergence import Culprit, Divergence, divergence
+from .forced import Fault, Forced, Reference
+from .side import GraphSide
+from .trace import ends_of, traced
+
+
+def promises_bits(replay: Replay) -> bool:
+    """True where the program gives eager's bits: on the CPU, op by op, after exact passes."""
+    exact = all(record.exact for record in replay.program.history)
+    return exact and not replay.code.regions and not replay.devices - {"cpu"}
+
+
+def passes_of(replay: Replay, options: Options) -> tuple[Pass, ...]:
+    """Those that made the program of ``replay``."""
+    if replay.code.regions:
+        return compiled_passes(replay.captured.program, options)
+    return pipeline(options)
+
+
+class Against:
+    """The captured program of a step, and what other programs have in its nodes' places.
+
+    Args:
+        program: the captured one, with ops of each parameter.
+        exact: values are compared to the bit.
+    """
+
+    def __init__(self, program: Program, side: GraphSide, *, exact: bool) -> None:
+        self.program = program
+        self._side = side
+        self._exact = exact
+        self._reference: Reference | None = None
+
+    def fault_of(
+        self, program: Program, outputs: Sequence[OutputSpec] = (), *, in_place: bool = False
+    ) -> Divergence | None:
+        """The first value of ``program`` that its inputs do not explain; None for none."""
+        outputs = outputs or program.signature.outputs
+        reference = self._known(wide=not self._exact)
+        with self._side.values(program.signature) as values:
+            trace = traced(program, outputs, values, in_place=in_place)
+            states = _states(program.signature, values) if in_place else {}
+            ends = ends_of(trace, outputs, states)
+            forced = Forced(reference, trace.seen, ends, exact=self._exact)
+            fault = next(forced.faults(), None)
+        return None if fault is None else _told(fault, program, exact=self._exact)
+
+    def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
+        """The pass and the edit that brought the fault; None when the passes did not."""
+        captured = self._side.captured
+        start = expanded(captured) if self._side.is_compiled else captured
+        return Bisection(start, passes, options.passes, self._is_wrong).culprit()
+
+    def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:
+        """How far what ``executable`` gives is from float64, beside eager's results."""
+        reference = self._known(wide=True)
+        with self._side.values(executable.signature) as values:
+            results = executable.function(values)
+            graph = dict(zip(executable.outputs, results, strict=True))
+            graph = {**_states(executable.signature, values), **graph}
+        exact, eager = reference.ends(reference.exact), reference.ends(reference.low)
+        errors = result_errors(exact, {out: graph.get(out) for out in exact}, eager)
+        return Accuracy(errors, found, tuple(reference.fallbacks.items()))
+
+    def _is_wrong(self, program: Program) -> bool:
+        program = expanded(program)
+        if self.fault_of(program) is None:
+            return False
+        if not self._exact:
+            return True
+        reference = self._known(wide=False)
+        expected = reference.ends(reference.low)
+        with self._side.values(program.signature) as values:
+            returned = program.gm(*values)
+            ends = dict(zip(program.signature.outputs, returned, strict=True))
+            return any(not bits.same(ends.get(out), value) for out, value in expected.items())
+
+    def _known(self, *, wide: bool) -> Reference:
+        known = self._reference
+        if known is None or (wide and not known.exact):
+            with self._side.values(self.program.signature) as values:
+                known = Reference.of(self.program, values, wide=wide)
+            self._reference = known
+        return known
+
+
+def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any]:
+    """What the inputs hold, as the new values of states."""
+    pairs = zip(signature.inputs, values, strict=True)
+    return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
+
+
+def _told(fault: Fault, program: Program, *, exact: bool) -> Divergence:
+    """In terms of ``program``: the node that computes what is wrong."""
+    node, region = fault.seen.node, fault.seen.region
+    if fault.ends:
+        pairs = zip(program.signature.outputs, program.results, strict=False)
+        node = next((value for out, value in pairs if out == fault.ends[0]), None)
+    if isinstance(node, fx.Node) and node.target is operator.getitem:
+        source = node.args[0]
+        node = source if isinstance(source, fx.Node) else node
+    if not isinstance(node, fx.Node) or node.op == "placeholder":
+        node = fault.captured
+    found = divergence(node, fault.expected, fault.seen.value)
+    allowed = 0.0 if exact else fault.allowed
+    return replace(found, region=region, error=fault.error, explained=allowed)

@@ -1,0 +1,69 @@
+"""Which pass brought a fault, and which of its edits: programs stopped early tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ...errors import GraphError
+from ...ir import text
+from ...ir.program import Program
+from ...options.options import PassOptions
+from ...passes import Pass, run
+from ...passes.runner import select
+from .divergence import Culprit
+
+
+@dataclass
+class Bisection:
+    """Makes programs that stop after so many passes and edits, and asks whether they are wrong."""
+
+    captured: Program
+    passes: Sequence[Pass]
+    options: PassOptions
+    is_wrong: Callable[[Program], bool]
+
+    def culprit(self) -> Culprit | None:
+        """The pass and the edit with which it begins; None when it is not the passes."""
+        chosen = select(tuple(self.passes), self.options)[: self.options.max_passes]
+        if not chosen or self._wrong(0, None) or not self._wrong(len(chosen), None):
+            return None
+        number = _first(len(chosen), lambda count: self._wrong(count, None))
+        before = sum(record.edits for record in self._made(number - 1, None).history)
+        whole = self._made(number, None)
+        edits = whole.history[-1].edits
+        name = chosen[number - 1].name
+        if not edits or self._wrong(number, before) or not self._wrong(number, before + edits):
+            return Culprit(name, number, None, edits, before)
+        edit = _first(edits, lambda count: self._wrong(number, before + count))
+        earlier = self._made(number, before + edit - 1)
+        changed = _changed(earlier, self._made(number, before + edit))
+        return Culprit(name, number, edit, edits, before, changed)
+
+    def _wrong(self, passes: int, edits: int | None) -> bool:
+        try:
+            return self.is_wrong(self._made(passes, edits))
+        except GraphError:  # a program that breaks a rule, or cannot be computed
+            return True
+
+    def _made(self, passes: int, edits: int | None) -> Program:
+        limits = [limit for limit in (edits, self.options.max_edits) if limit is not None]
+        most = min(limits) if limits else None
+        options = replace(self.options, max_passes=passes, max_edits=most, dump="")
+        return run(self.captured, self.passes, options)
+
+
+def _first(count: int, wrong: Callable[[int], bool]) -> int:
+    """The smallest number that is found wrong while the one before is right; 0 is, ``count`` not."""
+    right, bad = 0, count
+    while bad - right > 1:
+        middle = (right + bad) // 2
+        right, bad = (right, middle) if wrong(middle) else (middle, bad)
+    return bad
+
+
+def _changed(before: Program, after: Program) -> tuple[str, ...]:
+    """The nodes of ``after`` that are new, or whose line of text is."""
+    known = {line for _, line in text.lines(before)}
+    found = [node.name for node, line in text.lines(after) if node and line not in known]
+    return tuple(dict.fromkeys(found))

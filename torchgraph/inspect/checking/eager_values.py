@@ -1,0 +1,100 @@
+"""Follows a program beside a real run of eager's: for what capture itself got wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import fx
+
+from ...ir import bits
+from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
+from ..eager import Eager, Journal, ResultPlace, copied, results
+from ..ops import base_name
+from .divergence import Divergence, divergence
+
+_UNSET = ("empty", "new_empty")
+"""Ops whose results hold whatever was there."""
+
+
+class _Found(NamedTuple):
+    """A node that differs: its value, its place in the eager run, what it read from suspects."""
+
+    node: fx.Node
+    got: torch.Tensor
+    place: ResultPlace
+    read: dict[fx.Node, torch.Tensor]
+
+
+class Follower(fx.Interpreter):
+    """Runs a program and stops comparing at the first node that eager has no equal value for.
+
+    A node is right when eager met its value anywhere: passes may merge, move and rename nodes. It
+    is wrong when eager never did although it ran this op with this shape and dtype. A node that
+    eager has no counterpart for is a suspect: it is judged by what eager gives to its reader.
+    """
+
+    def __init__(self, program: Program, outputs: Sequence[OutputSpec], journal: Journal) -> None:
+        super().__init__(program.gm)
+        pairs = zip(outputs, program.results, strict=True)
+        self._flags = {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
+        self._journal = journal
+        self._met: set[bytes] = set()
+        self._clock = -1
+        self._suspects: set[fx.Node] = set()
+        self._found: _Found | None = None
+
+    def execute(self, values: Sequence[object]) -> tuple[object, ...]:
+        """The program's results."""
+        return tuple(self.run(*values, enable_io_processing=False))
+
+    def run_node(self, n: fx.Node) -> object:
+        """Run a node, and compare its results with what eager met."""
+        if SKIPPED_BY in n.meta and self.env[self._flags[n.meta[SKIPPED_BY]]]:
+            return None
+        if self._found is not None or n.op != "call_function":
+            return super().run_node(n)
+        suspects = self._suspects.intersection(n.all_input_nodes)
+        read = {node: copied(self.env[node]) for node in suspects}  # n may write in place
+        value = super().run_node(n)
+        for index, tensor in results(value):
+            self._compare(n, index, tensor, read)
+        return value
+
+    def divergence(self, eager: Eager) -> Divergence | None:
+        """What was found; ``reaches`` is left empty."""
+        if self._found is None:
+            return None
+        node, got, place, read = self._found
+        journal = eager.journal_at(place)
+        for argument, expected in zip(node.args, journal.arguments, strict=False):
+            if not isinstance(argument, fx.Node) or argument not in read:
+                continue
+            if not bits.same(expected, read[argument]):
+                return divergence(argument, expected, read[argument])
+        return divergence(node, journal.value, got)
+
+    def _compare(
+        self, node: fx.Node, index: int, tensor: torch.Tensor, read: dict[fx.Node, torch.Tensor]
+    ) -> None:
+        name = base_name(node.target)
+        if self._found is not None or name.startswith(_UNSET):
+            return
+        mark = bits.fingerprint(tensor)
+        position = self._journal.by_value.get((tensor.shape, tensor.dtype, mark))
+        candidates = self._journal.by_key.get((name, index, tensor.shape, tensor.dtype))
+        if position is not None:
+            self._met.add(mark)
+            self._clock = max(self._clock, position)
+        elif candidates is not None:
+            place = self._counterpart(candidates)
+            self._found = _Found(node, copied(tensor), place, read)
+        else:
+            self._suspects.add(node)
+
+    def _counterpart(self, candidates: Sequence[tuple[ResultPlace, bytes]]) -> ResultPlace:
+        """The result that eager has instead: the next one that no node has had."""
+        left = [place for place, mark in candidates if mark not in self._met]
+        ahead = [place for place in left if place.position > self._clock]
+        return (ahead or left or [candidates[-1][0]])[0]

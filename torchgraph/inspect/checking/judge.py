@@ -1,0 +1,101 @@
+"""Whether one value is what its inputs explain: to the bit, or within what rounding may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...ir import bits
+
+_TIMES = 8
+"""How many times eager's own error, and what noise in the last bit does, are no fault yet."""
+_LAST_BITS = 4
+"""Times the dtype's epsilon, of the largest value: two forms of one formula give that."""
+_FLIPS = 1e-5
+"""The share of a mask or of indices that may fall on the other side of a comparison."""
+_NUMBERS = 1e-12
+"""Relative, of a Python number."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a captured node should be, from the values that the program had before it."""
+
+    narrow: Any
+    """In the program's dtype."""
+    wide: Any
+    """In float64."""
+    shaken: Any
+    """In float64, with noise in the last bit of everything that it depends on."""
+    eager: Any
+    """What eager has."""
+    eager_wide: Any
+    """In float64, from what eager had at the same places."""
+
+
+def is_right(value: Any, found: Stretch | Any, *, exact: bool) -> bool:
+    """True when ``value`` is what the stretch gives, to the bit where ``exact``.
+
+    Equal bits are right in any case.
+    """
+    if not isinstance(found, Stretch):
+        return bits.same(value, found)
+    if bits.same(value, found.narrow):
+        return True
+    if exact:
+        return False
+    own, allowed = errors(value, found)
+    return own <= allowed
+
+
+def errors(value: Any, found: Stretch) -> tuple[float, float]:
+    """How far ``value`` is from float64, and how far it may be."""
+    if not isinstance(value, torch.Tensor) or not isinstance(found.wide, torch.Tensor):
+        return _of_numbers(value, found.wide)
+    if value.shape != found.wide.shape:
+        return float("inf"), 0.0
+    if not (value.is_floating_point() or value.is_complex()):
+        count = float((value != found.narrow).sum()) if _alike(value, found.narrow) else float("inf")
+        return count, _FLIPS * value.numel()
+    own = error(value, found.wide, found.narrow)
+    eager = error(found.eager, found.eager_wide, found.eager)
+    noise = error(found.shaken, found.wide, found.wide)
+    dtypes = [one.dtype for one in (value, found.narrow) if isinstance(one, torch.Tensor)]
+    eps = max(torch.finfo(one).eps for one in dtypes if one.is_floating_point or one.is_complex)
+    size = found.wide.abs()
+    largest = float(size.masked_fill(~size.isfinite(), 0).max()) if size.numel() else 0.0
+    return own, _TIMES * (eager + noise) + _LAST_BITS * eps * largest
+
+
+def error(value: Any, wide: Any, twin: Any) -> float:
+    """The largest difference; infinite where one is finite and neither the other nor ``twin`` is.
+
+    Where ``twin``, what the program's dtype gives, overflows as ``value`` does, nothing is wrong.
+    """
+    if not isinstance(value, torch.Tensor) or not isinstance(wide, torch.Tensor):
+        return _of_numbers(value, wide)[0]
+    if value.shape != wide.shape or not value.numel():
+        return 0.0 if value.shape == wide.shape else float("inf")
+    there = value.to(wide.dtype) if wide.is_floating_point() or wide.is_complex() else value
+    if not (wide.is_floating_point() or wide.is_complex()):
+        return float((there != wide).sum())
+    finite, expected = there.isfinite(), wide.isfinite()
+    if isinstance(twin, torch.Tensor) and twin.shape == value.shape:
+        expected = expected & twin.isfinite()
+    if bool((finite != expected).any()):
+        return float("inf")
+    return float((there - wide).abs().masked_fill(~(finite & wide.isfinite()), 0).max())
+
+
+def _alike(left: Any, right: Any) -> bool:
+    return isinstance(right, torch.Tensor) and left.shape == right.shape
+
+
+def _of_numbers(value: Any, wide: Any) -> tuple[float, float]:
+    if isinstance(value, (int, float)) and isinstance(wide, (int, float)):
+        if value == wide or (value != value and wide != wide):
+            return 0.0, 0.0
+        return abs(float(value) - float(wide)), _NUMBERS * abs(float(wide))
+    return (0.0, 0.0) if type(value) is type(wide) else (float("inf"), 0.0)
