@@ -11,6 +11,7 @@ from . import (
 )
 from .config import GraphConfig
 from .graph import Graph
+from .inspect.bisecting.bisect import bisect
 from .library import depend
 from .saved import LoadedGraph, load, save
 from .step_function import step, train_step
@@ -21,6 +22,7 @@ __all__ = [
     "LoadedGraph",
     "__version__",
     "amp",
+    "bisect",
     "depend",
     "errors",
     "load",

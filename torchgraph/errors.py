@@ -314,6 +314,30 @@ class NotCompiled(GraphError):
     fix = "call the Graph once."
 
 
+# --- going back ----------------------------------------------------------------------------------
+
+
+class NoHistory(GraphError):
+    """``tg.bisect(graph)`` of a Graph that keeps nothing of its steps."""
+
+    fix = "graph.config.keep_history(100) before the steps that you may want to look at."
+
+
+class HistoryTooShort(GraphError):
+    """``tg.bisect(graph)`` where the first bad step is not among those that are kept."""
+
+    fix = "keep more: graph.config.keep_history(n) with a larger n, and run until it is bad again."
+
+
+class HistoryDiffers(GraphError):
+    """``tg.bisect(graph)`` where a step that is run again does not give what it gave."""
+
+    fix = (
+        "where weights are changed between calls, keep the state of each step: "
+        "config.keep_history(n, every=1); pass arguments that nobody writes later."
+    )
+
+
 # --- checkpoints ---------------------------------------------------------------------------------
 
 

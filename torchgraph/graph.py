@@ -205,6 +205,7 @@ class Graph(Bucketing, Shown):
         with self._turns.lock, self._signals:
             self._progress = state.restore(state_dict, self._held(), strict=strict)
             self._schedulers.forget()
+            self._history.forget()
             self._cache.broken = self._signals.torn = ""
 
     # --- looking in -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..calls.running import Running
+from ..calls.again import Again
 from ..collection import weakly
 from ..errors import UnsupportedInput
 from ..live.inputs import Call
@@ -13,7 +13,7 @@ from ..replay.replay import Replay
 from .padder import Padder
 
 
-class Bucketing(Running):
+class Bucketing(Again):
     """Base of Graph: pads a call before a program is looked for, and cuts what it returns.
 
     Args:

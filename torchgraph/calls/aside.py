@@ -10,6 +10,7 @@ from typing import Any
 from .._torch.surroundings import ambient, unfollowed
 from ..capture.program_of import Captured
 from ..collection import weakly
+from ..history.history import unwritten
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
@@ -105,17 +106,27 @@ class Aside(Compiling):
         """What runs here is taken back."""
         with self._scaler_started():
             step = self._scan()
-            tensors = [leaf.value for _, leaf in step.tensors()]
-            scalers = [] if self._scaler is None else [self._scaler]
-            moved = self._moved_by_build()
-            owners = [self, *step.modules.values(), *self._optimizers, *scalers, *moved]
             contents = Contents(call.args, call.kwargs)
-            before, torn = Snapshot(owners, [*tensors, *call.tensors]), self._signals.torn
+            before, torn = self._snapshot(step, call), self._signals.torn
             try:
                 with contents.kept(), before.kept():
                     yield step
             finally:
                 self._signals.torn = torn if before.is_back else CUT_SHORT
+
+    def _snapshot(self, step: Step, call: Call | None = None) -> Snapshot:
+        """All that a step may change, with the arguments of ``call``.
+
+        Without one it is to be kept: schedulers are in it, and no tensor that no program writes.
+        """
+        tensors = [leaf.value for _, leaf in step.tensors()]
+        scalers = [] if self._scaler is None else [self._scaler]
+        owners = [self, *step.modules.values(), *self._optimizers, *scalers]
+        owners += self._moved_by_build()
+        if call is not None:
+            return Snapshot(owners, [*tensors, *call.tensors])
+        frozen = unwritten(list(self._cache))
+        return Snapshot([*owners, *self._schedulers.parts()], tensors, unwritten=frozen)
 
     @contextmanager
     def _with_states(self, call: Call) -> Iterator[None]:

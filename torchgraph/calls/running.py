@@ -10,6 +10,7 @@ from .._torch.surroundings import uncompiled
 from ..collection import paused
 from ..errors import EagerWarning, GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
+from ..history.history import History
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
 from ..passes import pipeline
@@ -36,6 +37,8 @@ class Running(Aside):
         name, module_text, block_text: as for `Stepping`.
     """
 
+    __slots__ = ("_history",)
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
@@ -43,6 +46,7 @@ class Running(Aside):
         self._turns = Turns(self._signals)
         self._met = self.config.options
         """The options of the last call."""
+        self._history = History()
 
     def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call, from its arguments to what it returns."""
@@ -53,11 +57,15 @@ class Running(Aside):
             check_names(pipeline(self.config.options), self.config.options.passes)
             self._met = self.config.options
             self._cache.shrink(self._met.cache_size)
+            if not self._met.history:
+                self._history.forget()
         since = patching.ended
         call, replay = self._fit(args, kwargs)
         if replay is None and patching.was_seen(since):
             with self._signals, patching.alone():
                 call, replay = self._fit(args, kwargs)
+        if self._met.history:
+            self._note(call, replay)
         try:
             if replay is None:
                 return self._recorded(call)
@@ -65,6 +73,19 @@ class Running(Aside):
         except Exception:  # what leaves a step half done has told the cache
             self._signals.torn = ""
             raise
+
+    def _note(self, call: Call, replay: Replay | None) -> None:
+        """Keep what it takes to run the call again."""
+        limits = (self._met.history, self._met.history_every or self._met.history)
+        with self._signals, self._scaler_started():
+            self._history.note(
+                limits,
+                self._progress.step + 1,
+                call,
+                replay,
+                self._optimizers,
+                lambda: self._snapshot(self._scan()),
+            )
 
     def _served(self, replay: Replay, call: Call) -> Any:
         """A call for which there is a program."""

@@ -107,6 +107,15 @@ class Schedulers:
                 entry.scheduler.step()
             self._remember(entry)
 
+    def parts(self) -> list[Any]:
+        """The objects that change with a step: schedulers, those in them, what is noted of each."""
+        found: list[Any] = []
+        pending: list[Any] = list(self)
+        while pending:
+            found.append(pending.pop())
+            pending += schedulers_in(found[-1])
+        return [*found, *self._entries, *(entry.counter for entry in self._entries)]
+
     def forget(self) -> None:
         """Accept whatever position the schedulers have now: a checkpoint was loaded."""
         for entry in self._entries:

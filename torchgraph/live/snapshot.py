@@ -65,6 +65,15 @@ class Snapshot:
             for saved in self._tensors.values():
                 saved.restore()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies of tensors."""
+        return sum(saved.nbytes for saved in self._tensors.values())
+
+    def moved(self) -> bool:
+        """True when a tensor holds something else than it did."""
+        return any(saved.moved() for saved in self._tensors.values())
+
     def _take(self, value: object) -> None:
         pending = [value]
         while pending:
@@ -90,6 +99,14 @@ class _Saved:
         self._grad = tensor.grad if tensor.is_leaf else None
         self._grad_data = None if self._grad is None else self._grad.detach().clone()
         self._requires_grad = tensor.requires_grad
+
+    @property
+    def nbytes(self) -> int:
+        return self._data.nbytes + (0 if self._grad_data is None else self._grad_data.nbytes)
+
+    def moved(self) -> bool:
+        """True when the tensor holds something else."""
+        return not bits.same(self._tensor.detach(), self._data)
 
     def restore(self) -> None:
         tensor, place = self._tensor, self._place

@@ -109,6 +109,10 @@ class RunningOptions:
     cache_size: int = field(default=8, compare=False)
     outputs_buffer_size: int = field(default=0, compare=False)
     """How many sets of output tensors take turns; 0: fresh ones at each call."""
+    history: int = field(default=0, compare=False)
+    """How many of the last steps can be run again; 0: none, and nothing is kept."""
+    history_every: int | None = field(default=None, compare=False)
+    """How many steps apart the full state is kept; None: as many as ``history``."""
     compile_timeout: float | None = field(default=600.0, compare=False)
     """Seconds that a call waits for Inductor, at most; None: as long as it takes."""
     profiler_labels: bool = field(default=False, compare=False)

@@ -99,6 +99,23 @@ class RunningVerbs(Verbs):
         """Keep at most ``size`` (>= 1) programs, one per input signature; least used goes first."""
         self._set(cache_size=size)
 
+    def keep_history(self, steps: Count, *, every: PositiveInt | None = None) -> None:
+        """Keep what it takes to run the last ``steps`` steps again, for `tg.bisect`; 0: nothing.
+
+        Of each step its inputs, random states and learning rates are kept, and the full state once
+        every so many steps. Inputs are copied where you write them later, and held where not; of
+        the state, what a program writes is copied. That is memory for at most ``steps + every``
+        batches and ``steps / every + 2`` states. It takes effect at the next call.
+
+        Args:
+            every: how many steps apart states are kept; ``steps`` unless given. 1 where the weights
+                are changed outside of the Graph between its calls.
+
+        Raises:
+            InvalidOption: no ints, or negative ones.
+        """
+        self._set(history=steps, history_every=every)
+
     def set_shape_buckets(
         self,
         dim: Annotated[int | None, OWN_CHECK],

@@ -47,7 +47,9 @@ class Accuracy:
         return max((one.eager for one in self.results), default=0.0)
 
     def __str__(self) -> str:
-        lines = [f"From float64, relative, at most: graph {self.graph:.3g}, eager {self.eager:.3g}."]
+        lines = [
+            f"From float64, relative, at most: graph {self.graph:.3g}, eager {self.eager:.3g}."
+        ]
         worst = sorted(self.results, key=lambda one: -max(one.graph, one.eager))
         width = max((len(one.name) for one in worst[:_SHOWN]), default=0)
         for one in worst[:_SHOWN]:

@@ -21,8 +21,9 @@ from .accuracy import Accuracy, result_errors
 from .bisection import Bisection
 from .divergence import Culprit, Divergence, divergence
 from .forced import Fault, Forced, Reference
+from .judge import alike
 from .side import GraphSide
-from .trace import ends_of, traced
+from .trace import Trace, ends_of, region_of, traced
 
 
 def promises_bits(replay: Replay) -> bool:
@@ -64,7 +65,7 @@ class Against:
             ends = ends_of(trace, outputs, states)
             forced = Forced(reference, trace.seen, ends, exact=self._exact)
             fault = next(forced.faults(), None)
-        return None if fault is None else _told(fault, program, exact=self._exact)
+        return None if fault is None else _told(fault, program, trace, exact=self._exact)
 
     def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
         """The pass and the edit that brought the fault; None when the passes did not."""
@@ -111,17 +112,40 @@ def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any
     return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
 
 
-def _told(fault: Fault, program: Program, *, exact: bool) -> Divergence:
+def _told(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:
     """In terms of ``program``: the node that computes what is wrong."""
+    made = _made_argument(fault, trace, exact=exact)
+    if made is not None:
+        return made
     node, region = fault.seen.node, fault.seen.region
     if fault.ends:
         pairs = zip(program.signature.outputs, program.results, strict=False)
         node = next((value for out, value in pairs if out == fault.ends[0]), None)
+    compiled = region_of(node) if isinstance(node, fx.Node) else None
+    if compiled is not None:
+        node, region = None, compiled.__name__
     if isinstance(node, fx.Node) and node.target is operator.getitem:
         source = node.args[0]
         node = source if isinstance(source, fx.Node) else node
+    if fault.ends and isinstance(node, fx.Node) and node in trace.others:
+        return divergence(node, fault.expected, fault.seen.value)
     if not isinstance(node, fx.Node) or node.op == "placeholder":
         node = fault.captured
     found = divergence(node, fault.expected, fault.seen.value)
     allowed = 0.0 if exact else fault.allowed
     return replace(found, region=region, error=fault.error, explained=allowed)
+
+
+def _made_argument(fault: Fault, trace: Trace, *, exact: bool) -> Divergence | None:
+    """A node of a pass that the wrong node reads, which is no more what the node should read."""
+    reader = fault.seen.node
+    if reader is None or fault.ends:
+        return None
+    if reader.target is operator.getitem and isinstance(reader.args[0], fx.Node):
+        return None
+    for argument, expected in zip(reader.args, fault.given, strict=False):
+        if isinstance(argument, fx.Node) and argument in trace.others:
+            got = trace.others[argument]
+            if not alike(got, expected, exact=exact):
+                return divergence(argument, expected, got)
+    return None

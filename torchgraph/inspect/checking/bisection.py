@@ -54,7 +54,7 @@ class Bisection:
 
 
 def _first(count: int, wrong: Callable[[int], bool]) -> int:
-    """The smallest number that is found wrong while the one before is right; 0 is, ``count`` not."""
+    """The first number that is wrong while the one before is right; 0 is, ``count`` is not."""
     right, bad = 0, count
     while bad - right > 1:
         middle = (right + bad) // 2

@@ -38,6 +38,8 @@ class Fault:
     """How far it is from that in float64."""
     allowed: float
     """How far rounding would bring it at most."""
+    given: tuple[Any, ...] = ()
+    """The arguments of the captured node."""
     ends: tuple[OutputSpec, ...] = ()
     """Outputs that hold it though no node does."""
 
@@ -74,9 +76,7 @@ class Reference:
         return {out: _argument(node, values) for out, node in self.program.returns()}
 
 
-def _start(
-    program: Program, values: Sequence[Any], into: dict[fx.Node, Any]
-) -> Iterator[fx.Node]:
+def _start(program: Program, values: Sequence[Any], into: dict[fx.Node, Any]) -> Iterator[fx.Node]:
     """The calls of a program, after its inputs; constants are there when their turn comes."""
     into.update(zip(program.placeholders, values, strict=True))
     for node in program.nodes:
@@ -253,9 +253,10 @@ class Forced:
         return seen is not None and is_right(value, seen.value, exact=True)
 
     def _fault(self, node: fx.Node, seen: Seen, found: Any) -> Fault:
+        given = _argument(node.args, self._narrow) if node.op == "call_function" else ()
         if isinstance(found, Stretch):
             own, allowed = errors(seen.value, found)
-            return Fault(node, seen, found.narrow, own, allowed)
+            return Fault(node, seen, found.narrow, own, allowed, given)
         wide = widened(found)
         own, _ = errors(seen.value, Stretch(found, wide, wide, found, wide))
-        return Fault(node, seen, found, own, 0.0)
+        return Fault(node, seen, found, own, 0.0, given)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...ir import bits
+from .wide import widened
 
 _TIMES = 8
 """How many times eager's own error, and what noise in the last bit does, are no fault yet."""
@@ -50,6 +51,20 @@ def is_right(value: Any, found: Stretch | Any, *, exact: bool) -> bool:
     return own <= allowed
 
 
+def alike(left: Any, right: Any, *, exact: bool) -> bool:
+    """True when two values are one, to the bit where ``exact``, and else about so."""
+    if bits.same(left, right) or exact:
+        return bits.same(left, right)
+    wide = widened(right)
+    if not isinstance(left, torch.Tensor) or not isinstance(wide, torch.Tensor):
+        return False
+    if not left.is_floating_point() or left.shape != wide.shape or not left.numel():
+        return False
+    eps = max(torch.finfo(one.dtype).eps for one in (left, right) if one.is_floating_point())
+    largest = float(wide.abs().nan_to_num(0, 0, 0).max())
+    return error(left, wide, wide) <= _TIMES * eps * largest
+
+
 def errors(value: Any, found: Stretch) -> tuple[float, float]:
     """How far ``value`` is from float64, and how far it may be."""
     if not isinstance(value, torch.Tensor) or not isinstance(found.wide, torch.Tensor):
@@ -57,7 +72,9 @@ def errors(value: Any, found: Stretch) -> tuple[float, float]:
     if value.shape != found.wide.shape:
         return float("inf"), 0.0
     if not (value.is_floating_point() or value.is_complex()):
-        count = float((value != found.narrow).sum()) if _alike(value, found.narrow) else float("inf")
+        count = (
+            float((value != found.narrow).sum()) if _alike(value, found.narrow) else float("inf")
+        )
         return count, _FLIPS * value.numel()
     own = error(value, found.wide, found.narrow)
     eager = error(found.eager, found.eager_wide, found.eager)

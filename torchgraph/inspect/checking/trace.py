@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,13 +33,13 @@ class Trace:
 
     seen: dict[str, Seen] = field(default_factory=dict)
     """By the name of the captured node; see `identity`."""
+    others: dict[fx.Node, Any] = field(default_factory=dict)
+    """Values that stand for no captured node's; none of a program that writes in place."""
     results: tuple[Any, ...] = ()
 
 
 class _Tracer(fx.Interpreter):
-    def __init__(
-        self, program: Program, outputs: Sequence[OutputSpec], *, in_place: bool
-    ) -> None:
+    def __init__(self, program: Program, outputs: Sequence[OutputSpec], *, in_place: bool) -> None:
         super().__init__(program.gm)
         self.trace = Trace()
         pairs = zip(outputs, program.results, strict=True)
@@ -56,12 +57,21 @@ class _Tracer(fx.Interpreter):
                 if crossing.identity:
                     seen = Seen(one.clone(), None, n.target.__name__)
                     self.trace.seen.setdefault(crossing.identity, seen)
-        elif identity(n):
+        elif identity(n) and region_of(n) is None:
             kept = value
             if self._in_place and isinstance(value, torch.Tensor):
                 kept = value.detach().clone()  # what is written later shall not change it
             self.trace.seen.setdefault(identity(n), Seen(kept, n))
+        elif not self._in_place:
+            self.trace.others[n] = value
         return value
+
+
+def region_of(node: fx.Node) -> Region | None:
+    """The compiled region that computes ``node``, a call or one of its results."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node.target if isinstance(node.target, Region) else None
 
 
 def traced(

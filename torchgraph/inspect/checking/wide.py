@@ -45,9 +45,7 @@ def like(value: Any, model: Any) -> Any:
     pairs = zip(model.shape, model.stride(), strict=True)
     if any(size > 1 and stride == 0 for size, stride in pairs):
         return value.to(model.dtype)
-    made = torch.empty_strided(
-        model.shape, model.stride(), dtype=model.dtype, device=value.device
-    )
+    made = torch.empty_strided(model.shape, model.stride(), dtype=model.dtype, device=value.device)
     return made.copy_(value)
 
 
@@ -118,7 +116,9 @@ class Wide:
         if target is _DROPOUT:
             return self._dropout(node, args, narrow_args)
         try:
-            return widened(target(*map(widened, args), **{k: widened(v) for k, v in kwargs.items()}))
+            return widened(
+                target(*map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
+            )
         except Exception as error:  # no kernel, or a check of dtypes in a user's own op
             self.fallbacks.setdefault(str(target), f"{type(error).__name__}: {_first_line(error)}")
         return widened(self._narrow(node, args, kwargs, narrow_args, narrow_kwargs))

@@ -8,7 +8,7 @@ about the same gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import fx
@@ -19,10 +19,17 @@ from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, iden
 from ...live.micro_batch import chunk
 from ...lower import Crossing, Region, packed
 from ...lower.split import split
-from .rounding import Look, Shaker, dense
+from .rounding import Look, dense
 
 Given = Mapping[str, torch.Tensor]
 """Node of a part -> the value to go on with."""
+
+
+class Moves(Protocol):
+    """Told of each value of a run; what it returns goes on."""
+
+    def moved(self, node: fx.Node, value: object) -> object:
+        """The value of ``node`` to go on with."""
 
 
 class StepOutput(NamedTuple):
@@ -127,7 +134,7 @@ class Reference:
         self._observed = observed
 
     def run(
-        self, values: Sequence[object], look: Look, shaker: Shaker | None = None
+        self, values: Sequence[object], look: Look, shaker: Moves | None = None
     ) -> Iterable[StepOutput]:
         """Each output of the step, its value, and its node where there is one."""
         if len(self._parts) == 1:
@@ -135,7 +142,7 @@ class Reference:
         return self._micro_batches(list(values), look, shaker)
 
     def _micro_batches(
-        self, values: list[Any], look: Look, shaker: Shaker | None
+        self, values: list[Any], look: Look, shaker: Moves | None
     ) -> list[StepOutput]:
         specs, count = self._program.signature.inputs, self._program.signature.micro_batches
         held: list[Any] = []
@@ -176,7 +183,7 @@ class Reference:
         return [*early, *ends]
 
     def _follow(
-        self, part: int, run: int, values: Sequence[object], look: Look, shaker: Shaker | None
+        self, part: int, run: int, values: Sequence[object], look: Look, shaker: Moves | None
     ) -> Sequence[object]:
         given = self._observed.of(part, run)
 
@@ -200,7 +207,7 @@ class _Follower(fx.Interpreter):
         program: Program,
         given: Given,
         look: Callable[[fx.Node, object], None],
-        shaker: Shaker | None,
+        shaker: Moves | None,
     ) -> None:
         super().__init__(program.gm)
         self._given = given

@@ -1,0 +1,5 @@
+"""The last steps' inputs and random states, and the full state now and then.
+
+Touches: copies of the user's state and arguments; arguments themselves while nobody writes them.
+Never: a step that runs, anything at all while ``config.keep_history`` is off.
+"""

@@ -1,0 +1,313 @@
+"""``tg.bisect``: the first bad op of the first bad step."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
+
+import torch
+from torch import fx
+
+from ...calls.again import Again, StepAgain
+from ...errors import (
+    HistoryDiffers,
+    HistoryTooShort,
+    InvalidOption,
+    NoHistory,
+    NoProgram,
+    NotSupported,
+    SourceLine,
+)
+from ...history.history import Record
+from ...ir.program import Phase, Program, provenance
+from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
+from ...replay.replay import Replay
+from ..check import check
+from ..checking.divergence import Divergence
+from ..checking.side import GraphSide
+from .script import write
+from .watch import OpCall, Watch, all_finite, first_growth, watched
+
+_SPIKE = 10.0
+"""Times the median of the losses before: by default, a larger one is a spike."""
+_MEDIAN_OF = 50
+_FEWEST = 5
+"""Losses before the default threshold means anything."""
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """The first bad step, and the op with which it went bad."""
+
+    step: int
+    """Its number, from 1; calls of the Graph are counted."""
+    kind: str
+    """``"nan"``, ``"spike"`` or ``"mismatch"``."""
+    what: str
+    """What shows it: ``output is nan``."""
+    node: str = ""
+    """The op's node; empty when the step has no program, or no op is to blame."""
+    op: str = ""
+    phase: Phase | None = None
+    module: str = ""
+    line: SourceLine | None = None
+    came_with: str = ""
+    """The input or state that was bad before any op ran; the op is the first that reads it."""
+    script: str = ""
+    """The path of a script that runs the op alone."""
+    divergence: Divergence | None = None
+    """Of a mismatch with eager."""
+
+    def __str__(self) -> str:
+        lines = [f"Step {self.step} is the first bad one: {self.what}."]
+        if self.came_with:
+            lines.append(f"  It came with {self.came_with}, before any op ran.")
+        if self.node:
+            phase = "" if self.phase is None else f", {self.phase.value}"
+            where = f" in {self.module}" if self.module else ""
+            first = "First read by" if self.came_with else "The first bad op is"
+            lines.append(f"  {first} {self.node} ({self.op}{phase}{where})")
+        if self.line is not None:
+            lines.append(f"  at {self.line}")
+        if self.divergence is not None:
+            lines.append(str(self.divergence))
+        if self.script:
+            lines.append(f"  {self.script} runs it alone.")
+        return "\n".join(lines)
+
+
+@checked
+def bisect(
+    graph: Annotated[Any, OWN_CHECK],
+    step: PositiveInt | None = None,
+    *,
+    above: float | None = None,
+    directory: str = ".",
+) -> BadStep | None:
+    """Find the first bad step of a Graph's history, and the first bad op in it.
+
+    The steps are run again from a kept state, on the Graph's own objects, which are put back: a
+    step is bad when a NaN or an infinity appears in what it returns or leaves, when its loss is a
+    spike, or, where none of both is found, when its program differs from eager.
+
+    Args:
+        graph: one that had ``config.keep_history(n)`` before the steps.
+        step: look no further than this one; None: to the last.
+        above: a loss above it is a spike; None: above ten times the median of the last 50.
+        directory: where a script that runs the bad op alone is written, and its inputs.
+
+    Returns:
+        None when all steps are good.
+
+    Raises:
+        NoHistory; HistoryTooShort: it was bad before the first step that is kept; HistoryDiffers:
+            the steps do not give what they gave.
+    """
+    if not isinstance(graph, Again):
+        raise InvalidOption(f"bisect takes a Graph, not {shown(graph)}.")
+    history = graph._history
+    if not history.records or not history.states:
+        raise NoHistory(f"{graph.name} keeps nothing of its steps.")  # type: ignore[attr-defined]
+    search = _Search(graph, step, above)
+    if step is not None and not search.records:
+        first, last = history.records[0].step, history.records[-1].step
+        raise HistoryTooShort(f"Step {step} is not kept: steps {first} to {last} are.")
+    with graph._going_back():
+        found = search.bad() or search.mismatch()
+        return None if found is None else search.explained(found, directory)
+
+
+class _Search:
+    def __init__(self, graph: Again, step: int | None, above: float | None) -> None:
+        history = graph._history
+        self._graph = graph
+        self._above = above
+        self._states = {kept.step: kept for kept in history.states}
+        self._start = history.states[0]
+        wanted = [record for record in history.records if record.step >= self._start.step]
+        self._whole = step is None or step >= wanted[-1].step
+        self.records = [record for record in wanted if step is None or record.step <= step]
+        if step is not None and step < self._start.step:
+            self.records = []
+
+    def bad(self) -> BadStep | None:
+        """The first step with a NaN, an infinity or a spike."""
+        last = self._graph._snapshot(self._graph._scan())  # as things are
+        self._graph._back_to(self._start)
+        known = self._bad_states()
+        if known:
+            raise HistoryTooShort(
+                f"{next(iter(known))} is not finite before step {self._start.step}, the first that "
+                "is kept."
+            )
+        losses: deque[float] = deque(maxlen=_MEDIAN_OF)
+        for record, done in self._again():
+            found = self._judged(record, done, losses)
+            if found is not None:
+                return found
+        if self._whole and last.moved():
+            self._refuse(self.records[-1].step + 1)
+        return None
+
+    def _again(self, until: int | None = None) -> Iterator[tuple[Record, StepAgain]]:
+        """Run the steps from the start on; those before ``until``."""
+        since = self._start.step
+        for record in self.records:
+            if until is not None and record.step >= until:
+                return
+            kept = self._states.get(record.step)
+            if kept is not None and record.step > self._start.step:
+                if until is None and kept.snapshot.moved():
+                    self._refuse(record.step, since)
+                since = record.step
+                self._graph._back_to(kept)
+            yield record, self._graph._step_again(record)
+
+    def _refuse(self, step: int, since: int | None = None) -> None:
+        begin = self._start.step if since is None else since
+        raise HistoryDiffers(
+            f"The steps {begin} to {step - 1}, run again, do not lead to the state that was there "
+            f"before step {step}: something besides the Graph changed it, or a step depends on "
+            "what is not kept."
+        )
+
+    def _bad_states(self) -> set[str]:
+        states = self._graph._states_now().items()
+        return {name for name, value in states if not all_finite(value)}
+
+    def _judged(self, record: Record, done: StepAgain, losses: deque[float]) -> BadStep | None:
+        if not done.skipped:  # a scaler skips a step for its infinite gradients: it is no bad one
+            for name, tensor in done.returned:
+                if not all_finite(tensor):
+                    return BadStep(record.step, "nan", f"{name} is {_named(tensor)}")
+        bad = self._bad_states()
+        if bad:
+            name = sorted(bad)[0]
+            more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+            return BadStep(record.step, "nan", f"{name} is not finite after it{more}")
+        loss = _loss_of(done)
+        if loss is None or done.skipped:
+            return None
+        limit = self._above
+        if limit is None and len(losses) >= _FEWEST:
+            limit = _SPIKE * statistics.median(map(abs, losses))
+        losses.append(loss)
+        if limit is not None and loss > limit:
+            return BadStep(record.step, "spike", f"the loss is {loss:.6g}, above {limit:.6g}")
+        return None
+
+    def mismatch(self) -> BadStep | None:
+        """The first step whose program differs from eager; None also where nobody can compare."""
+        graph: Any = self._graph
+        self._graph._back_to(self._start)
+        for record in self.records:
+            kept = self._states.get(record.step)
+            if kept is not None:
+                self._graph._back_to(kept)
+            call = self._graph._given(record)
+            try:
+                found = graph._aside(partial(check), call.args, call.kwargs)[-1]
+            except (NotSupported, NoProgram):
+                return None
+            if found is not None:
+                what = "the program differs from eager"
+                return BadStep(record.step, "mismatch", what, divergence=found)
+            self._graph._step_again(record)
+        return None
+
+    def explained(self, found: BadStep, directory: str) -> BadStep:
+        """With the op, and a script."""
+        before = self._watched_before(found) if found.kind == "spike" else None
+        program, watch = self._watched(found.step, self._wanted(found))
+        call, source = watch.reader, watch.source
+        if found.kind == "mismatch":
+            call, source = watch.call, None
+        elif before is not None:
+            name = first_growth(before, watch, program, _SPIKE / 2)
+            program, watch = self._watched(found.step, name)
+            call, source = watch.call, _node(program, name)
+            if call is None and source is not None:
+                reader = next(iter(source.users), None)
+                name = "" if reader is None else reader.name
+                call = self._watched(found.step, name)[1].call
+        if call is None:
+            return found
+        found = _with_op(found, call, source, program)
+        path = os.path.join(directory, f"step_{found.step}_{call.node.name}.py")
+        return replace(found, script=write(call, path, _about(found)))
+
+    def _wanted(self, found: BadStep) -> str:
+        return "" if found.divergence is None else found.divergence.node
+
+    def _watched_before(self, found: BadStep) -> Watch | None:
+        if found.step - 1 < self.records[0].step:
+            return None
+        return self._watched(found.step - 1)[1]
+
+    def _watched(self, step: int, wanted: str = "") -> tuple[Program, Watch]:
+        """The program of a step, and a look at its run from where that step began."""
+        graph = self._graph
+        graph._back_to(self._start)
+        for _ in self._again(until=step):
+            pass
+        record = next(record for record in self.records if record.step == step)
+        kept = self._states.get(step)
+        if kept is not None:
+            graph._back_to(kept)
+        call = graph._given(record)
+        replay = graph._program_of_step(record, call) or self._made(call)
+        program = replay.captured.program if replay.code.regions else replay.program
+        with GraphSide(replay, call, graph._scan()).values(program.signature) as values:
+            watch = watched(program, values, wanted)
+        return program, watch
+
+    def _made(self, call: Any) -> Replay:
+        graph = self._graph
+        return graph._compile_step(graph._aside_outcome(call), call)
+
+
+def _with_op(found: BadStep, call: OpCall, source: fx.Node | None, program: Program) -> BadStep:
+    came = ""
+    if source is not None and source.op == "placeholder":
+        names = {spec.name: str(spec.fqn) for spec in program.signature.inputs}
+        came = names.get(source.name, source.name)
+    origin = provenance(call.node)
+    return replace(
+        found,
+        node=call.node.name,
+        op=str(call.node.target),
+        phase=origin.phase,
+        module=origin.module,
+        line=origin.line,
+        came_with=came,
+    )
+
+
+def _node(program: Program, name: str) -> fx.Node | None:
+    return next((node for node in program.nodes if node.name == name), None)
+
+
+def _about(found: BadStep) -> str:
+    at = f", at {found.line}" if found.line is not None else ""
+    text = f"{found.op} as step {found.step} ran it{at}: {found.what}."
+    return text.replace("\\", "/").replace('"', "'")
+
+
+def _named(tensor: torch.Tensor) -> str:
+    if tensor.numel() == 1:
+        return str(tensor.item())
+    return "NaN in places" if bool(tensor.isnan().any()) else "infinite in places"
+
+
+def _loss_of(done: StepAgain) -> float | None:
+    if done.loss is not None:
+        return float(done.loss.detach().float().mean())
+    for _, tensor in done.returned:
+        if tensor.numel() == 1 and tensor.is_floating_point():
+            return float(tensor)
+    return None
