@@ -296,6 +296,31 @@ def _():
     Eval(nn.Linear(1, 1)).report()
 
 
+def _with_history(steps):
+    graph = Eval(nn.Linear(1, 1))
+    graph.config.keep_history(steps)
+    for _ in range(4):
+        graph(torch.ones(1, 1))
+    return graph
+
+
+@raised("NoHistory")
+def _():
+    tg.bisect(Eval(nn.Linear(1, 1)))
+
+
+@raised("HistoryTooShort")
+def _():
+    tg.bisect(_with_history(1), step=1)
+
+
+@raised("HistoryDiffers")
+def _():
+    graph = _with_history(4)
+    nn.init.zeros_(next(iter(graph._modules.values())).weight)
+    tg.bisect(graph)
+
+
 class Wrong(Pass):
     """Raises, or writes what is no legal program."""
 

@@ -43,7 +43,7 @@ FLOORS = (
     {"live"},
     {"lower", "record"},
     {"capture"},
-    {"replay"},
+    {"history", "replay"},
     {"calls"},
     {"buckets", "inspect", "saved"},
     {"__init__", "__main__", "cli", "graph", "nn", "ops", "step_function", "testing"},
@@ -248,8 +248,8 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "depend", "errors", "load",
-        "nn", "optim", "passes", "save", "step", "testing", "train_step",
+        "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "bisect", "depend", "errors",
+        "load", "nn", "optim", "passes", "save", "step", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
@@ -290,7 +290,7 @@ def test_names_of_the_options():
         "enable_auto_parallel_trunk_algo", "enable_choose_best_memory_allocation",
         "enable_compress_memory", "enable_cudnn_conv_heuristic_search_algo",
         "enable_fused_model_update_cast", "enable_gradient_norms", "enable_multi_tensor_update",
-        "enable_profiler_labels",
+        "enable_profiler_labels", "keep_history",
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
         "set_activation_checkpointing",
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",

@@ -53,7 +53,11 @@ def _plant(seed: int, tally: Tally) -> None:
         planted = mutate.planted
     try:
         found = graph.check(*batch)
-    except (GraphError, RuntimeError):  # refused by the verifier, or by an op as it runs
+    except (
+        GraphError,
+        RuntimeError,
+        ArithmeticError,
+    ):  # refused by the verifier, or by an op as it runs
         found, planted = None, None
     if planted is None or not planted.kind:
         tally.unplanted += 1

@@ -219,7 +219,7 @@ def test_a_fault_of_capture(monkeypatch):
 def test_a_fault_of_inductor():
     graph, arguments = _graph()
     graph.config.set_backend("inductor")
-    for _ in range(3):
+    for _ in range(5):
         graph(*arguments)
     assert graph.check(*arguments) is None  # rounding is none
     replay = replays(graph)[0]

@@ -20,7 +20,7 @@ class Held:
 
     call: Call
     versions: tuple[int | None, ...]
-    """Of the tensors that are the caller's own; None for a copy."""
+    """Version counters of the caller's own tensors; None for a copy."""
 
     def moved(self) -> bool:
         """True when the caller has written a tensor since."""

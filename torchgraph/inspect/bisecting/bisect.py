@@ -61,7 +61,7 @@ class BadStep:
     script: str = ""
     """The path of a script that runs the op alone."""
     divergence: Divergence | None = None
-    """Of a mismatch with eager."""
+    """What `check` says of a mismatch with eager."""
 
     def __str__(self) -> str:
         lines = [f"Step {self.step} is the first bad one: {self.what}."]
@@ -112,7 +112,7 @@ def bisect(
         raise InvalidOption(f"bisect takes a Graph, not {shown(graph)}.")
     history = graph._history
     if not history.records or not history.states:
-        raise NoHistory(f"{graph.name} keeps nothing of its steps.")  # type: ignore[attr-defined]
+        raise NoHistory(f"{graph.name} keeps nothing of its steps.")
     search = _Search(graph, step, above)
     if step is not None and not search.records:
         first, last = history.records[0].step, history.records[-1].step

@@ -69,7 +69,7 @@ def result_errors(
     graph: Mapping[OutputSpec, Any],
     eager: Mapping[OutputSpec, Any],
 ) -> tuple[ResultError, ...]:
-    """Of the outputs and states that are floats."""
+    """Errors of the outputs and states that are floats."""
     return tuple(
         ResultError(_name(out), _relative(graph.get(out), value), _relative(eager.get(out), value))
         for out, value in exact.items()
