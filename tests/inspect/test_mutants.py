@@ -99,8 +99,10 @@ def test_some_random_faults():
 
 
 @pytest.mark.slow
-def test_two_hundred_random_faults():
-    tally = _tally(1000, 200)
-    assert tally.named.total() >= 120
+@pytest.mark.parametrize("first", [1000, 2000, 3000, 4000])
+def test_two_hundred_random_faults(first):
+    """Fifty each, so that none takes more than minutes."""
+    tally = _tally(first, 50)
+    assert tally.named.total() >= 30, str(tally)
     assert tally.share >= 0.95, str(tally)
     assert tally.passes >= 0.95 * tally.in_passes, str(tally)
