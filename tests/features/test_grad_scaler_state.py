@@ -13,7 +13,8 @@ from tests.parity.models import Mlp
 from tests.support import settle
 from torchgraph.errors import CaptureError, InvalidOption, NotSupported, StateDictMismatch
 from torchgraph.inspect import check
-from torchgraph.inspect.eager import Journal
+from torchgraph.inspect.checking.side import GraphSide
+from torchgraph.inspect.checking.trace import traced
 from torchgraph.live.step import Step
 
 OPTIMIZERS = {
@@ -115,16 +116,32 @@ def test_check_runs_the_lowered_program_as_it_is_run(infinite):
     (replay,) = support.replays(mine.step)
     call = mine.step._inputs.bind(second, {})
     roots = {"model": mine.model}
-    side = check._GraphSide(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))
+    side = GraphSide(replay, call, Step.scan(roots, [mine.optimizer], mine.scaler))
     executable = replay.executable
-    follower = check._Follower(executable.program, executable.outputs, Journal())
-    expected = side.run(executable.function, executable.outputs)
-    got = side.run(follower.execute, executable.outputs)
+    outputs, signature = executable.outputs, executable.signature
+    expected = side.run(executable.function, outputs, signature)
+
+    def traced_function(values):
+        return traced(executable.program, outputs, values, in_place=True).results
+
+    got = side.run(traced_function, outputs, signature)
 
     assert not check._different(expected, got)
     (weight,) = [value for name, value in expected.items() if str(name) == "model.first.weight"]
     changed = bool((weight != mine.model.first.weight).any())
     assert changed is not bool(infinite)
+
+
+@pytest.mark.parametrize("infinite", [(), (1,)])
+def test_a_skipped_step_beside_float64(infinite):
+    mine, _ = sides(Mlp, OPTIMIZERS["AdamW"])
+    first, second = batches(Mlp, 2, infinite)
+    settle(mine.step, *first)
+    found = mine.step.check(*second, precision="float64")
+    assert found.divergence is None
+    weights = [one for one in found.results if one.name.endswith("weight")]
+    assert all(one.graph == one.eager for one in found.results)
+    assert any(one.eager > 0 for one in weights) is not bool(infinite)  # else they stay
 
 
 # --- refused -------------------------------------------------------------------------------------

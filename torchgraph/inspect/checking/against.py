@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import fx
 
 from ...ir import bits
 from ...ir.each import expanded
+from ...ir.names import optimizer_of
 from ...ir.program import OutputKind, OutputSpec, Program, Signature
 from ...lower import Lowered
 from ...options.options import Options
@@ -62,7 +63,7 @@ class Against:
         with self._side.values(program.signature) as values:
             trace = traced(program, outputs, values, in_place=in_place)
             states = _states(program.signature, values) if in_place else {}
-            ends = ends_of(trace, outputs, states)
+            ends = _without_skipped(ends_of(trace, outputs, states))
             forced = Forced(reference, trace.seen, ends, exact=self._exact)
             fault = next(forced.faults(), None)
         return None if fault is None else _told(fault, program, trace, exact=self._exact)
@@ -81,7 +82,8 @@ class Against:
             graph = dict(zip(executable.outputs, results, strict=True))
             graph = {**_states(executable.signature, values), **graph}
         exact, eager = reference.ends(reference.exact), reference.ends(reference.low)
-        errors = result_errors(exact, {out: graph.get(out) for out in exact}, eager)
+        written = _without_skipped({**exact, **graph})
+        errors = result_errors({o: v for o, v in exact.items() if o in written}, graph, eager)
         return Accuracy(errors, found, tuple(reference.fallbacks.items()))
 
     def _is_wrong(self, program: Program) -> bool:
@@ -110,6 +112,17 @@ def _states(signature: Signature, values: Sequence[Any]) -> dict[OutputSpec, Any
     """What the inputs hold, as the new values of states."""
     pairs = zip(signature.inputs, values, strict=True)
     return {OutputSpec(OutputKind.UPDATE, spec.fqn): value for spec, value in pairs}
+
+
+def _without_skipped(ends: Mapping[OutputSpec, Any]) -> dict[OutputSpec, Any]:
+    """Without the states of optimizers that a grad scaler keeps from stepping."""
+    flags = ((out, value) for out, value in ends.items() if out.kind is OutputKind.SKIP)
+    skipped = {out.target for out, value in flags if bool(value)}
+    return {
+        out: value
+        for out, value in ends.items()
+        if out.kind is not OutputKind.UPDATE or optimizer_of(out.target) not in skipped
+    }
 
 
 def _told(fault: Fault, program: Program, trace: Trace, *, exact: bool) -> Divergence:

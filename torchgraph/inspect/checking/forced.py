@@ -19,7 +19,7 @@ from ...ir.program import OutputKind, OutputSpec, Program
 from ..ops import base_name
 from .judge import Stretch, errors, is_right
 from .trace import Seen
-from .wide import Draws, Wide, like, widened
+from .wide import Draws, Wide, each, like, widened
 
 _UNSET = ("empty", "new_empty")
 """Ops whose results hold whatever was there."""
@@ -115,7 +115,7 @@ def _wide(
 def _decided(value: Any, low: Any) -> Any:
     """Masks and indices are decisions, which are taken as the program took them."""
     if isinstance(value, (list, tuple)) and isinstance(low, (list, tuple)):
-        return type(value)(map(_decided, value, low)) if type(value) in (list, tuple) else value
+        return each(value, map(_decided, value, low))
     if isinstance(low, torch.Tensor) and not (low.is_floating_point() or low.is_complex()):
         return low
     return value
@@ -223,9 +223,9 @@ class Forced:
 
     def _shaken(self, value: Any, narrow: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            if type(value) not in (list, tuple) or not isinstance(narrow, (list, tuple)):
+            if not isinstance(narrow, (list, tuple)):
                 return value
-            return type(value)(map(self._shaken, value, narrow))
+            return each(value, map(self._shaken, value, narrow))
         if not isinstance(value, torch.Tensor) or not isinstance(narrow, torch.Tensor):
             return value
         if value.dtype is not torch.float64 or not narrow.is_floating_point():

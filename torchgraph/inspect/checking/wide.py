@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ def widened(value: Any) -> Any:
             return value.to(torch.float64)
         return value.to(torch.complex128) if value.is_complex() else value
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return type(value)(map(widened, value)) if type(value) in (list, tuple) else value
+        return each(value, map(widened, value))
     if isinstance(value, torch.dtype):
         if value.is_floating_point:
             return torch.float64
@@ -32,10 +32,15 @@ def widened(value: Any) -> Any:
     return value
 
 
+def each(value: Any, items: Iterable[Any]) -> Any:
+    """A plain list or tuple for one of any kind, such as those of fx's arguments."""
+    return list(items) if isinstance(value, list) else tuple(items)
+
+
 def like(value: Any, model: Any) -> Any:
     """``value`` in dtype and strides of ``model``, which has its shape; itself where it fits."""
     if isinstance(value, (list, tuple)) and isinstance(model, (list, tuple)):
-        return type(value)(map(like, value, model)) if type(value) in (list, tuple) else value
+        return each(value, map(like, value, model))
     if not isinstance(value, torch.Tensor) or not isinstance(model, torch.Tensor):
         return value
     if value.shape != model.shape or value.layout is not torch.strided:
