@@ -10,6 +10,7 @@ from . import (
     testing as testing,
 )
 from .config import GraphConfig
+from .deploy import export
 from .graph import Graph
 from .inspect.bisecting.bisect import bisect
 from .library import depend
@@ -25,6 +26,7 @@ __all__ = [
     "bisect",
     "depend",
     "errors",
+    "export",
     "load",
     "nn",
     "optim",

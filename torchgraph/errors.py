@@ -381,6 +381,12 @@ class CallNotSaved(GraphError, TypeError):
     )
 
 
+class NotExportable(GraphError):
+    """``tg.export(graph, path)`` of a step that looks at values in Python: it runs without."""
+
+    fix = "change what is named, or run the Graph itself where it is needed."
+
+
 # --- programs and passes -------------------------------------------------------------------------
 
 

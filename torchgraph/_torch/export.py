@@ -1,0 +1,84 @@
+"""torch.export's ExportedProgram, made of a graph; AOTInductor."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, OutputSpec
+
+from ..environment import environment_kept
+
+PARAMETER_MUTATION: OutputKind = getattr(
+    OutputKind, "PARAMETER_MUTATION", OutputKind.BUFFER_MUTATION
+)
+"""What says that a step writes a parameter."""
+
+
+def exported_program(
+    root: fx.GraphModule,
+    graph: fx.Graph,
+    specs: tuple[Sequence[InputSpec], Sequence[OutputSpec]],
+    trees: tuple[Any, Any],
+    tensors: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
+    examples: tuple[tuple[Any, ...], dict[str, Any]],
+) -> ExportedProgram:
+    """An ExportedProgram of a flat functional graph, verified by torch.
+
+    Args:
+        root: holds the modules that nodes of the graph name.
+        specs: of the inputs in the order of placeholders, of the outputs in theirs.
+        trees: pytree specs of ``(args, kwargs)`` and of what is returned.
+        tensors: states and constants by the targets of their input specs.
+        examples: arguments.
+    """
+    inputs, outputs = map(list, specs)
+    signature = ModuleCallSignature(
+        inputs=[], outputs=[], in_spec=trees[0], out_spec=trees[1]
+    )
+    return ExportedProgram(
+        root,
+        graph,
+        ExportGraphSignature(inputs, outputs),
+        dict(tensors[0]),
+        {},
+        [ModuleCallEntry("", signature)],
+        example_inputs=examples,
+        constants=dict(tensors[1]),
+    )
+
+
+def compile_ahead(program: ExportedProgram, path: str, metadata: Mapping[str, str]) -> None:
+    """Compile with AOTInductor, for the machine that is here, into a package at ``path``."""
+    inductor: Any = importlib.import_module("torch._inductor")
+    with environment_kept(), quiet():
+        inductor.aoti_compile_and_package(
+            program,
+            package_path=path,
+            inductor_configs={"aot_inductor.metadata": dict(metadata)},
+        )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what torch's exporters say about torch."""
+    with warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning, UserWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+def opened_again(program: ExportedProgram) -> ExportedProgram:
+    """``program`` as a reader of its file has it: with fake values of torch's own making."""
+    file = io.BytesIO()
+    with quiet():
+        torch.export.save(program, file)
+        file.seek(0)
+        return torch.export.load(file)

@@ -1,0 +1,112 @@
+"""The step of a Graph, as it stands, as a program of tensors with its states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..calls.running import Running
+from ..capture.program_of import Captured
+from ..errors import NotCompiled, NotExportable
+from ..ir.program import Program, Role, TensorMeta
+from ..live.inputs import Call
+from ..options.options import Options
+from ..passes import MixedPrecision, run
+from .calling import Argument, calling
+from .conditions import conditions, moved
+from .exported import Exportable, states_of
+from .tensors_only import tensors_only
+from .unrolled import unrolled
+
+_AGAIN = "call the Graph once more before tg.export, or give it args=."
+
+
+def captured_step(
+    graph: Running, given: tuple[tuple[Any, ...], dict[str, Any]] | None
+) -> tuple[Exportable, list[str]]:
+    """The step and what has to stay true for it to hold, in words.
+
+    Args:
+        given: arguments of a call; None: those of the last program.
+
+    Raises:
+        NotCompiled: no program is there, and no arguments.
+        NotExportable.
+    """
+    captured, call = _last(graph) if given is None else _aside(graph, *given)
+    program = tensors_only(unrolled(_meant(captured.program, graph.config.options)))
+    convention = calling(call, captured.out_tree, _metas(captured))
+    kept = {spec.fqn for spec in program.signature.inputs if spec.role is not Role.INPUT}
+    values = {leaf.fqn: leaf.read() for leaf in captured.leaves if leaf.fqn in kept}
+    arguments = [one.path for one in convention.arguments if isinstance(one, Argument)]
+    states = states_of(program, values, arguments)
+    guard = captured.value_guard
+    if guard is None:
+        return Exportable(program, states, convention), []
+    written = moved(guard, {state.name for state in states if state.written})
+    if written:
+        raise NotExportable(
+            f"Python branches in each step on {written}, which the step itself moves.",
+            fix="use an optimizer with capturable=True, which decides on the device, or one "
+            "without such a branch.",
+        )
+    return Exportable(program, states, convention), conditions(guard)
+
+
+def examples(graph: Running) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the last call, all zeros."""
+    captured, call = _last(graph)
+    return calling(call, captured.out_tree, _metas(captured)).examples
+
+
+def _metas(captured: Captured) -> dict[str, TensorMeta]:
+    specs = captured.program.signature.inputs
+    return {str(spec.fqn): spec.meta for spec in specs if spec.meta is not None}
+
+
+def _last(graph: Running) -> tuple[Captured, Call]:
+    """The program that was made last."""
+    if graph._shown is None and graph._last_call is not None:
+        outcome, call = graph._last_call
+        if not outcome.is_whole:
+            raise NotExportable(
+                "The last call made states of the optimizers; the next ones compute otherwise.",
+                fix=_AGAIN,
+            )
+        return graph._program_of(outcome, call), call
+    if graph._shown is None:
+        raise NotCompiled(
+            f"{graph._graph_name} has not been called yet.",
+            fix="call it, or give tg.export the arguments of a call: args=(x, y).",
+        )
+    replay, call, _ = graph._shown
+    why = replay.why_not()
+    if why:
+        raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
+    return _bound(replay.captured, replay.leaves), call
+
+
+def _aside(graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Captured, Call]:
+    """The program of a call; a step that it may take is taken back."""
+    call = graph._inputs.bind(tuple(args), dict(kwargs))
+    replay = graph._program_for(call)
+    if replay is not None:
+        return _bound(replay.captured, replay.leaves), call.without_data()
+    outcome = graph._aside_outcome(call)
+    if not outcome.is_whole:
+        raise NotExportable(
+            "The first step makes states of the optimizers; the next ones compute otherwise.",
+            fix="call the Graph with a batch before tg.export, which then exports the next step.",
+        )
+    return graph._program_of(outcome, call), call.without_data()
+
+
+def _bound(captured: Captured, leaves: Sequence[Any]) -> Captured:
+    return Captured(**{**vars(captured), "leaves": list(leaves)})
+
+
+def _meant(program: Program, options: Options) -> Program:
+    """With the passes that say what the step computes, not how fast."""
+    if options.amp is None or options.amp_policy != "oneflow":
+        return program
+    return run(program, (MixedPrecision(options.amp),), options.passes)
