@@ -1,11 +1,13 @@
 """Every example runs, with a small setting, and does what it says."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from examples import char_gpt, huggingface, inference, linear, mobilenet_v2
+import torchgraph as tg
+from examples import char_gpt, huggingface, inference, linear, mobilenet_v2, style_transfer
 
 SMALL_MOBILENET = "--epochs 2 --batch-size 16 --limit 80 --width 0.25 --device cpu"
 SMALL_GPT = (
@@ -90,6 +92,30 @@ def test_inference_shares_the_weights():
     assert result.equal_to_eager
 
 
+def test_style_transfer_writes_a_directory_to_deploy(tmp_path):
+    weights = tmp_path / "weights"
+    tg.save(style_transfer.TransformNet().state_dict(), weights)
+    folder = tmp_path / "1"
+    result = style_transfer.main([str(folder), "--size", "16", "--weights", str(weights)])
+
+    assert result.files == ["model.json", "model.pt2"]
+    assert result.difference < 1e-3  # of 255
+    about = json.loads((folder / "model.json").read_text())
+    assert about["input"]["image"]["shape"] == ["batch", 3, 16, 16]
+
+
+def test_style_transfer_runs_in_onnxruntime(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    style_transfer.main([str(tmp_path), "--size", "16", "--onnx"])
+
+    images = torch.rand(2, 3, 16, 16) * 255.0
+    served = torch.export.load(tmp_path / "model.pt2").module()
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    (styled,) = session.run(None, {"image": images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(styled), served(images), rtol=1e-5, atol=5e-3)
+
+
 def test_huggingface_learns():
     result = huggingface.main(SMALL_LLAMA.split())
 
@@ -98,7 +124,7 @@ def test_huggingface_learns():
 
 
 def test_an_example_needs_no_arguments():
-    for example in (char_gpt, huggingface, inference, linear, mobilenet_v2):
+    for example in (char_gpt, huggingface, inference, linear, mobilenet_v2, style_transfer):
         with pytest.raises(SystemExit) as stopped:
             example.main(["--help"])
         assert stopped.value.code == 0

@@ -45,7 +45,7 @@ FLOORS = (
     {"capture"},
     {"history", "replay"},
     {"calls"},
-    {"buckets", "inspect", "saved"},
+    {"buckets", "deploy", "inspect", "saved"},
     {"__init__", "__main__", "cli", "graph", "nn", "ops", "step_function", "testing"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -249,7 +249,7 @@ def test_torch_distributed_is_not_imported(path):
 def test_public_names():
     assert set(tg.__all__) == {
         "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "bisect", "depend", "errors",
-        "load", "nn", "optim", "passes", "save", "step", "testing", "train_step",
+        "export", "load", "nn", "optim", "passes", "save", "step", "testing", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "Setup", "assert_parity", "check_pass", "counters",
@@ -323,7 +323,9 @@ def test_an_example_has_main(example):
 
 def test_every_example_is_tested():
     files = {path.stem for path in (ROOT / "examples").glob("*.py")} - {"__init__", "data"}
-    assert files == {"char_gpt", "huggingface", "inference", "linear", "mobilenet_v2"}
+    assert files == {
+        "char_gpt", "huggingface", "inference", "linear", "mobilenet_v2", "style_transfer",
+    }  # fmt: skip
 
 
 LEAN = """

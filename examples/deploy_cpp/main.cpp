@@ -49,11 +49,11 @@ std::vector<int64_t> numbers(const std::string& text) {
 std::vector<State> states_of(const std::string& package) {
   caffe2::serialize::PyTorchStreamReader reader(package);
   auto read = [&](const std::string& name) {
-    auto [data, size] = reader.getRecord("extra/" + name);
+    auto [data, size] = reader.getRecord(name);
     return std::string(static_cast<const char*>(data.get()), size);
   };
   std::vector<State> found;
-  std::istringstream table(read("states.tsv"));
+  std::istringstream table(read("torchgraph/states.tsv"));
   for (std::string line; std::getline(table, line);) {
     std::vector<std::string> columns;
     std::istringstream parts(line);

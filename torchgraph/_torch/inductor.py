@@ -57,6 +57,13 @@ def load(directory: Path, options: Mapping[str, object]) -> Compiled:
     return function
 
 
+def compile_ahead(program: Any, path: str, metadata: Mapping[str, str]) -> None:
+    """Compile an ExportedProgram with AOTInductor into a package at ``path``, for this machine."""
+    options = {"aot_inductor.metadata": dict(metadata)}
+    with environment_kept(), _libraries_quoted():
+        _inductor().aoti_compile_and_package(program, package_path=path, inductor_configs=options)
+
+
 def changed_config() -> str:
     """Settings of ``torch._inductor.config`` that this process has changed, as Python."""
     if _CONFIG not in sys.modules:

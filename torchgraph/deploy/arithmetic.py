@@ -41,7 +41,9 @@ def function_of(target: object) -> Callable[..., torch.Tensor] | None:
 def in_float64(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """``values`` whose integers are float64: what has a float for a result computes with floats."""
     return tuple(
-        value.double() if isinstance(value, torch.Tensor) and value.dtype != torch.float64 else value
+        value.double()
+        if isinstance(value, torch.Tensor) and value.dtype != torch.float64
+        else value
         for value in values
     )
 

@@ -74,8 +74,22 @@ def calling(call: Call, returned: Returned, metas: Mapping[str, TensorMeta]) -> 
             "returns.",
             fix="return what it writes.",
         )
+    _check_written(in_spec, out_spec)
     zeros = _zeros(call, metas)
     return Calling(in_spec, arguments, out_spec, results, zeros)
+
+
+def _check_written(*specs: Any) -> None:
+    """Raise NotExportable for a class that torch does not write to files."""
+    for spec in specs:
+        try:
+            pytree.treespec_dumps(spec)
+        except NotImplementedError as error:
+            raise NotExportable(
+                f"torch cannot write how the step is called: {str(error).splitlines()[0]}",
+                fix="pass dicts, lists and tuples, or dataclasses that are made known with "
+                "torch.export.register_dataclass.",
+            ) from error
 
 
 def _argument(leaf: Any, names: dict[int, str]) -> Leaf:

@@ -8,11 +8,16 @@ from typing import Any
 
 import torch
 
+from ..ir.program import OutputKind, TensorMeta
 from .calling import Argument, Result
 from .exported import Exportable, State
 
 FILE = "torchgraph.json"
 """What it is called in a package, and its key in the metadata of other files."""
+_FOLDER = "torchgraph"
+"""The folder of a package for bytes: torch reads all that is in ``extra`` as text."""
+TABLE = f"{_FOLDER}/states.tsv"
+"""Where a package has the `table` of its states."""
 
 
 def described(one: Exportable, name: str, held: Sequence[str]) -> dict[str, Any]:
@@ -23,6 +28,8 @@ def described(one: Exportable, name: str, held: Sequence[str]) -> dict[str, Any]
         held: conditions on numbers under which it is the step that was written.
     """
     metas = {str(spec.fqn): spec.meta for spec in one.program.signature.inputs}
+    returns = [(out, value) for out, value in one.program.returns() if out.kind is OutputKind.USER]
+    users = [(out, TensorMeta.of(value.meta["val"])) for out, value in returns]
     calling = one.calling
     training = any(state.written for state in one.states)
     return {
@@ -36,7 +43,9 @@ def described(one: Exportable, name: str, held: Sequence[str]) -> dict[str, Any]
             for leaf in calling.arguments
         ],
         "results": [
-            {"tensor": True} if isinstance(leaf, (Argument, Result)) else {"constant": leaf}
+            {"name": users[leaf.number][0].target, **_tensor(users[leaf.number][1])}
+            if isinstance(leaf, Result)
+            else ({"name": leaf.path} if isinstance(leaf, Argument) else {"constant": leaf})
             for leaf in calling.results
         ],
         "states": [_state(state) for state in one.states],
@@ -71,7 +80,7 @@ def table(states: Sequence[State]) -> str:
 
 def record(number: int) -> str:
     """Where the value of a state is, in a package."""
-    return f"states/{number}.bin"
+    return f"{_FOLDER}/states/{number}.bin"
 
 
 def bytes_of(state: State) -> bytes:

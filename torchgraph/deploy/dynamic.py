@@ -13,11 +13,11 @@ from torch import nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from .._torch import pytree
-from .._torch.export import quiet
 from ..calls.running import Running
 from ..errors import NotExportable
 from ..record.amp import Autocast
 from . import own_ops
+from .assembled import quiet
 from .captured import examples
 
 
@@ -54,7 +54,7 @@ def traced(
     with graph._kept(call) as step, graph._building(patched=False):
         autocast = Autocast(options.autocast, [leaf.value for leaf in step.leaves])
         build = autocast.eager(graph.build)
-        module = _Step(dict(graph._modules), functools.wraps(graph.build)(build))
+        module = _Step(dict(step.roots), functools.wraps(graph.build)(build))
         if shapes is True:
             shapes, args, kwargs = _batches(args, kwargs)
         try:
@@ -106,12 +106,11 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, A
 
 
 def _without_marks(program: ExportedProgram) -> ExportedProgram:
-    """Without ops of ours, such as ``tg.depend``."""
+    """Without ops of ours, such as ``tg.depend``; a result of one is an alias."""
     graph = program.graph
     for node in list(graph.nodes):
         if node.target in own_ops.PASSED_ON:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+            node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
     program.graph_module.recompile()
     return program
 

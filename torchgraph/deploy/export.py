@@ -21,7 +21,7 @@ FORMATS = ("pt2", "aoti", "onnx")
 def export(
     graph: Annotated[Any, OWN_CHECK],
     path: str | os.PathLike[str],
-    format: Annotated[str, OneOf(FORMATS)] = "pt2",  # noqa: A002  # torch.onnx calls it so, too
+    format: Annotated[str, OneOf(FORMATS)] = "pt2",  # torch.onnx calls it so, too
     *,
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,

@@ -20,9 +20,9 @@ from torch.export.graph_signature import (
 )
 
 from .._torch import graph_module, pytree, storage_id
-from .._torch.export import PARAMETER_MUTATION, exported_program
 from ..errors import NotExportable
 from ..ir.program import OutputKind as Kind, Program, Role, provenance
+from .assembled import PARAMETER_MUTATION, exported_program
 from .calling import Argument, Calling, Leaf, Result
 
 aten = torch.ops.aten
@@ -36,6 +36,9 @@ class State:
     """That of the Graph: ``model.weight``, ``optimizer.0.param_groups.0.lr``."""
     role: Role
     value: torch.Tensor
+    """A copy."""
+    trained: bool
+    """True for a parameter that requires gradients, of an inference step."""
     written: bool
     """True when a step writes it."""
 
@@ -91,15 +94,12 @@ class _Writing:
         self._updates()
         self._returns()
         self._graph.output(tuple(self._results))
-        states: dict[str, torch.Tensor] = {}
-        trains = any(state.written for state in self._one.states)
-        for state in self._one.states:
-            value = state.value
-            if state.role is Role.PARAMETER:
-                # Its own ops are the backward: autograd would refuse the writes.
-                needs_grad = value.requires_grad and not trains
-                value = torch.nn.Parameter(value.detach(), requires_grad=needs_grad)
-            states[state.name] = value.detach() if state.role is not Role.PARAMETER else value
+        states = {
+            state.name: torch.nn.Parameter(state.value, requires_grad=state.trained)
+            if state.role is Role.PARAMETER
+            else state.value
+            for state in self._one.states
+        }
         return exported_program(
             graph_module(self._program.gm, self._graph),
             self._graph,
@@ -214,7 +214,9 @@ def _returned(argument: Any) -> OutputSpec:
 
 def _where(node: fx.Node) -> str:
     made = provenance(node)
-    lines = (f'  File "{one.filename}", line {one.lineno}, in {one.function}' for one in made.frames)
+    lines = (
+        f'  File "{one.filename}", line {one.lineno}, in {one.function}' for one in made.frames
+    )
     return "\n".join(lines)
 
 
@@ -234,7 +236,8 @@ def states_of(
 ) -> tuple[State, ...]:
     """What the program keeps, with copies of the values; numbers as 0-dim tensors."""
     written = {str(o.target) for o in program.signature.outputs if o.kind is Kind.UPDATE}
-    found = []
+    states = {str(spec.fqn) for spec in program.signature.inputs if spec.role is not Role.INPUT}
+    trains, found = not states.isdisjoint(written), []
     for spec in program.signature.inputs:
         name = str(spec.fqn)
         if spec.role is Role.INPUT:
@@ -245,12 +248,13 @@ def states_of(
                 )
             continue
         assert spec.meta is not None
-        value = values[spec.fqn]
+        value, trained = values[spec.fqn], False
         if isinstance(value, torch.Tensor):
-            with torch.no_grad():
-                value = value.detach().clone().requires_grad_(value.requires_grad)
+            # The ops of a training step are its backward, too: autograd would refuse the writes.
+            trained = value.requires_grad and not trains
+            value = value.detach().clone()
         else:
             value = torch.full((), value, dtype=spec.meta.dtype)
-        found.append(State(name, spec.role, value, name in written))
+        found.append(State(name, spec.role, value, trained, name in written))
     check_names(state.name for state in found)
     return tuple(found)

@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind, TensorArgument
 
-from .._torch.export import compile_ahead, opened_again, quiet
+from .._torch import pytree
+from .._torch.inductor import compile_ahead
 from ..artifact.files import replaced
 from ..errors import NotExportable, NotSupported
-from .described import FILE, bytes_of, record, table
+from ..live.inputs import described
+from .assembled import opened_again, quiet
+from .described import FILE, TABLE, bytes_of, record, table
 from .exported import Exportable
-
-_TABLE = "states.tsv"
-_EXTRA = "extra"
-"""The folder of a package for what is not torch's."""
 
 
 def write(program: ExportedProgram, path: str, format: str, description: str) -> None:
@@ -33,7 +33,7 @@ def write(program: ExportedProgram, path: str, format: str, description: str) ->
             torch.export.save(program, file, extra_files={FILE: description})
     elif format == "aoti":
         with _beside(path, "model.pt2") as made:
-            compile_ahead(opened_again(program), made, {FILE: description})
+            _compile(opened_again(program), made, {FILE: description})
     else:
         _write_onnx(program, path, description)
 
@@ -41,14 +41,18 @@ def write(program: ExportedProgram, path: str, format: str, description: str) ->
 def write_states(one: Exportable, path: str, description: str) -> None:
     """Compile a step that takes its states and writes them; their values lie in the package."""
     with _beside(path, "model.pt2") as made:
-        compile_ahead(opened_again(one.lifted()), made, {FILE: description})
+        _compile(opened_again(one.lifted()), made, {FILE: description})
         with zipfile.ZipFile(made, "a", zipfile.ZIP_STORED) as package:
             root = package.namelist()[0].partition("/")[0]
-            folder = f"{root}/{_EXTRA}"
-            package.writestr(f"{folder}/{FILE}", description)
-            package.writestr(f"{folder}/{_TABLE}", table(one.states))
-            for number, state in enumerate(one.states):
-                package.writestr(f"{folder}/{record(number)}", bytes_of(state))
+            contents = {f"extra/{FILE}": description.encode(), TABLE: table(one.states).encode()}
+            contents |= {record(i): bytes_of(state) for i, state in enumerate(one.states)}
+            for name, content in contents.items():
+                package.writestr(zipfile.ZipInfo(f"{root}/{name}"), content)
+
+
+def _compile(program: ExportedProgram, path: str, metadata: dict[str, str]) -> None:
+    with quiet():
+        compile_ahead(program, path, metadata)
 
 
 def _write_onnx(program: ExportedProgram, path: str, description: str) -> None:
@@ -57,17 +61,50 @@ def _write_onnx(program: ExportedProgram, path: str, description: str) -> None:
         raise NotSupported(
             f'format="onnx" needs {" and ".join(missing)}.', fix="pip install 'torchgraph[onnx]'."
         )
-    with _beside(path, "model.onnx") as made:
-        with quiet():
-            try:
-                found: Any = torch.onnx.export(
-                    opened_again(program), dynamo=True, external_data=False, verbose=False
-                )
-            except Exception as error:
-                raise NotExportable(f"torch.onnx cannot write the step: {error}") from error
-            assert found is not None
-            found.model.metadata_props[FILE] = description
-            found.save(made)
+    with _beside(path, "model.onnx") as made, quiet():
+        try:
+            found: Any = torch.onnx.export(
+                opened_again(program),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+                output_names=_result_names(program),
+                dynamic_shapes=_dimension_names(program),
+            )
+        except Exception as error:
+            raise NotExportable(f"torch.onnx cannot write the step: {error}") from error
+        assert found is not None
+        found.model.metadata_props[FILE] = description
+        found.save(made)
+
+
+def _result_names(program: ExportedProgram) -> list[str]:
+    """``out`` for ``{"out": tensor}``: where each tensor is in what the step returns."""
+    signature, spec = program.graph_signature, program.call_spec.out_spec
+    specs = [one for one in signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
+    tensors = [isinstance(one.arg, TensorArgument) for one in specs]
+    paths = described(pytree.tree_unflatten(tensors, spec))
+    names = ["_".join(["result", *filter(None, path.split("."))]) for path, _ in paths]
+    return [name for name, tensor in zip(names, tensors, strict=True) if tensor]
+
+
+def _dimension_names(program: ExportedProgram) -> Any:
+    """For each argument its free dimensions by number, all under the name of their first place."""
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    known: dict[str, str] = {}
+    shapes = []
+    for name in map(str, program.graph_signature.user_inputs):
+        value: Any = nodes[name].meta.get("val") if name in nodes else None
+        free: dict[int, str] = {}
+        for number, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if type(size) is not int:
+                first = "batch" if number == 0 else f"{name}_{number}"
+                free[number] = known.setdefault(str(size), first)
+        shapes.append(free or None)
+    if not known:
+        return None
+    args, kwargs = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
+    return (*args, *kwargs.values())
 
 
 @contextmanager

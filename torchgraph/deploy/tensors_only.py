@@ -85,7 +85,8 @@ class _Rewriting:
         dtype = arithmetic.dtype_of(value)
         if dtype is None:
             return value
-        return self._emit(aten.full.default, [], value, dtype=dtype)
+        number: Any = value
+        return self._emit(aten.full.default, [], number, dtype=dtype)
 
     def _rewrite(self, node: fx.Node) -> None:
         found = self._value(node)
@@ -162,9 +163,7 @@ class _Rewriting:
     def _traced(self, function: Callable[..., Any], node: fx.Node) -> Any:
         """The ops of ``function`` over the values that ``node`` takes."""
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self._made.__getitem__)
-        given: list[fx.Node] = []
-        fx.map_arg((args, kwargs), lambda used: given.append(used) or used)
-        given = list(dict.fromkeys(given))
+        given = list(dict.fromkeys(self._made[used] for used in node.all_input_nodes))
 
         def over(*values: object) -> Any:
             known = dict(zip(given, values, strict=True))
@@ -189,7 +188,8 @@ class _Rewriting:
 def _live(program: Program) -> set[fx.Node]:
     """What the outputs need, and what draws random numbers: other draws come after it."""
     found = {node for node in program.nodes if effects.of(node).random}
-    fx.map_arg([v for o, v in program.returns() if o.kind in _KEPT], lambda n: found.add(n) or n)
+    kept = (value for out, value in program.returns() if out.kind in _KEPT)
+    found.update(value for value in kept if isinstance(value, fx.Node))
     for node in reversed(list(program.nodes)):
         if node in found:
             found.update(node.all_input_nodes)

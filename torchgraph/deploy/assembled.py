@@ -1,9 +1,9 @@
-"""torch.export's ExportedProgram, made of a graph; AOTInductor."""
+"""torch.export's ExportedProgram, put together from a graph and what is known of it."""
 
 from __future__ import annotations
 
-import importlib
 import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,8 +13,6 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, OutputSpec
-
-from ..environment import environment_kept
 
 PARAMETER_MUTATION: OutputKind = getattr(
     OutputKind, "PARAMETER_MUTATION", OutputKind.BUFFER_MUTATION
@@ -39,10 +37,8 @@ def exported_program(
         tensors: states and constants by the targets of their input specs.
         examples: arguments.
     """
-    inputs, outputs = map(list, specs)
-    signature = ModuleCallSignature(
-        inputs=[], outputs=[], in_spec=trees[0], out_spec=trees[1]
-    )
+    inputs, outputs = list(specs[0]), list(specs[1])
+    signature = ModuleCallSignature(inputs=[], outputs=[], in_spec=trees[0], out_spec=trees[1])
     return ExportedProgram(
         root,
         graph,
@@ -55,24 +51,19 @@ def exported_program(
     )
 
 
-def compile_ahead(program: ExportedProgram, path: str, metadata: Mapping[str, str]) -> None:
-    """Compile with AOTInductor, for the machine that is here, into a package at ``path``."""
-    inductor: Any = importlib.import_module("torch._inductor")
-    with environment_kept(), quiet():
-        inductor.aoti_compile_and_package(
-            program,
-            package_path=path,
-            inductor_configs={"aot_inductor.metadata": dict(metadata)},
-        )
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what torch's exporters say about torch."""
-    with warnings.catch_warnings():
-        for category in (FutureWarning, DeprecationWarning, UserWarning):
-            warnings.simplefilter("ignore", category)
-        yield
+    logger = logging.getLogger("torch.onnx._internal.exporter")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            for category in (FutureWarning, DeprecationWarning, UserWarning):
+                warnings.simplefilter("ignore", category)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def opened_again(program: ExportedProgram) -> ExportedProgram:
