@@ -328,6 +328,13 @@ def _():
     again(graph, torch.ones(1))
 
 
+@raised("NotExportable")
+def _():
+    graph = Function(lambda x: x * 2 if x.sum() > 0 else x)
+    again(graph, torch.ones(2, 4))
+    tg.export(graph, "never.pt2")
+
+
 @raised("ParityError")
 def _():
     numbers = iter(range(9))

@@ -151,6 +151,22 @@ def test_dropout_draws_the_numbers_of_the_graph(tmp_path):
     assert_same_training(step, loaded(tmp_path / "step.pt2"), batches(5))
 
 
+def test_dropout_of_what_lies_transposed_draws_the_same(tmp_path):
+    class Transposed(Net):
+        def forward(self, x):
+            hidden = self.first(x).view(8, 3, 4).transpose(0, 1)
+            hidden = F.dropout(hidden, 0.4) + torch.empty_like(hidden).normal_(0.0, 0.1)
+            return self.last(hidden.transpose(0, 1).reshape(8, 12))
+
+    torch.manual_seed(0)
+    model = Transposed()
+    step = TrainStep(model, optim.SGD(model.parameters(), lr=0.1))
+    for batch in batches(3):
+        step(*batch)
+    tg.export(step, tmp_path / "step.pt2")
+    assert_same_training(step, loaded(tmp_path / "step.pt2"), batches(5))
+
+
 class _Clipped(TrainStep):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

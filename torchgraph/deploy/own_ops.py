@@ -28,7 +28,6 @@ PASSED_ON = frozenset(
 """Ops that say something about their first argument, which is their value."""
 
 RENAMED: dict[OpOverload, OpOverload] = {
-    library.bernoulli: aten.bernoulli.p,
     library.normal: aten.normal_functional.default,
     library.grouped_mm: aten._grouped_mm.default,
     library.rnn_layer_without_grad: aten.mkldnn_rnn_layer.default,
@@ -81,7 +80,16 @@ def _update_scale(
     return list(tensor_forms.rescaled(_emit, state, found_inf, growth, backoff, interval))
 
 
+def _bernoulli(like: Tensor, p: float) -> Tensor:
+    """Drawn in the order of the memory of ``like``, as its in-place op does."""
+    order = sorted(range(like.ndim), key=lambda dim: like.stride(dim), reverse=True)
+    fresh = torch.empty([like.shape[i] for i in order], dtype=like.dtype, device=like.device)
+    drawn: Tensor = aten.bernoulli.p(fresh, p)
+    return drawn.permute([order.index(i) for i in range(like.ndim)])
+
+
 _FORMS: dict[object, Callable[..., Any]] = {
+    library.bernoulli: _bernoulli,
     library.keep: _keep,
     library.find_inf: _find_inf,
     library.unscale: _unscale,
