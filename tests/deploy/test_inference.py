@@ -137,6 +137,18 @@ def test_statistics_of_an_inference_step_are_written(tmp_path):
         close(module.get_buffer("model.norm.running_mean"), expected.norm.running_mean)
 
 
+@pytest.mark.parametrize("format", ["aoti", "onnx"])
+def test_a_format_that_would_lose_writes_refuses(format, tmp_path):
+    pytest.importorskip("onnxscript" if format == "onnx" else "torch")
+    step = EvalStep(Net())
+    step.model.train()
+    for dynamic in (False, True)[format == "aoti" :]:
+        with pytest.raises(errors.NotExportable, match="running_mean"):
+            tg.export(
+                step, tmp_path / "s", format, args=(torch.randn(8, 6),), dynamic_batch=dynamic
+            )
+
+
 def copy(model):
     other = Net()
     other.load_state_dict(model.state_dict())

@@ -234,6 +234,40 @@ def test_a_scaler_skips_the_step_that_overflows(tmp_path):
     assert scale.item() == step._scaler.get_scale()
 
 
+class _Counting(optim.Optimizer):
+    """Keeps its step count as Python's int."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                rate = group["lr"] / (1 + 0.5 * state["step"] // 2) ** 0.5
+                parameter.sub_(parameter.grad, alpha=rate)
+
+
+def test_a_count_in_python_moves_unless_the_step_is_skipped(tmp_path):
+    torch.manual_seed(0)
+    model = Net()
+    step = TrainStep(model, _Counting(model.parameters()))
+    step.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=256.0))
+    for batch in batches(4):
+        step(*batch)
+    tg.export(step, tmp_path / "step.pt2")
+    module = loaded(tmp_path / "step.pt2")
+    name = "optimizer.0.state.model.last.weight.step"
+    count = module.get_buffer(name)
+    assert (count.dtype, count.item()) == (torch.int64, 4)
+    assert_same_training(step, module, batches(6))
+    assert count.item() == 10
+    module(torch.full((8, 6), float("inf")), torch.zeros(8, dtype=torch.int64))
+    assert count.item() == 10
+
+
 def test_a_tied_weight_is_one_state(tmp_path):
     torch.manual_seed(0)
     first, last = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)

@@ -54,19 +54,21 @@ def export(
     given = None if args is None and kwargs is None else (tuple(args or ()), dict(kwargs or {}))
     shapes = dynamic_shapes if dynamic_shapes is not None else dynamic_batch or None
     name = type(graph).__name__
-    with graph._turns.lock, graph._signals:
-        if graph.config.training and (shapes is not None or format == "onnx"):
-            raise _inference_only(format)
-        if shapes is not None:
+    if graph.config.training and (shapes is not None or format == "onnx"):
+        raise _inference_only(format)
+    place = os.fspath(path)
+    if shapes is not None:
+        with graph._turns.lock, graph._signals:
             program = traced(graph, given, shapes)
-            files.write(program, os.fspath(path), format, as_text(described_trace(program, name)))
-            return
+        files.write(program, place, format, as_text(described_trace(program, name)))
+        return
+    with graph._turns.lock, graph._signals:
         one, held = captured_step(graph, given)
     text = as_text(described(one, name, held))
     if format == "aoti" and any(state.written for state in one.states):
-        files.write_states(one, os.fspath(path), text)
+        files.write_states(one, place, text)
     else:
-        files.write(one.whole(), os.fspath(path), format, text)
+        files.write(one.whole(), place, format, text)
 
 
 def _inference_only(format: str) -> NotExportable:

@@ -21,13 +21,15 @@ from .._torch.inductor import compile_ahead
 from ..artifact.files import replaced
 from ..errors import NotExportable, NotSupported
 from ..live.inputs import described
-from .assembled import opened_again, quiet
+from .assembled import PARAMETER_MUTATION, opened_again, quiet
 from .described import FILE, TABLE, bytes_of, record, table
 from .exported import Exportable
 
 
 def write(program: ExportedProgram, path: str, format: str, description: str) -> None:
     """Write a program in one of the formats; ``description`` goes with it."""
+    if format != "pt2":
+        _check_still(program, format)
     if format == "pt2":
         with replaced(path) as file, quiet():
             torch.export.save(program, file, extra_files={FILE: description})
@@ -48,6 +50,20 @@ def write_states(one: Exportable, path: str, description: str) -> None:
             contents |= {record(i): bytes_of(state) for i, state in enumerate(one.states)}
             for name, content in contents.items():
                 package.writestr(zipfile.ZipInfo(f"{root}/{name}"), content)
+
+
+def _check_still(program: ExportedProgram, format: str) -> None:
+    """Raise NotExportable for a state that is written: neither format writes what it holds."""
+    kinds = (OutputKind.BUFFER_MUTATION, PARAMETER_MUTATION)
+    with quiet():  # without ops that write: then the signature says what is written
+        specs = program.run_decompositions({}).graph_signature.output_specs
+    written = [one.target for one in specs if one.kind in kinds]
+    if written:
+        raise NotExportable(
+            f"The step writes {written[0]}, and format={format!r} would lose that.",
+            fix="model.eval() before, if these are the statistics of a batch norm; or "
+            'format="pt2".',
+        )
 
 
 def _compile(program: ExportedProgram, path: str, metadata: dict[str, str]) -> None:

@@ -20,7 +20,8 @@ from .._torch import OpOverload, graph_module, trace_ops
 from ..errors import NotExportable
 from ..ir import effects, nodes
 from ..ir.each import expanded
-from ..ir.program import OutputKind, Program, Role, TensorMeta, provenance
+from ..ir.names import optimizer_of
+from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
 from ..ir.values import evaluate, leaves, mode_of, neutral, with_values
 from ..lower.numbers import list_forms, numbers, tensor_forms
 from . import arithmetic, own_ops
@@ -49,6 +50,9 @@ class _Rewriting:
         self._graph = fx.Graph()
         self._made: dict[fx.Node, Any] = {}
         """Node of the program -> node of the new graph, or a list of them."""
+        self._flags = _flags(program)
+        inputs = program.inputs()
+        self._numbers = {spec.fqn: node for spec, node in inputs if spec.role is Role.SCALAR}
 
     def run(self) -> Program:
         live = _live(self._program)
@@ -65,7 +69,7 @@ class _Rewriting:
                 if node in live and node not in self._made:
                     self._rewrite(node)
         pairs = [pair for pair in self._program.returns() if pair[0].kind in _KEPT]
-        self._graph.output(tuple(self._result(value) for _, value in pairs))
+        self._graph.output(tuple(self._unless_skipped(*pair) for pair in pairs))
         outputs = tuple(out for out, _ in pairs)
         signature = replace(self._program.signature, inputs=tuple(inputs), outputs=outputs)
         return Program(graph_module(self._program.gm, self._graph), signature)
@@ -77,6 +81,17 @@ class _Rewriting:
             with neutral(), self._mode:
                 made.meta["val"] = torch.empty((), dtype=dtype)
         return TensorMeta.of(made.meta["val"])
+
+    def _unless_skipped(self, out: OutputSpec, value: object) -> Any:
+        """An output; of a number that an optimizer keeps, the old one where it does not step.
+
+        Of tensors the program itself chooses so.
+        """
+        result, flag = self._result(value), self._flags.get(optimizer_of(out.target))
+        if out.kind is not OutputKind.UPDATE or flag is None or out.target not in self._numbers:
+            return result
+        stays = self._emit(aten.ne.Scalar, self._made[flag], 0)
+        return self._emit(aten.where.self, stays, self._made[self._numbers[out.target]], result)
 
     def _result(self, value: object) -> Any:
         """An output: a number becomes a tensor, too."""
@@ -188,12 +203,18 @@ class _Rewriting:
 def _live(program: Program) -> set[fx.Node]:
     """What the outputs need, and what draws random numbers: other draws come after it."""
     found = {node for node in program.nodes if effects.of(node).random}
-    kept = (value for out, value in program.returns() if out.kind in _KEPT)
+    kept = (value for out, value in program.returns() if out.kind in (*_KEPT, OutputKind.SKIP))
     found.update(value for value in kept if isinstance(value, fx.Node))
     for node in reversed(list(program.nodes)):
         if node in found:
             found.update(node.all_input_nodes)
     return found
+
+
+def _flags(program: Program) -> dict[str, fx.Node]:
+    """By optimizer, what is not 0 where a GradScaler keeps it from stepping."""
+    pairs = program.returns()
+    return {out.target: value for out, value in pairs if out.kind is OutputKind.SKIP}
 
 
 def _looked(node: fx.Node) -> NotExportable:
