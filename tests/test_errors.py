@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.contract.models import Eval, Function, Net, Train, adam, data
+from tests.contract.models import Eval, Function, Net, Train, adam, again, data
 from tests.support import settle
 from torchgraph import errors
 from torchgraph.errors import GraphError, SourceLine
@@ -27,12 +27,6 @@ def raised(name):
 
 
 EXAMPLES: dict = {}
-
-
-def again(graph, *args: torch.Tensor):
-    """Call a graph until its step is refused: some refusals come when recordings are compared."""
-    for _ in range(8):
-        graph(*args)
 
 
 @raised("GraphNotInitialized")
@@ -330,8 +324,7 @@ def _():
 
 @raised("NotExportable")
 def _():
-    graph = Function(lambda x: x * 2 if x.sum() > 0 else x)
-    again(graph, torch.ones(2, 4))
+    again(graph := Function(lambda x: x * 2 if x.sum() > 0 else x), torch.ones(2, 4))
     tg.export(graph, "never.pt2")
 
 

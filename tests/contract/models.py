@@ -69,6 +69,12 @@ class Function(tg.Graph):
         return self.function(*args, **kwargs)
 
 
+def again(graph: tg.Graph, *args: torch.Tensor) -> None:
+    """Call a graph until its step is refused: some refusals come when recordings are compared."""
+    for _ in range(8):
+        graph(*args)
+
+
 def adam(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
     """AdamW with a rate that changes something in a few steps."""
     return torch.optim.AdamW(model.parameters(), lr=0.05, **options)
