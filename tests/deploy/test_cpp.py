@@ -12,6 +12,7 @@ import torch
 
 import torchgraph as tg
 from examples.deploy_cpp import make_step
+from tests.deploy.steps import Net, TrainStep, assert_same_training, batches
 
 SOURCE = Path(__file__).parents[2] / "examples" / "deploy_cpp"
 RATE = "optimizer.0.param_groups.0.lr"
@@ -93,6 +94,23 @@ def test_python_trains_with_the_package_too(tmp_path):
     expected = [step(*batch).item() for batch in stream[2:]]
     got = [run(states, *batch).item() for batch in stream[2:]]
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_batch_norm_and_a_scaler_are_compiled(tmp_path):
+    torch.manual_seed(0)
+    model = Net()
+    step = TrainStep(model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    step.set_grad_scaler(torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3))
+    for batch in batches(3):
+        step(*batch)
+    tg.export(step, tmp_path / "step.pt2", "aoti")
+    run = torch._inductor.aoti_load_package(str(tmp_path / "step.pt2"))
+    states = states_in(tmp_path / "step.pt2")
+    assert_same_training(step, lambda *batch: run(states, *batch), batches(10))
+    weight, scale = (states[name].clone() for name in ("model.last.weight", "_train.scaler.scale"))
+    run(states, torch.full((8, 6), float("inf")), torch.zeros(8, dtype=torch.int64))
+    assert torch.equal(states["model.last.weight"], weight)
+    assert torch.equal(states["_train.scaler.scale"], scale / 2)
 
 
 def states_in(path: Path) -> dict[str, torch.Tensor]:
