@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import torchgraph as tg
 from tests.deploy.steps import EvalStep, Net, TrainStep, batches, loaded, trained
 from torchgraph import errors
+from torchgraph.deploy import files
 
 
 def momentum(parameters):
@@ -204,6 +205,22 @@ def test_nothing_of_the_users_moves(given, tmp_path):
     expected = [twin(x, y)["loss"] for _ in range(3)]
     torch.set_rng_state(before)
     assert [step(x, y)["loss"] for _ in range(3)] == expected
+
+
+def test_a_compiler_that_is_missing(tmp_path, monkeypatch):
+    path = tmp_path / "step.pt2"
+    path.write_bytes(b"old")
+    from_torch = RuntimeError("No working C++ compiler found")
+
+    def broken(*args: object) -> None:
+        raise from_torch
+
+    monkeypatch.setattr(files, "compile_ahead", broken)
+    with pytest.raises(errors.NotExportable, match="No working C") as caught:
+        tg.export(trained(momentum), path, "aoti")
+    assert caught.value.__cause__ is from_torch
+    assert path.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["step.pt2"]
 
 
 def test_the_file_that_was_there_stays_when_writing_fails(tmp_path, monkeypatch):

@@ -68,7 +68,13 @@ def _check_still(program: ExportedProgram, format: str) -> None:
 
 def _compile(program: ExportedProgram, path: str, metadata: dict[str, str]) -> None:
     with quiet():
-        compile_ahead(program, path, metadata)
+        try:
+            compile_ahead(program, path, metadata)
+        except Exception as error:  # a compiler that is missing or fails, an op without a kernel
+            raise NotExportable(
+                f"AOTInductor cannot compile the step: {type(error).__name__}: {error}",
+                fix='install a C++ compiler if it misses one, or use format="pt2".',
+            ) from error
 
 
 def _write_onnx(program: ExportedProgram, path: str, description: str) -> None:
