@@ -267,10 +267,7 @@ class DeviceMismatch(CaptureError):
 class SharedMemory(NoProgram):
     """A state that the step writes shares memory with another that it reads later."""
 
-    fix = (
-        "use one tensor in both places (torchgraph keeps tied parameters tied), or clone one of "
-        "them."
-    )
+    fix = "use one tensor in both places (tied parameters stay tied), or clone one of them."
 
 
 class UnsupportedInput(NoProgram, TypeError):

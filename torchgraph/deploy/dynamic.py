@@ -95,7 +95,9 @@ def _batches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, A
     leaves, spec = pytree.tree_flatten((args, kwargs))
     sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
     if not sizes:
-        raise NotExportable("No argument of build has a dimension for a batch.")
+        raise NotExportable(
+            "No argument of build has a dimension for a batch.", fix="leave out dynamic_batch."
+        )
     batch, shapes = Dim("batch"), ShapesCollection()
     for number, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == sizes[0]:

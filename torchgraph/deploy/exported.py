@@ -194,7 +194,9 @@ class _Writing:
                 continue
             value = self._by_name[leaf.path] if isinstance(leaf, Argument) else users[leaf.number]
             if not isinstance(value, fx.Node):
-                raise NotExportable(f"A result of the step is {value!r}, no tensor.")
+                raise NotExportable(
+                    f"A result of the step is {value!r}, no tensor.", fix="return tensors."
+                )
             made = self._made[value]
             if made in taken or storage_id(value.meta["val"]) in placeholders:
                 made = self._clone(made)

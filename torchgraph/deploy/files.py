@@ -94,7 +94,9 @@ def _write_onnx(program: ExportedProgram, path: str, description: str) -> None:
                 dynamic_shapes=_dimension_names(program),
             )
         except Exception as error:
-            raise NotExportable(f"torch.onnx cannot write the step: {error}") from error
+            raise NotExportable(
+                f"torch.onnx cannot write the step: {error}", fix='use format="pt2" or "aoti".'
+            ) from error
         assert found is not None
         found.model.metadata_props[FILE] = description
         found.save(made)

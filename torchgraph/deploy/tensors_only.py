@@ -230,5 +230,7 @@ def _refused(node: fx.Node) -> NotExportable:
     kinds = [one for one in leaves(node.meta.get("val")) if isinstance(one, torch.Tensor)]
     takes = " with a number that moves" if kinds and numbers.moving(node) else ""
     return NotExportable(
-        f"{node.target}{takes} has no form over tensors alone.", where=provenance(node).line
+        f"{node.target}{takes} has no form over tensors alone.",
+        where=provenance(node).line,
+        fix="compute it otherwise, or run the Graph itself where the step is needed.",
     )
