@@ -89,7 +89,7 @@ def test_no_name_of_a_temporary_file_can_be_foreseen():
     for path in FILES:
         calls = {dotted(n.func) for n in ast.walk(tree(path)) if isinstance(n, ast.Call)}
         found = {call.partition(".")[2] for call in calls if call.startswith("tempfile.")}
-        allowed = {"mkdtemp", "mkstemp"}
+        allowed = {"mkdtemp", "mkstemp", "TemporaryDirectory"}
         assert found <= allowed | ({"gettempdir"} if path.name == "temporary.py" else set()), path
 
 

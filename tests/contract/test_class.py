@@ -102,14 +102,6 @@ def test_options_that_come_later_say_so(name):
     assert torch.equal(graph(torch.ones(1)), torch.ones(1))
 
 
-def test_other_things_that_come_later():
-    model, _ = made()
-    graph = Eval(model)
-    with pytest.raises(errors.NotAvailableYet, match="state_dict"):
-        tg.save(graph, "anywhere")
-    assert not graph.training
-
-
 @pytest.mark.parametrize("name", GraphConfig._NEVER)
 def test_the_auto_parallel_family_says_why_not(name):
     with pytest.raises(errors.NotSupported, match=r"DTensor|DeviceMesh"):

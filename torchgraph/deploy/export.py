@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+from ..artifact.saving import path_of
 from ..calls.running import Running
 from ..errors import InvalidOption, NotExportable
 from ..options.checking import OWN_CHECK, OneOf, checked, shown
@@ -56,7 +57,7 @@ def export(
     name = type(graph).__name__
     if graph.config.training and (shapes is not None or format == "onnx"):
         raise _inference_only(format)
-    place = os.fspath(path)
+    place = path_of(path)
     if shapes is not None:
         with graph._turns.lock, graph._signals:
             program = traced(graph, given, shapes)
