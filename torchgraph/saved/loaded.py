@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ..calls.schedule import Schedulers
 from ..errors import CallNotSaved, GraphBroken, StateDictMismatch, StepFailed
-from ..ir.names import TRAIN, NameKind, StateName
+from ..ir.names import TRAIN, scaler_key
 from ..ir.program import Program
 from ..library import ValueMoved
 from ..live.inputs import Call, Inputs, key_below_autograd
@@ -152,11 +152,7 @@ class LoadedGraph:
 
     def _scaler_leaves(self, state: Mapping[str, Any]) -> list[tuple[str, Leaf]]:
         """What a GradScaler keeps, with its key in the scaler's own state."""
-        named = [
-            (leaf.fqn.key[0], leaf)
-            for leaf in self._leaves()
-            if isinstance(leaf.fqn, StateName) and leaf.fqn.kind is NameKind.SCALER
-        ]
+        named = [(key, leaf) for leaf in self._leaves() if (key := scaler_key(leaf.fqn))]
         pairs = ((key if key in state else f"_{key}", leaf) for key, leaf in named)
         return [(key, leaf) for key, leaf in pairs if key in state]
 

@@ -17,6 +17,7 @@ from ..artifact.layout import read as read_tensors
 from ..artifact.tree import decoded
 from ..costs.op_calls import Work, work_by_node
 from ..errors import CheckpointDamaged
+from ..ir.names import StateName, module_of
 from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta, provenance
 from .directory import Directory
 from .programs import ProgramReader
@@ -118,7 +119,8 @@ class _Module:
 def _modules(program: Program, depth: int | None) -> Tree:
     root = _Module()
     for spec in program.signature.roles(*_STATES):
-        path, _, name = spec.fqn.rpartition(".")
+        path = module_of(spec.fqn)
+        name = ".".join(spec.fqn.key) if isinstance(spec.fqn, StateName) else spec.fqn
         if spec.meta is not None:
             *above, own = root.at(path)
             own.tensors.append(f"{name}{list(spec.meta.shape)}")
