@@ -76,6 +76,7 @@ def test_without_a_compiler_the_package_is_pure_python(source, tmp_path):
     assert "torchgraph: _guards, _C, _C_cuda not compiled: there is no C++ compiler." in done.stdout
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in names if name.endswith(".so") or "older_build" in name]
+    assert {f"torchgraph/inspect/page/page.{end}" for end in ("html", "css", "js")} < set(names)
     assert listing(source) == before, "a build writes nothing beside the sources"
 
 
@@ -106,7 +107,7 @@ def test_an_sdist_has_the_sources_and_nothing_else(source, tmp_path):
     wanted = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "torchgraph").rglob("*")
-        if path.suffix in (".py", ".typed", ".cpp", ".cu", ".h", ".md")
+        if path.suffix in (".py", ".typed", ".cpp", ".cu", ".h", ".md", ".html", ".css", ".js")
     }
     made = {"PKG-INFO", "setup.cfg"} | {name for name in members if ".egg-info/" in name}
     top = {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"}
@@ -301,9 +302,10 @@ def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
         for path in (ROOT / "torchgraph").rglob("*.py")
         if CSRC not in path.parents
     }
+    parts = {f"torchgraph/inspect/page/page.{end}" for end in ("html", "css", "js")}
 
     assert wheel.name.split("-", 2)[2].startswith("cp310-abi3-")
-    assert {name for name in names if ".dist-info/" not in name} == modules | {
+    assert {name for name in names if ".dist-info/" not in name} == modules | parts | {
         "torchgraph/py.typed",
         "torchgraph/_C.abi3.so",
         "torchgraph/_guards.abi3.so",

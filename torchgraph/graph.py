@@ -251,9 +251,8 @@ class Graph(Bucketing, Shown):
             replay, call, found = self._aside(peaks.measured, tuple(memory), {})
         options, fallback = self.config.options, self._recordings.fallback
         seconds = self._stage_seconds
-        return Report.of(
-            self._graph_name, replay, call, self._cache, options, seconds, fallback, found
-        )
+        held = (self._cache, options, seconds, fallback, self._modules)
+        return Report.of(self._graph_name, replay, call, *held, found)
 
     @checked
     def check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
@@ -29,17 +30,41 @@ class Page:
         self._numbers = itertools.count(1)
         self._buffer = b""
         self._session = ""
-        target = self._do("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._do("Target.attachToTarget", targetId=target, flatten=True)
+        self.events: list[dict[str, Any]] = []
+        """What the browser told by itself."""
+        target = self.do("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.do("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
+
+    def listen(self) -> None:
+        """Hear of messages on the console, of exceptions, and of what is requested."""
+        for domain in ("Runtime", "Log", "Network", "Page"):
+            self.do(f"{domain}.enable")
+
+    def size(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Give the page so many pixels, and a scheme of colours."""
+        self.do(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.do("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self) -> bytes:
+        """The whole page as PNG."""
+        found = self.do("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(found["data"])
 
     def go(self, url: str) -> None:
         """Open an address."""
-        self._do("Page.navigate", url=url)
+        self.do("Page.navigate", url=url)
 
     def value(self, expression: str) -> Any:
         """What JavaScript gives; a promise is awaited."""
-        found = self._do(
+        found = self.do(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
         assert "exceptionDetails" not in found, found
@@ -52,7 +77,8 @@ class Page:
             assert time.monotonic() < end, f"not in time: {expression}"
             time.sleep(0.1)
 
-    def _do(self, method: str, **params: object) -> Any:
+    def do(self, method: str, **params: object) -> Any:
+        """A command and what it gives."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
         if self._session:
@@ -63,6 +89,8 @@ class Page:
             if found.get("id") == number:
                 assert "error" not in found, found
                 return found["result"]
+            if "method" in found:
+                self.events.append(found)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:

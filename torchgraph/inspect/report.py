@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from rich.console import Console, Group, RenderableType
+from torch import nn
 
 from ..calls.fallback import Fallback
 from ..errors import NoProgram
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
+from ..options.checking import OWN_CHECK, checked
 from ..options.options import Options
 from ..replay.audit.audit import Confirmation
 from ..replay.cache import ProgramCache
@@ -33,6 +36,10 @@ from .facts import (
 )
 from .formats import memory_snapshot, model_explorer
 from .formats.drawn import Drawn
+from .page import page, tables as page_tables
+from .page.data import Shown
+from .page.source import Source, source_of
+from .page.timings import Timings
 from .peaks import Peaks
 from .precision import Precision, precision
 from .recomputation import Recomputation
@@ -92,6 +99,109 @@ class Report:
     """How the calls so far have run, and why where it was in eager."""
     backend_plan: str = ""
     """When `auto` switches to Inductor's code and why, since when it runs, or why it does not."""
+    source: Source = field(default_factory=lambda: Source(()), repr=False, compare=False)
+    """The programs and modules, for `save_html`; it holds no tensor of yours."""
+
+    @checked
+    def save_html(self, path: page.Path, profile: Annotated[Timings, OWN_CHECK] = None) -> None:
+        """Write all of this as one page of HTML, which loads nothing else: no network is needed.
+
+        Modules to fold, ops to search, the program before and after each pass, memory and time,
+        guards, programs, refusals. Needs ``pip install 'torchgraph[page]'``.
+
+        Args:
+            profile: times that were measured, ``graph.profile(*args)`` or ``{node: seconds}``;
+                without it they are estimated, and the page says so.
+
+        Raises:
+            NotSupported: what draws is not installed; InvalidOption: a profile of another program;
+                CheckpointFileError: the path cannot be written. What was there is as it was.
+        """
+        page.save_html(path, self._shown(), profile)
+
+    @checked
+    def save_svg(
+        self,
+        path: page.Path,
+        plot: str = "memory",
+        profile: Annotated[Timings, OWN_CHECK] = None,
+    ) -> None:
+        """Write a plot of the page: ``"memory"``, ``"modules"``, ``"phases"`` or ``"stages"``.
+
+        Raises:
+            NoProgram: the step stays in eager; else what `save_html` raises.
+        """
+        page.save_plot(path, self._shown(), plot, "svg", profile)
+
+    @checked
+    def save_png(
+        self,
+        path: page.Path,
+        plot: str = "memory",
+        profile: Annotated[Timings, OWN_CHECK] = None,
+    ) -> None:
+        """The same as `save_svg` in pixels, two for each point."""
+        page.save_plot(path, self._shown(), plot, "png", profile)
+
+    def _shown(self) -> Shown:
+        """What the page is made of."""
+        plan = self.backend_plan
+        said = [plan, f"Compiled code: {self.confirmation}" if self.confirmation else ""]
+        if self.backend == "eager":
+            said = ["No program holds this step: it runs in eager."]
+            said += [f"{one.serves}: {one.why}" for one in self.calls.eager]
+        return Shown(
+            self.name,
+            self.source,
+            tuple(filter(None, [*said, *self.peaks.notes])),
+            tuple((what, much) for what, much in self._figures() if much),
+            self.passes,
+            self.stages,
+            self._page_tables(),
+        )
+
+    def _figures(self) -> Iterator[tuple[str, str]]:
+        """What it is, and how much; empty for what is not known."""
+        yield "backend", self.backend
+        if self.source.programs is not None:
+            yield "nodes after all passes", str(sum(one.after_passes for one in self.nodes))
+            took = self.steps and f"{float(f'{1e3 * self.steps.median:.3g}'):g} ms"
+            yield "per step on the host, median", took or ""
+            for what, count in (
+                ("planned peak of a step", self.peaks.planned),
+                ("measured peak of a step", self.peaks.measured),
+                ("there before a step", self.memory.total),
+            ):
+                yield what, "" if count is None else tables.size(count)
+        yield "calls by programs", str(self.calls.programs)
+        yield "calls in eager", str(self.calls.recorded + sum(c.count for c in self.calls.eager))
+        yield "programs held", str(len(self.programs.held))
+
+    def _page_tables(self) -> dict[str, list[page_tables.Table]]:
+        """By section of the page."""
+        held = [page_tables.calls(self.calls), page_tables.programs(self.programs)]
+        if self.backend == "eager":
+            return {"programs": held}
+        return {
+            "overview": [
+                page_tables.nodes(self.nodes),
+                page_tables.precision(self.precision),
+                page_tables.recomputed(self.recomputed),
+                page_tables.gradient_norms(self.gradient_norms),
+            ],
+            "memory": [page_tables.memory(self.memory)],
+            "guards": [
+                page_tables.guards(self.guards, self.free_to_move, self.guard_form),
+                page_tables.predicates(self.predicates),
+                page_tables.branches(self.branches),
+                page_tables.baked(self.baked),
+            ],
+            "programs": held,
+            "refusals": [
+                page_tables.left_alone(self.passes),
+                page_tables.cuda_graph(self.cuda_graph, self.refusals),
+            ],
+        }
 
     drawn: Drawn | None = field(default=None, repr=False, compare=False)
     """The program, to be written for viewers; None where there is none."""
@@ -136,6 +246,7 @@ class Report:
         options: Options,
         seconds: Mapping[str, float],
         fallback: Fallback,
+        modules: Mapping[str, nn.Module],
         measured: Peaks | None = None,
     ) -> Report:
         """The report of the program in ``replay``, which was captured for ``call``; None: of none.
@@ -144,7 +255,8 @@ class Report:
         """
         calls = CallCounts(cache.served, fallback.recorded, fallback.eager)
         if replay is None:
-            return cls._of_eager(name, cache, options, calls)
+            return cls._of_eager(name, cache, options, calls, source_of(modules))
+        found = measured or peaks.planned(replay, options)
         program, captured = replay.program, replay.captured
         optimizers = [guard.optimizer for guard in replay.guards.optimizers]
         values = baked.collect(program, call, optimizers)
@@ -163,7 +275,7 @@ class Report:
             guards=tuple(Guard(str(what), value) for what, value in replay.guards.describe()),
             guard_form=replay.guards.form,
             baked=values,
-            peaks=measured or peaks.planned(replay, options),
+            peaks=found,
             cuda_graph=status(replay.code),
             refusals=replay.code.refusals,
             recomputed=recomputation.collect(program),
@@ -174,11 +286,17 @@ class Report:
             backend_plan=replay.backend_plan,
             gradient_norms=tuple((str(group), n.item()) for group, n in replay.norms.items()),
             drawn=Drawn.of(program, replay.executable),
+            source=source_of(modules, replay, found.plans),
         )
 
     @classmethod
     def _of_eager(
-        cls, name: str, cache: ProgramCache, options: Options, calls: CallCounts
+        cls,
+        name: str,
+        cache: ProgramCache,
+        options: Options,
+        calls: CallCounts,
+        source: Source,
     ) -> Report:
         return cls(
             name=name,
@@ -198,6 +316,7 @@ class Report:
             cuda_graph="no program",
             refusals=(),
             calls=calls,
+            source=source,
         )
 
     def __rich__(self) -> RenderableType:

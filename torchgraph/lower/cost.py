@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from ..costs.op_calls import op_calls
+from ..costs.op_calls import OpCall, op_calls
 from ..costs.traffic import elements, shape_of
 from ..ir import effects
 from ..ir.program import Phase, Program, provenance
@@ -107,9 +107,7 @@ class Cost:
 
 def cost(program: Program) -> Cost:
     """The cost of a program after the default passes."""
-    signature = program.signature
-    devices = {spec.meta.device.type for spec in signature.inputs if spec.meta is not None}
-    machine = CUDA if "cuda" in devices else CPU
+    signature, machine = program.signature, _assumed(program)
     ours = all(group.kind in RULES for group in signature.groups)
     runs, compiled_in = signature.micro_batches, 1 + (signature.micro_batches > 1)
     flops = moved = launches = kernels = convolutions = 0
@@ -119,25 +117,52 @@ def cost(program: Program) -> Cost:
         node, rows = call.node, call.rows
         is_update = provenance(node).phase is Phase.UPDATE
         times = rows if is_update else runs
+        step += times * _seconds(call, machine)
         if call.is_view:
-            step += times * machine.view
             continue
-        work, traffic = call.flops, call.bytes
-        drawn = elements(node) if effects.of(node).random else 0
-        convolves = getattr(node.target, "overloadpacket", None) in _CONVOLUTIONS
-        rate = machine.convolved if convolves else machine.flops
-        busy = max(work / rate, traffic / machine.bytes)
-        step += times * (machine.launch + busy + drawn * machine.draw)
-        flops += times * work
-        moved += times * traffic
+        flops += times * call.flops
+        moved += times * call.bytes
         launches += times
         if not (is_update and ours):
             kernels += rows if is_update else compiled_in
-            convolutions += compiled_in * convolves
+            convolutions += compiled_in * _convolves(node)
             kinds.add(_kind(node))
     to_compile = COMPILER_START + PER_NODE * kernels + PER_KIND * len(kinds)
     to_compile += PER_CONVOLUTION * convolutions
     return Cost(flops, moved, launches, max(step, machine.launch), to_compile)
+
+
+def seconds_by_node(program: Program) -> dict[str, float]:
+    """What the calls of each node take in one step, by its name; estimated as in `cost`."""
+    machine = _assumed(program)
+    found: dict[str, float] = {}
+    for call in op_calls(program):
+        is_update = provenance(call.within).phase is Phase.UPDATE
+        times = call.rows * (1 if is_update else program.signature.micro_batches)
+        name = call.within.name
+        found[name] = found.get(name, 0.0) + times * _seconds(call, machine)
+    return found
+
+
+def _assumed(program: Program) -> Machine:
+    inputs = program.signature.inputs
+    devices = {spec.meta.device.type for spec in inputs if spec.meta is not None}
+    return CUDA if "cuda" in devices else CPU
+
+
+def _seconds(call: OpCall, machine: Machine) -> float:
+    """What one call takes."""
+    if call.is_view:
+        return machine.view
+    node = call.node
+    drawn = elements(node) if effects.of(node).random else 0
+    rate = machine.convolved if _convolves(node) else machine.flops
+    busy = max(call.flops / rate, call.bytes / machine.bytes)
+    return machine.launch + busy + drawn * machine.draw
+
+
+def _convolves(node: fx.Node) -> bool:
+    return getattr(node.target, "overloadpacket", None) in _CONVOLUTIONS
 
 
 def _rounded(calls: float) -> int:

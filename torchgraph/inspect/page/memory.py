@@ -1,0 +1,103 @@
+"""The memory of a step over time, as planned: what is allocated while each op runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...ir.program import Program, Role, provenance
+from ...lower.lifetimes import Allocation, Lifetimes, live_bytes
+from ...lower.memory.arena import Arena
+from ...lower.plan import PARTS
+from .ops import PHASES
+from .places import Cell, where
+from .source import Programs
+
+ARENA, SUMS = "arena", "summed gradients"
+KINDS = (*(phase.value for phase in PHASES), ARENA, SUMS)
+"""What takes memory: results by the phase of their op, the arena, sums over micro-batches."""
+_POINTS = 800
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is allocated while one op runs, in bytes by kind."""
+
+    part: str
+    position: int
+    """Its place among the nodes of its part."""
+    node: str
+    module: str
+    taken: tuple[int, ...]
+    """One for each of `KINDS`."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.taken)
+
+
+@dataclass(frozen=True)
+class OverTime:
+    """The moments of a step in the order of its ops."""
+
+    moments: tuple[Moment, ...]
+    peak: int
+    """Bytes at the most, without what kernels take for themselves."""
+    at_peak: tuple[tuple[Cell, ...], ...]
+    """(op, bytes, phase, module, line) of the largest values that are alive then."""
+
+    def points(self) -> list[tuple[int, Moment]]:
+        """At most `_POINTS` moments with their numbers: of several in a row, that of the most."""
+        width = -(-len(self.moments) // _POINTS) or 1
+        numbered = list(enumerate(self.moments))
+        rows = (numbered[at : at + width] for at in range(0, len(numbered), width))
+        return [max(row, key=lambda one: one[1].total) for row in rows]
+
+
+def over_time(programs: Programs) -> OverTime:
+    """All parts of a step, one after the other; each of the following micro-batches is like one."""
+    several = len(programs.lowered) == len(PARTS)
+    moments: list[Moment] = []
+    peak, at_peak = 0, tuple[tuple[Cell, ...], ...]()
+    for number, program in enumerate(programs.lowered):
+        lifetimes = Lifetimes(program)
+        arena = programs.plans[number].arena if programs.plans else Arena()
+        values = [value for value in lifetimes.values if value.node not in arena.offsets]
+        found = list(_moments(PARTS[number] if several else "", program, values, arena))
+        moments += found
+        most = max(found, key=lambda one: one.total, default=None)
+        if most is not None and most.total > peak:
+            peak, at_peak = most.total, _alive(values, most.position)
+    return OverTime(tuple(moments), peak, at_peak)
+
+
+def _moments(
+    part: str, program: Program, values: Sequence[Allocation], arena: Arena
+) -> Iterator[Moment]:
+    nodes = list(program.nodes)
+    by_phase = [
+        live_bytes([v for v in values if provenance(v.node).phase is phase], len(nodes))
+        for phase in PHASES
+    ]
+    specs = program.signature.roles(Role.ACCUMULATOR)
+    sums = sum(spec.meta.nbytes for spec in specs if spec.meta is not None)
+    for position, (node, *taken) in enumerate(zip(nodes, *by_phase, strict=True)):
+        if node.op != "call_function":
+            continue
+        module = provenance(node).module
+        yield Moment(part, position, str(node.name), module, (*taken, arena.nbytes, sums))
+
+
+def _alive(values: Sequence[Allocation], position: int) -> tuple[tuple[Cell, ...], ...]:
+    alive = [value for value in values if value.born <= position <= value.dies]
+    alive.sort(key=lambda value: -value.nbytes)
+    return tuple(_row(value) for value in alive[:_SHOWN])
+
+
+def _row(value: Allocation) -> tuple[Cell, ...]:
+    origin: Any = provenance(value.node)
+    phase, module = origin.phase.value, origin.module
+    return (str(value.node.name), str(value.nbytes), phase, module, where(origin.line))

@@ -1,0 +1,158 @@
+"""The ops of a program as columns, and what each module's take."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from ...costs.by_module import kept_by_module, work_by_module
+from ...costs.op_calls import Work, work_by_node
+from ...costs.traffic import elements
+from ...ir import text
+from ...ir.each import each_of, is_each, is_item, rows_of
+from ...ir.names import module_of
+from ...ir.program import Phase, Program, provenance
+from ..ops import base_name
+from .places import Places
+from .source import Source
+
+PHASES = tuple(Phase)
+_NONE = Work()
+
+
+@dataclass
+class Spent:
+    """What the ops of one module take in one step, its children's left out. By phase."""
+
+    ops: list[int] = field(default_factory=lambda: [0] * len(PHASES))
+    seconds: list[float] = field(default_factory=lambda: [0.0] * len(PHASES))
+    flops: int = 0
+    bytes: int = 0
+    kept: int = 0
+    """Bytes that its forward part leaves for the backward part, of one micro-batch."""
+
+
+@dataclass(frozen=True)
+class Ops:
+    """The ops of a program."""
+
+    columns: dict[str, list[Any]]
+    """One entry for each op; ``module`` counts from the source's rows, -1 for none of them."""
+    by_module: dict[str, Spent]
+    """By the path of a row; under the empty path, what belongs to none."""
+    work: Work
+    """All of it."""
+
+
+def ops_of(program: Program, source: Source, seconds: Mapping[str, float], places: Places) -> Ops:
+    """``seconds``: what a node takes in one step, by its name."""
+    work = work_by_node(program)
+    rows = {row.path: number for number, row in enumerate(source.modules)}
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    by_module: dict[str, Spent] = {}
+    took_of = _with_results(program, seconds)
+    for node, lines in statements(program).items():
+        origin, taken = provenance(node), work.get(node, _NONE)
+        took = took_of.get(node)
+        module = source.place(origin.module)
+        cells = (
+            node.name,
+            base_name(node.target),
+            PHASES.index(origin.phase),
+            rows.get(module, -1),
+            origin.made_by,
+            "several" if is_each(node) else text.value_type(node.meta.get("val")),
+            lines,
+            places.stack(origin.frames),
+            taken.flops,
+            taken.bytes,
+            took,
+        )
+        for name, cell in zip(_COLUMNS, cells, strict=True):
+            columns[name].append(cell)
+        _spend(by_module, node, source, took or 0.0)
+    for path, phases in work_by_module(program).items():
+        spent, whole = (
+            by_module.setdefault(source.place(path), Spent()),
+            sum(phases.values(), _NONE),
+        )
+        spent.flops += whole.flops
+        spent.bytes += whole.bytes
+    for path, kept in kept_by_module(program).items():
+        by_module.setdefault(source.place(path), Spent()).kept += kept
+    return Ops(columns, by_module, sum(work.values(), _NONE))
+
+
+_COLUMNS = (
+    *("name", "op", "phase", "module", "pass", "type"),
+    *("text", "stack", "flops", "bytes", "seconds"),
+)
+
+
+def _with_results(program: Program, seconds: Mapping[str, float]) -> dict[fx.Node, float]:
+    """What each op takes; to take its results apart is a part of that."""
+    found: dict[fx.Node, float] = {}
+    for node in program.nodes:
+        if node.name in seconds:
+            source = _tuple(node)
+            owner = node if source is None else source
+            found[owner] = found.get(owner, 0.0) + seconds[node.name]
+    return found
+
+
+def statements(program: Program) -> dict[fx.Node, str]:
+    """Each op with its lines of the program's text: those of its rows and results are with it."""
+    top = {node for node in program.nodes if node.op == "call_function" and not is_item(node)}
+    found: dict[fx.Node, list[str]] = {}
+    owner = None
+    for node, line in text.lines(program):
+        if node in top:
+            source = _tuple(node)
+            owner = node if source is None else source
+        elif (
+            node is not None
+            and node.op in ("output", "get_attr", "placeholder")
+            and (node.graph is program.gm.graph)
+        ):
+            owner = None
+        if owner is not None:
+            found.setdefault(owner, []).append(line)
+    return {node: _dedented(lines) for node, lines in found.items()}
+
+
+def _tuple(node: fx.Node | None) -> fx.Node | None:
+    """The op of which the node is one of several results; None for an op."""
+    if node is None or node.target is not operator.getitem:
+        return None
+    source = node.args[0]
+    if isinstance(source, fx.Node) and isinstance(source.meta.get("val"), (tuple, list)):
+        return source
+    return None
+
+
+def _dedented(lines: Sequence[str]) -> str:
+    return "\n".join(line.removeprefix("    ") for line in lines)
+
+
+def _spend(by_module: dict[str, Spent], node: fx.Node, source: Source, seconds: float) -> None:
+    phase = PHASES.index(provenance(node).phase)
+    for module, part in _shares(node).items():
+        spent = by_module.setdefault(source.place(module), Spent())
+        spent.ops[phase] += 1
+        spent.seconds[phase] += part * seconds
+
+
+def _shares(node: fx.Node) -> dict[str, float]:
+    """Whose the node is: its module's, or that of the modules of its rows, by their sizes."""
+    if not is_each(node):
+        return {provenance(node).module: 1.0}
+    sizes: dict[str, int] = {}
+    for owner, row in zip(each_of(node).rows, rows_of(node), strict=True):
+        module = module_of(owner)
+        sizes[module] = sizes.get(module, 0) + sum(map(elements, row))
+    whole = max(1, sum(sizes.values()))
+    return {module: size / whole for module, size in sizes.items()}

@@ -1,0 +1,86 @@
+"""Writes a page: its data, its script, its style and Vega's code, in one file that loads no other.
+
+What comes from the user is JSON in a block that no browser runs, and becomes text by `textContent`
+alone. A policy in the page lets only the scripts run whose hashes it names, and nothing be fetched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from importlib.resources import files
+from typing import Any
+
+from ...artifact.files import replaced
+from ...errors import InvalidOption, NoProgram
+from ...options.checking import nearest
+from . import convert
+from .charts import PLOTS
+from .data import Shown, found_of, page_data, plot
+from .timings import Timings
+
+Path = str | os.PathLike[str]
+
+
+def save_html(path: Path, shown: Shown, given: Timings) -> None:
+    """Write the page. Nothing is written when its data cannot be made."""
+    data = page_data(shown, given)
+    vega = convert.javascript() if "plots" in data else ""
+    text = _rendered(shown.name, data, vega)
+    with replaced(os.fspath(path)) as file:
+        file.write(text.encode())
+
+
+def save_plot(path: Path, shown: Shown, name: str, form: str, given: Timings) -> None:
+    """Write one plot as ``svg`` or ``png``."""
+    if name not in PLOTS:
+        near = nearest(str(name), PLOTS)
+        known = ", ".join(map(repr, PLOTS))
+        raise InvalidOption(
+            f"No plot is called {name!r}. There are: {known}.",
+            fix=f"did you mean {near!r}?" if near else "",
+        )
+    programs = shown.source.programs
+    if programs is None:
+        raise NoProgram(f"{shown.name} stays in eager: there is no program to plot.")
+    spec = plot(shown, found_of(shown.source, programs, given), name)
+    drawn = convert.svg(spec) if form == "svg" else convert.png(spec)
+    with replaced(os.fspath(path)) as file:
+        file.write(drawn)
+
+
+def _rendered(name: str, data: dict[str, Any], vega: str) -> str:
+    script = _part("page.js")
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
+        f"style-src 'unsafe-inline'; script-src {_hash(vega)} {_hash(script)}"
+    )
+    parts = {
+        "policy": policy,
+        "title": html.escape(f"{name}: torchgraph"),
+        "style": _part("page.css"),
+        "data": _json(data),
+        "vega": vega,
+        "script": script,
+    }
+    before, *rest = _part("page.html").split("{{")
+    pieces = (piece.split("}}", 1) for piece in rest)
+    return before + "".join(parts[key] + after for key, after in pieces)
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON in which no tag begins or ends, and no character that UTF-8 cannot hold."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,46 @@
+"""The user's lines, each once: ops name them by number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ...errors import SourceLine
+
+Cell = str | list[str]
+"""Text, or a place: ``["model.py:12", "return self.head(x)", "/home/me/model.py"]``."""
+
+
+class Places:
+    """Lines and stacks of lines, by number."""
+
+    def __init__(self) -> None:
+        self.lines: list[list[str | int]] = []
+        """[file, number, function, text] of each."""
+        self.stacks: list[list[int]] = []
+        """The lines of each, innermost first."""
+        self._lines: dict[SourceLine, int] = {}
+        self._stacks: dict[tuple[SourceLine, ...], int] = {}
+
+    def stack(self, frames: Sequence[SourceLine]) -> int:
+        """The number of a stack; -1 for none."""
+        key = tuple(frames)
+        if not key:
+            return -1
+        if key not in self._stacks:
+            self._stacks[key] = len(self.stacks)
+            self.stacks.append([self._line(frame) for frame in key])
+        return self._stacks[key]
+
+    def _line(self, line: SourceLine) -> int:
+        if line not in self._lines:
+            self._lines[line] = len(self.lines)
+            self.lines.append([line.filename, line.lineno, line.function, line.text])
+        return self._lines[line]
+
+
+def where(line: SourceLine | None) -> Cell:
+    """A line as a cell of a table; empty for none."""
+    if line is None:
+        return ""
+    return [f"{os.path.basename(line.filename)}:{line.lineno}", line.text, line.filename]

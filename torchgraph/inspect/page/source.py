@@ -1,0 +1,117 @@
+"""What a page is made of: programs and names, which keep no tensor of the user's alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from ... import _extension
+from ...debug.modules import ModuleEntry, ModuleForest
+from ...ir.each import each_of, expanded, is_each
+from ...ir.names import module_of
+from ...ir.program import Program, provenance
+from ...lower.memory.planning import MemoryPlan
+from ...options.options import Options
+from ...passes import Pass, inductor_pipeline, pipeline
+from ...replay.replay import Replay
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """A module of the Graph, without the module."""
+
+    path: str
+    text: str
+    """Class and settings: ``Linear(in_features=3, out_features=1, bias=True)``."""
+    parameters: int
+    """Elements of its own, those of its children left out."""
+    shared_with: str = ""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The stages of one program."""
+
+    captured: Program
+    """Before all passes."""
+    final: Program
+    """After all passes."""
+    lowered: tuple[Program, ...]
+    """What runs: one, or the parts of a step."""
+    plans: tuple[MemoryPlan, ...]
+    """One for each part; empty where memory is not planned here."""
+    passes: tuple[Pass, ...]
+    options: Options
+    compiled: bool
+    """True where Inductor's code runs."""
+
+    def start(self) -> Program:
+        """What the passes are given first."""
+        return expanded(self.captured) if self.compiled else self.captured
+
+
+@dataclass(frozen=True)
+class Source:
+    """What there is to show of a Graph."""
+
+    modules: tuple[ModuleRow, ...]
+    programs: Programs | None = None
+    """None where no program can hold the step."""
+    places: Mapping[str, str] | None = None
+    """The module path of a row by that of a node; through shared modules it is another one."""
+
+    def place(self, path: str) -> str:
+        """The row that a node's module belongs to; empty for the Graph as a whole."""
+        return (self.places or {}).get(path, "")
+
+
+def source_of(
+    modules: Mapping[str, nn.Module],
+    replay: Replay | None = None,
+    plans: tuple[MemoryPlan, ...] = (),
+) -> Source:
+    """``plans``: of the parts of the replay's executable, where memory is planned."""
+    forest = ModuleForest(modules)
+    rows = tuple(_row(entry) for root in forest.roots for entry in root.walk())
+    if replay is None:
+        return Source(rows)
+    places = {path: forest.place(path) for path in set(_paths(replay.program))}
+    return Source(rows, _programs(replay, plans), places)
+
+
+def _row(entry: ModuleEntry) -> ModuleRow:
+    try:
+        text = entry.shallow
+    except Exception:  # a user's extra_repr
+        text = type(entry.module).__name__
+    return ModuleRow(entry.path, text, entry.own, entry.shared_with)
+
+
+def _paths(program: Program) -> Iterator[str]:
+    for node in program.nodes:
+        yield provenance(node).module
+        if is_each(node):
+            yield from map(module_of, each_of(node).rows)
+
+
+def _programs(replay: Replay, plans: tuple[MemoryPlan, ...]) -> Programs:
+    options, lowered = replay.options, replay.executable.programs
+    compiled = replay.inductor_since is not None
+    return Programs(
+        replay.captured.program,
+        replay.program,
+        lowered,
+        plans if len(plans) == len(lowered) else (),
+        _passes(options, replay.devices) if compiled else pipeline(options),
+        options,
+        compiled,
+    )
+
+
+def _passes(options: Options, devices: Iterable[str]) -> tuple[Pass, ...]:
+    """Those of a program that Inductor compiles."""
+    kinds = set(devices)
+    one_kernel = all(map(_extension.load, kinds))
+    return inductor_pipeline(options, one_kernel=one_kernel, on_cpu=kinds == {"cpu"})
