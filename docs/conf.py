@@ -22,7 +22,7 @@ include_patterns = [
     "CHANGELOG.md",
     "benchmarks/README.md",
 ]
-include_patterns += ["torchgraph/csrc/README.md"]
+include_patterns += ["torchgraph/csrc/README.md", "examples/deploy_cpp/README.md"]
 exclude_patterns = [".*", "site", "build", "dist", "runs", "*.egg-info"]
 root_doc = "docs/index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
