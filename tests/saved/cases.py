@@ -239,6 +239,31 @@ def branching():
     return Branching(), calls()
 
 
+class Difference(tg.Graph):
+    """Computes nothing worth a name, of two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+        self.add_optimizer(optim.SGD(self.net.parameters(), lr=0.1))
+
+    def build(self, a, b):
+        loss = (self.net(a) - 2 * self.net(b).exp()).square().mean()
+        loss.backward()
+        return loss
+
+
+@case
+def one_tensor_twice():
+    return Difference(), (((x, x), {}) for (x, _), _ in batches())
+
+
+@case
+def slices_of_one_tensor():
+    wide = (torch.cat([x, -x], dim=1) for (x, _), _ in batches())
+    return Difference(), (((x[:, :4], x[:, 4:]), {}) for x in wide)
+
+
 class Gathering(nn.Module):
     """Constants whose elements share memory, states with gaps, numbers read from data."""
 

@@ -154,6 +154,21 @@ def test_calls_that_were_not_saved_change_nothing(tmp_path):
     loaded(x.clone().requires_grad_(), y)
 
 
+@pytest.mark.parametrize("name", ["one_tensor_twice", "slices_of_one_tensor"])
+def test_tensors_apart_are_another_call_than_tensors_in_one_memory(name, tmp_path):
+    graph, calls = CASES[name]()
+    ran(graph, calls)
+    tg.save(graph, tmp_path / "graph")
+    loaded = tg.load(tmp_path / "graph")
+    (a, b), _ = next(calls)
+    with pytest.raises(CallNotSaved, match=r"args\[1\] in the memory of args\[0\]"):
+        loaded(a.clone(), b.clone() + 1)
+    with pytest.raises(tg.errors.NotExportable, match=r"args\[1\] lies in the memory"):
+        tg.export(graph, tmp_path / "step.pt2")
+    tg.export(graph, tmp_path / "step.pt2", args=(a.clone(), b.clone()))
+    loaded(a, b)
+
+
 def test_a_branch_that_was_not_saved_says_where_it_was_taken(tmp_path):
     graph, calls = CASES["branching"]()
     positive = next(calls)[0][0]

@@ -9,7 +9,7 @@ from ..calls.running import Running
 from ..capture.program_of import Captured
 from ..errors import NotCompiled, NotExportable
 from ..ir.program import Program, Role, TensorMeta
-from ..live.inputs import Call
+from ..live.inputs import Call, sharing_of
 from ..options.options import Options
 from ..passes import MixedPrecision, run
 from .calling import Argument, calling
@@ -34,6 +34,11 @@ def captured_step(
         NotExportable.
     """
     captured, call = _last(graph) if given is None else _aside(graph, *given)
+    for first, other in sharing_of(call):
+        raise NotExportable(
+            f"{other} lies in the memory of {first} in this call, and its program holds for that.",
+            fix=f"tg.export(..., args=, kwargs=) with tensors of their own: clone() {other}.",
+        )
     program = tensors_only(unrolled(_meant(captured.program, graph.config.options)))
     convention = calling(call, captured.out_tree, _metas(captured))
     kept = {spec.fqn for spec in program.signature.inputs if spec.role is not Role.INPUT}

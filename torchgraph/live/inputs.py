@@ -61,6 +61,13 @@ def unbound(args: tuple[object, ...], kwargs: dict[str, object], why: str) -> Ca
     return Call([], (unbound, why), (), {}, unbound=(args, kwargs))
 
 
+def sharing_of(call: Call) -> list[tuple[str, str]]:
+    """The arguments that lie in the memory of one before them, each pair by paths."""
+    names = paths(call.args, call.kwargs)
+    found = cast("tuple[tuple[int, int, int], ...]", call.key[-1])
+    return [(names[first], names[other]) for first, other, _ in found]
+
+
 def key_below_autograd(call: Call) -> tuple[object, ...]:
     """The key of a call without what its tensors are to autograd: a program alone runs below it."""
     *tree, tensors, sharing = call.key

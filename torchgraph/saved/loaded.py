@@ -15,7 +15,7 @@ from ..errors import CallNotSaved, GraphBroken, StateDictMismatch, StepFailed
 from ..ir.names import TRAIN, scaler_key
 from ..ir.program import Program
 from ..library import ValueMoved
-from ..live.inputs import Call, Inputs, key_below_autograd
+from ..live.inputs import Call, Inputs, key_below_autograd, leaves, sharing_of
 from ..live.state import Progress
 from ..live.state.training import rng_problems
 from ..live.state.values import independent, unlike
@@ -70,9 +70,9 @@ class LoadedGraph:
     def _served(self, call: Call) -> Any:
         candidates = self._by_key.get(key_below_autograd(call))
         if not candidates:
-            known = "\n  ".join(dict.fromkeys(one.serves for one in self._parts.replays))
             raise CallNotSaved(
-                f"No saved program of {self.name} is for such a call. They take:\n  {known}"
+                f"No saved program of {self.name} is for such a call. They take:\n  "
+                f"{self._wanted()}\nand this call has:\n  {_described(call)}"
             )
         why = ""
         for replay in candidates:
@@ -84,6 +84,10 @@ class LoadedGraph:
                     reason = str(moved)
             why = why or reason
         raise CallNotSaved(f"Each program of {self.name} that was saved is for other values: {why}")
+
+    def _wanted(self) -> str:
+        calls = (one.example for one in self._parts.replays)
+        return "\n  ".join(dict.fromkeys(_described(one) for one in calls if one is not None))
 
     def _replayed(self, replay: Replay, call: Call) -> Any:
         self._schedulers.check_loss(replay.returns_loss)
@@ -205,8 +209,21 @@ class LoadedGraph:
 
     def __repr__(self) -> str:
         lines = [f"LoadedGraph({self.name}, training={self.training}, steps={self._progress.step})"]
-        lines += [f"  takes {one.serves}" for one in self._parts.replays]
-        return "\n".join(lines)
+        return "\n".join([*lines, f"  takes {self._wanted()}"])
+
+
+def _described(call: Call) -> str:
+    """The tensors of a call, with all that tells it from another; plain values, too."""
+    found = []
+    for path, leaf in leaves(call.args, call.kwargs):
+        if isinstance(leaf, torch.Tensor):
+            dtype = str(leaf.dtype).removeprefix("torch.")
+            strides = "" if leaf.is_contiguous() else f" with strides {list(leaf.stride())}"
+            found.append(f"{path}: {dtype}{list(leaf.shape)}{strides}")
+        else:
+            found.append(f"{path}={leaf!r:.60}")
+    found += [f"{other} in the memory of {first}" for first, other in sharing_of(call)]
+    return ", ".join(found) or "nothing"
 
 
 def _random_state() -> dict[str, object]:

@@ -157,7 +157,8 @@ class _Loading:
         verify(first, Stage.OPTIMIZED, made_by="loading")
         verify(last, Stage.OPTIMIZED, made_by="loading", strict=True)  # it is what runs
         guard = None if tree["guard"] is None else reader.guard(tree["guard"], held["guard"])
-        call, returned = self._example(reader.value(tree["takes"]), held)
+        takes, sharing = reader.value(tree["takes"]), reader.value(tree["sharing"])
+        call, returned = self._example(takes, sharing, held)
         returned.ended = tuple(tree["ended"])
         captured = Captured(
             first,
@@ -195,7 +196,7 @@ class _Loading:
         return leaf
 
     def _example(
-        self, metas: Sequence[TensorMeta], held: Mapping[str, Any]
+        self, metas: Sequence[TensorMeta], sharing: object, held: Mapping[str, Any]
     ) -> tuple[Call, Returned]:
         """A call like that which the program was made of, and what it returns."""
         args, kwargs, made = held["args"], held["kwargs"], held["returned"]
@@ -207,6 +208,7 @@ class _Loading:
         if [int(tensor) for tensor in returned.forget()] != list(range(returned.count)):
             raise CheckpointDamaged("a program returns other tensors than its example.")
         call = self._inputs.bind(*contents.copied(given))
+        call = call._replace(key=(*call.key[:-1], sharing))
         return call.without_data(), returned
 
 

@@ -174,6 +174,7 @@ class _Program:
             "captured": first.tree,
             "program": None if is_same else last.tree,
             "history": history,
+            "sharing": encoded(_sharing(replay))[0],
             "takes": encoded(_taken(replay), values.writers())[0],
             "guard": None if guard is None else guard.tree,
             "loss": captured.loss_path,
@@ -202,6 +203,12 @@ def _example(replay: Replay) -> tuple[dict[str, object], list[int]]:
                 fix="let build take and return tensors, plain values, and dicts, lists and tuples.",
             ) from error
     return found, list(tree.ended)
+
+
+def _sharing(replay: Replay) -> object:
+    """Which arguments lie in one memory: part of the key of the calls that it serves."""
+    assert replay.example is not None
+    return replay.example.key[-1]
 
 
 def _taken(replay: Replay) -> list[TensorMeta]:

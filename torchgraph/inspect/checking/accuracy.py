@@ -80,7 +80,7 @@ def result_errors(
 
 
 def _name(out: OutputSpec) -> str:
-    return f"output{out.target}" if out.kind is OutputKind.USER else str(out.target)
+    return f"output {out.target}".rstrip() if out.kind is OutputKind.USER else str(out.target)
 
 
 def _relative(value: Any, exact: torch.Tensor) -> float:
