@@ -42,14 +42,15 @@ def test_what_a_training_graph_takes_holds_and_computes(places, show):
     assert "of class Text, trains" in lines[0]
     assert "6 steps" in lines[1]
     assert any(line.split() == ["takes", "args[0]:", "int64[2,", "9]"] for line in lines)
-    assert any(line.split() == ["returns", "it:", "float32[]"] for line in lines)
+    assert any(line.split() == ["returns", "float32[]"] for line in lines)
     assert any("FLOPs" in line and "ops" in line for line in lines)
-    model = next(line for line in lines if line.startswith("└── model"))
+    model = next(line for line in lines if line[4:9] == "model")
     graph, _ = CASES["gpt"]()
     count = sum(parameter.numel() for parameter in graph.model.parameters())
     assert model.split()[2] == f"{count / 1000:.1f}K"
     assert int(model.split()[4]) > 0  # forward
     assert int(model.split()[5]) > 0  # backward
+    assert int(model.split()[6]) > 0  # update
 
 
 def test_modules_end_at_a_depth(places, show):
@@ -73,6 +74,8 @@ def test_what_is_damaged_is_refused(places, show, tmp_path):
     status, out = show(tmp_path)
     assert (status, "no manifest.json" in " ".join(out.split())) == (1, True)
     assert show(tmp_path / "nothing")[0] == 1
+    (tmp_path / "file").write_text("a state, say")
+    assert "is a file" in " ".join(show(tmp_path / "file")[1].split())
     content = (places / "gpt" / "program.json").read_bytes()
     (places / "gpt" / "program.json").write_bytes(content[:-1])
     status, out = show(places / "gpt")

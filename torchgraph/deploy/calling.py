@@ -103,6 +103,8 @@ def _result(leaf: Any, names: dict[int, str]) -> Leaf:
         if id(leaf) in names:
             return Argument(names[id(leaf)])
         return Result(int(leaf.detach().item()))
+    if isinstance(leaf, str):  # torch writes it, and does not read it
+        raise _opaque("A result", "is a text")
     return _constant(leaf, "A result")
 
 
@@ -116,7 +118,7 @@ def _constant(leaf: Any, what: str) -> Leaf:
 def _opaque(what: str, is_a: str) -> NotExportable:
     return NotExportable(
         f"{what} {is_a}, which torch.export cannot take apart.",
-        fix="pass and return tensors, numbers, strings, None, and dicts, lists and tuples of them, "
+        fix="pass and return tensors, numbers, None, and dicts, lists and tuples of them, "
         "or make the class known with torch.export.register_dataclass.",
     )
 

@@ -71,6 +71,8 @@ def _metas(captured: Captured) -> dict[str, TensorMeta]:
 
 def _last(graph: Running) -> tuple[Captured, Call]:
     """The program that was made last."""
+    if graph.config.options != graph._met:
+        raise NotExportable("Options changed since the last call.", fix=_AGAIN)
     if graph._shown is None and graph._last_call is not None:
         outcome, call = graph._last_call
         if not outcome.is_whole:
@@ -88,6 +90,8 @@ def _last(graph: Running) -> tuple[Captured, Call]:
     why = replay.why_not()
     if why:
         raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
+    if graph._optimizers and not graph._driven:
+        replay.guards.check_gradients(replay.name_of)
     return _bound(replay.captured, replay.leaves), call
 
 
@@ -96,6 +100,8 @@ def _aside(graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
     call = graph._inputs.bind(tuple(args), dict(kwargs))
     replay = graph._program_for(call)
     if replay is not None:
+        if graph._optimizers and not graph._driven:
+            replay.guards.check_gradients(replay.name_of)
         return _bound(replay.captured, replay.leaves), call.without_data()
     outcome = graph._aside_outcome(call)
     if not outcome.is_whole:

@@ -70,9 +70,9 @@ class Snapshot:
         """Bytes of the copies of tensors."""
         return sum(saved.nbytes for saved in self._tensors.values())
 
-    def moved(self) -> bool:
-        """True when a tensor holds something else than it did."""
-        return any(saved.moved() for saved in self._tensors.values())
+    def moved(self, among: Container[int]) -> bool:
+        """True when a tensor holds something else than it did, of those with these ids."""
+        return any(saved.moved() for key, saved in self._tensors.items() if key in among)
 
     def _take(self, value: object) -> None:
         pending = [value]

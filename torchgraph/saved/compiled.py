@@ -13,9 +13,7 @@ from ..lower.inductor.cache.manifest import MANIFEST
 from ..lower.inductor.disk_cache import DiskCache
 from ..lower.inductor.job import Job, fingerprint
 from ..replay.replay import Replay
-from .directory import Directory, Writer
-
-FOLDER = "compiled"
+from .directory import COMPILED as FOLDER, Directory, Writer
 
 
 def files_of(replay: Replay) -> Iterator[tuple[str, Writer]]:

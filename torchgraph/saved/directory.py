@@ -19,7 +19,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +28,8 @@ from ..errors import CheckpointDamaged, CheckpointFileError, CheckpointNotFound
 
 FORMAT = "1"
 MANIFEST = "manifest.json"
+COMPILED = "compiled"
+"""The folder of compiled code in it."""
 _MAKING = ".torchgraph-save-"
 _START = '{\n  "sha256": "'
 _ZEROS = "0" * 64
@@ -50,7 +52,7 @@ def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -
     """
     target = os.path.abspath(path)
     try:
-        _refuse_other(target)
+        _refuse_other(target, files)
         made, lock = _made(target)
     except OSError as error:
         raise _refused("written", path, error) from error
@@ -132,7 +134,8 @@ class Directory:
     def _missing(self, error: OSError) -> Exception:
         if os.path.isdir(self._path):
             return CheckpointDamaged(
-                f"it has no {MANIFEST}: no Graph was saved there, or it is not whole."
+                f"it has no {MANIFEST}: no Graph was saved there, or it is not whole.",
+                fix="name the directory that torchgraph.save(graph, directory) has written.",
             )
         return _refused("read", self._path, error, CheckpointNotFound)
 
@@ -146,14 +149,29 @@ def is_saved(path: str) -> bool:
         return False
 
 
-def _refuse_other(target: str) -> None:
+def _refuse_other(target: str, files: Collection[str]) -> None:
     """Raise where something is at the path that `write` has not put there."""
+    if _is_around(target, os.getcwd()):
+        raise FileExistsError(errno.EEXIST, "it is the current directory, or around it")
     if not os.path.lexists(target):
         return
     if not os.path.isdir(target) or os.path.islink(target):
         raise FileExistsError(errno.EEXIST, "something else is there; a Graph takes a directory")
     if os.listdir(target) and not is_saved(target):
         raise FileExistsError(errno.EEXIST, "it is a directory with other files in it")
+    known = {MANIFEST, *files}
+    for folder, _, names in os.walk(target):
+        for name in names:
+            found = Path(folder, name).relative_to(target)
+            if str(found) not in known and found.parts[0] != COMPILED:
+                raise FileExistsError(errno.EEXIST, f"it has a file of others in it, {found}")
+
+
+def _is_around(folder: str, other: str) -> bool:
+    """True for a directory that is ``other``, or that ``other`` is in."""
+    return os.path.commonpath([os.path.realpath(folder), os.path.realpath(other)]) == (
+        os.path.realpath(folder)
+    )
 
 
 def _made(target: str) -> tuple[Path, int]:
@@ -293,6 +311,8 @@ def _refused(
     error: OSError,
     kind: type[CheckpointFileError] = CheckpointFileError,
 ) -> CheckpointFileError:
-    refused = kind(f"{path} cannot be {what}: {error.strerror or error}.")
+    taken = "choose another path, or a folder that is empty."
+    fix = taken if isinstance(error, FileExistsError) else ""
+    refused = kind(f"{path} cannot be {what}: {error.strerror or error}.", fix=fix)
     refused.errno, refused.filename = error.errno, path
     return refused

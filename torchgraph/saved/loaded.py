@@ -21,7 +21,7 @@ from ..live.state.training import rng_problems
 from ..live.state.values import independent, unlike
 from ..live.step import Leaf
 from ..replay.replay import Replay
-from .parts import Parts
+from .parts import Parts, as_saved
 
 _LISTED = 20
 
@@ -92,7 +92,7 @@ class LoadedGraph:
     def _replayed(self, replay: Replay, call: Call) -> Any:
         self._schedulers.check_loss(replay.returns_loss)
         calls = self._progress.calls[replay.serves]
-        with replay.turn(calls, self._parts.options):
+        with replay.turn(calls, self._parts.options), as_saved(self._parts.default_dtype):
             try:
                 returned = replay.run(call)
             except BaseException as error:
@@ -205,6 +205,7 @@ class LoadedGraph:
             self.state_dict(),
             self._parts.places,
             self._parts.schedules,
+            self._parts.default_dtype,
         )
 
     def __repr__(self) -> str:
@@ -258,12 +259,19 @@ def _unlike(path: str, own: Any, given: Any) -> list[str]:
     if isinstance(own, list) and isinstance(given, (list, tuple)) and len(own) == len(given):
         own, given = dict(enumerate(own)), dict(enumerate(given))
     if not isinstance(own, dict) or not isinstance(given, Mapping):
-        return list(unlike(path, own, given))
+        return list(unlike(path, own, given)) or _otherwise(path, own, given)
     found = [f"{path}.{key}: missing" for key in own if key not in given]
     found += [f"{path}.{key!s:.80}: unexpected" for key in given if key not in own]
     for key in own.keys() & given.keys():
         found += _unlike(f"{path}.{key}", own[key], given[key])
     return found
+
+
+def _otherwise(path: str, own: Any, given: Any) -> list[str]:
+    """A flag that is another one: what was saved is made for its own."""
+    if (own is None or isinstance(own, (bool, str))) and own != given and ".optimizers." in path:
+        return [f"{path}: is {given!r:.40}, and the programs are for {own!r:.40}"]
+    return []
 
 
 def _with_new_containers(value: Any) -> Any:

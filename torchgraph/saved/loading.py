@@ -30,11 +30,12 @@ from ..options.options import Options
 from ..replay.cuda.graphs import CudaGraphs
 from ..replay.replay import Replay
 from ..replay.switch import Switch
-from ..structure import Contents, Returned
+from ..structure import Returned
 from . import compiled, schedules
 from .directory import Directory
+from .examples import example
 from .loaded import LoadedGraph
-from .parts import Parts, Place
+from .parts import Parts, Place, as_saved
 from .programs import ProgramReader, laid_out
 from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
@@ -74,8 +75,11 @@ def load(
     if not os.path.isdir(place):
         return load_state(place)
     try:
-        directory = Directory(place)
-        graph = _Loading(directory, NAMESPACES | frozenset(ops)).graph()
+        with torch.inference_mode(False):
+            directory = Directory(place)
+            loading = _Loading(directory, NAMESPACES | frozenset(ops))
+            with as_saved(loading.default_dtype):
+                graph = loading.graph()
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{place}: {error.what}", fix=error.way_out) from error
     except VerifyError as error:
@@ -101,6 +105,7 @@ class _Loading:
         self._about: Any = self._reader.value(content["graph"])
         self._programs: Any = content["programs"]
         self._options: Options = self._about["options"]
+        self.default_dtype: torch.dtype = self._about["default_dtype"]
         self._inputs = Inputs(_signed(self._about["parameters"]))
         self._graphs = CudaGraphs()
         self._leaves: dict[Any, Leaf] = {}
@@ -129,6 +134,7 @@ class _Loading:
             state,
             self._places,
             described,
+            self.default_dtype,
         )
         return LoadedGraph(parts, self._inputs, optimizers, stepped)
 
@@ -199,14 +205,8 @@ class _Loading:
         self, metas: Sequence[TensorMeta], sharing: object, held: Mapping[str, Any]
     ) -> tuple[Call, Returned]:
         """A call like that which the program was made of, and what it returns."""
-        args, kwargs, made = held["args"], held["kwargs"], held["returned"]
         given = [_empty(meta) for meta in metas]
-        contents = Contents(tuple(args), kwargs)
-        if [int(tensor) for tensor in contents.tensors] != list(range(len(metas))):
-            raise CheckpointDamaged("a program takes other tensors than its example.")
-        returned = Returned(made, contents)
-        if [int(tensor) for tensor in returned.forget()] != list(range(returned.count)):
-            raise CheckpointDamaged("a program returns other tensors than its example.")
+        contents, returned = example(held["args"], held["kwargs"], held["returned"], len(given))
         call = self._inputs.bind(*contents.copied(given))
         call = call._replace(key=(*call.key[:-1], sharing))
         return call.without_data(), returned

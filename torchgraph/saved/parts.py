@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from ..calls.running import Running
 from ..errors import NotSavable
@@ -35,6 +38,26 @@ class Parts:
     places: Mapping[int, Place]
     """id of a dict that holds numbers of an optimizer -> where its like is in ``state``."""
     schedules: tuple[dict[str, object], ...]
+    default_dtype: torch.dtype
+    """That of tensors for which the programs name none."""
+
+
+@contextmanager
+def as_saved(default_dtype: torch.dtype) -> Iterator[None]:
+    """Run as the programs were recorded, whatever the caller has chosen for his own ops."""
+    before = torch.get_default_dtype()
+    if before is not default_dtype:
+        torch.set_default_dtype(default_dtype)
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+        ):
+            yield
+    finally:
+        if before is not default_dtype:
+            torch.set_default_dtype(before)
 
 
 def parts_of(graph: Running) -> Parts:
@@ -42,12 +65,15 @@ def parts_of(graph: Running) -> Parts:
 
     Raises:
         NotSavable: it has no confirmed program, or holds what no file can.
+        GradPresent: the next step would add to gradients that are there.
     """
     options = graph.config.options
     _check(graph, options)
     replays = tuple(graph._serving())
     if not replays:
         raise _without_program(graph)
+    for replay in replays if graph._optimizers else ():
+        replay.guards.check_gradients(replay.name_of)
     held = graph._held()
     return Parts(
         graph._graph_name,
@@ -58,6 +84,7 @@ def parts_of(graph: Running) -> Parts:
         state.collect(held, graph._progress),
         dict(_places(graph)),
         tuple(schedules.described(one, held.optimizers) for one in held.schedulers),
+        torch.get_default_dtype(),
     )
 
 

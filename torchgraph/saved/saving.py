@@ -14,9 +14,9 @@ import torch
 from ..artifact import save as save_state
 from ..artifact.layout import write as write_tensors
 from ..artifact.saving import path_of
-from ..artifact.tree import encoded
+from ..artifact.tree import decoded, encoded
 from ..calls.running import Running
-from ..errors import NotSavable
+from ..errors import CheckpointDamaged, NotSavable
 from ..ir import text
 from ..ir.program import Role, TensorMeta
 from ..live.step import Leaf
@@ -24,6 +24,7 @@ from ..lower.inductor.job import fingerprint
 from ..record.host.host import Host
 from ..replay.replay import Replay
 from . import compiled, directory, programs, values
+from .examples import example
 from .loaded import LoadedGraph
 from .parts import Parts, Place, parts_of
 
@@ -44,6 +45,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     Raises:
         NotSavable: names what is no plain value. Nothing is written.
         CheckpointFileError: no such folder, no room, no right; or other files are at ``path``.
+        GradPresent: the next step of the Graph would add to gradients that are there.
     """
     if isinstance(obj, Running):
         place = path_of(path)
@@ -71,6 +73,7 @@ def _write(parts: Parts, path: str) -> None:
         "parameters": parts.parameters,
         "options": parts.options,
         "schedules": parts.schedules,
+        "default_dtype": parts.default_dtype,
         "leaves": table.entries,
     }
     tree, tensors = encoded(weights)
@@ -94,7 +97,7 @@ def _manifest(parts: Parts, files: Mapping[str, object]) -> dict[str, object]:
     """What is in the directory, for people."""
     held = {leaf.fqn: leaf.value for one in parts.replays for leaf in one.leaves}
     tensors = [value for value in held.values() if isinstance(value, torch.Tensor)]
-    has_code = any(name.startswith(compiled.FOLDER) for name in files)
+    has_code = any(name.startswith(directory.COMPILED) for name in files)
     return {
         "graph": parts.name,
         "class": parts.class_name,
@@ -202,7 +205,25 @@ def _example(replay: Replay) -> tuple[dict[str, object], list[int]]:
                 f"build {what} what no file can hold: {error.what}",
                 fix="let build take and return tensors, plain values, and dicts, lists and tuples.",
             ) from error
+    _check_places(found, len(call.tensors), tree.count)
     return found, list(tree.ended)
+
+
+def _check_places(found: dict[str, object], tensors: int, returned: int) -> None:
+    """Raise NotSavable for one object in two places: read again, they would be two."""
+    tree, stored = encoded(found)
+    again: Any = decoded(tree, {name: one.in_order() for name, one in stored.items()})
+    try:
+        _, made = example(again["args"], again["kwargs"], again["returned"], tensors)
+        if made.count == returned:
+            return
+    except CheckpointDamaged:
+        pass
+    raise NotSavable(
+        "One list or dict is in two places of what build takes and returns: an argument that is "
+        "handed back, or one that is passed twice.",
+        fix="return the tensors in it, and pass one of its own in each place.",
+    )
 
 
 def _sharing(replay: Replay) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,12 @@ from rich.tree import Tree
 
 from ..artifact.layout import read as read_tensors
 from ..artifact.tree import decoded
+from ..costs.by_module import work_by_module
 from ..costs.op_calls import Work, work_by_node
 from ..errors import CheckpointDamaged
+from ..inspect.tables import size
 from ..ir.names import StateName, module_of
-from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta, provenance
+from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta
 from .directory import Directory
 from .programs import ProgramReader
 from .saving import PROGRAM, WEIGHTS
@@ -26,6 +29,7 @@ from .values import NAMESPACES
 
 _PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
 _UNITS = ("", "K", "M", "G", "T", "P")
+_OUTSIDE = "(no module)"
 _STATES = (Role.PARAMETER, Role.BUFFER)
 
 
@@ -39,6 +43,11 @@ def shown(path: str, *, depth: int | None = None, ops: Collection[str] = ()) -> 
     Raises:
         CheckpointNotFound, CheckpointFileError, CheckpointDamaged: as for `load`.
     """
+    if os.path.isfile(path):
+        raise CheckpointDamaged(
+            f"{path} is a file, and no directory of a Graph.",
+            fix="torchgraph.load(path) reads a state that torchgraph.save has written.",
+        )
     try:
         directory = Directory(path)
         content: Any = json.loads(directory.text(PROGRAM))
@@ -66,7 +75,7 @@ def _head(directory: Directory) -> Table:
     table.add_row("so far", f"{about['steps']:,} steps")
     table.add_row("saved by", f"torch {about['torch']}, backend {about['backend']}")
     code = "holds compiled code" if about["compiled_for"] else "holds no compiled code"
-    table.add_row("states", f"{_short(about['bytes'])}B; {code}")
+    table.add_row("states", f"{size(about['bytes'])}; {code}")
     return table
 
 
@@ -80,11 +89,12 @@ def _calls(program: Program, takes: list[TensorMeta], held: Any) -> Table:
     for out, value in program.returns():
         if out.kind is OutputKind.USER:
             meta = TensorMeta.of(value.meta["val"])
-            table.add_row("returns", f"{out.target.lstrip('.') or 'it'}: {_described(meta)}")
+            name = f"{out.target.lstrip('.')}: " if out.target else ""
+            table.add_row("returns", f"{name}{_described(meta)}")
     work = sum(work_by_node(program).values(), Work())
     table.add_row(
         "a step",
-        f"{program.count():,} ops, {_short(work.flops)}FLOPs, {_short(work.bytes)}B moved",
+        f"{work.launches:,} ops, {_short(work.flops)}FLOPs, {size(work.bytes)} moved",
     )
     return table
 
@@ -115,6 +125,13 @@ class _Module:
             here = here.children.setdefault(part, _Module())
             yield here
 
+    def in_order(self) -> list[tuple[str, _Module]]:
+        """The modules in it: numbered ones by number, others as the program has them."""
+        found = list(self.children.items())
+        if all(name.isdecimal() for name in self.children):
+            found.sort(key=lambda pair: int(pair[0]))
+        return found
+
 
 def _modules(program: Program, depth: int | None) -> Tree:
     root = _Module()
@@ -127,13 +144,11 @@ def _modules(program: Program, depth: int | None) -> Tree:
             if spec.role is Role.PARAMETER:
                 for module in (*above, own):
                     module.elements += math.prod(spec.meta.shape)
-    work = work_by_node(program)
-    for node in program.nodes:
-        if node.op == "call_function":
-            origin = provenance(node)
-            for module in root.at(origin.module):
-                module.ops[origin.phase] += 1
-                module.flops += work.get(node, Work()).flops
+    for path, phases in work_by_module(program).items():
+        for module in root.at(path) if path else [root.children.setdefault(_OUTSIDE, _Module())]:
+            for phase, work in phases.items():
+                module.ops[phase] += work.launches
+                module.flops += work.flops
     head = _row(Text("module", "dim"), ["params", "FLOPs", *_PHASES.values()])
     tree = Tree(head, guide_style="dim")
     _add(tree, root, math.inf if depth is None else depth)
@@ -141,7 +156,7 @@ def _modules(program: Program, depth: int | None) -> Tree:
 
 
 def _add(parent: Tree, module: _Module, depth: float) -> None:
-    for name, child in module.children.items():
+    for name, child in module.in_order():
         counts = [child.elements, child.flops, *(child.ops[phase] for phase in _PHASES)]
         label = Text(name, "bold")
         if child.tensors:

@@ -25,6 +25,7 @@ from ...errors import (
 )
 from ...history.history import Record
 from ...ir.program import Phase, Program, provenance
+from ...live.snapshot import Snapshot
 from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
 from ...replay.replay import Replay
 from ..check import check
@@ -150,7 +151,7 @@ class _Search:
             found = self._judged(record, done, losses)
             if found is not None:
                 return found
-        if self._whole and last.moved():
+        if self._whole and self.records[-1].step not in self._states and self._moved(last):
             self._refuse(self.records[-1].step + 1)
         return None
 
@@ -162,11 +163,26 @@ class _Search:
                 return
             kept = self._states.get(record.step)
             if kept is not None and record.step > self._start.step:
-                if until is None and kept.snapshot.moved():
+                apart = since < record.step - 1  # else each step starts from a state of its own
+                if until is None and apart and self._moved(kept.snapshot):
                     self._refuse(record.step, since)
                 since = record.step
                 self._graph._back_to(kept)
+                self._check_finite(record.step)
             yield record, self._graph._step_again(record)
+
+    def _check_finite(self, step: int) -> None:
+        """Refuse a state that went bad between two steps."""
+        for name in self._bad_states():
+            raise HistoryDiffers(
+                f"{name} is not finite before step {step}, and was after the step before: "
+                "something besides the Graph wrote it."
+            )
+
+    def _moved(self, kept: Snapshot) -> bool:
+        """True where a state is not as it was kept; slots that were made again are others."""
+        tensors = self._graph._scan().tensors()
+        return kept.moved({id(leaf.value) for _, leaf in tensors})
 
     def _refuse(self, step: int, since: int | None = None) -> None:
         begin = self._start.step if since is None else since
@@ -238,6 +254,7 @@ class _Search:
         if call is None:
             return found
         found = _with_op(found, call, source, program)
+        os.makedirs(directory, exist_ok=True)
         path = os.path.join(directory, f"step_{found.step}_{call.node.name}.py")
         return replace(found, script=write(call, path, _about(found)))
 
