@@ -43,7 +43,7 @@ def replaced(path: str) -> Iterator[BinaryIO]:
         _clear(folder, f"{PREFIX}{key}-")
         temporary, file = _made(os.path.join(folder, f"{PREFIX}{key}-"), before)
     except OSError as error:
-        raise _refused("written", path, error) from error
+        raise refused("written", path, error) from error
     try:
         with file:
             yield file
@@ -53,7 +53,7 @@ def replaced(path: str) -> Iterator[BinaryIO]:
             os.replace(temporary, target)
     except OSError as error:
         _remove(temporary)
-        raise _refused("written", path, error) from error
+        raise refused("written", path, error) from error
     except BaseException:
         _remove(temporary)
         raise
@@ -74,9 +74,9 @@ def opened(path: str) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     except FileNotFoundError as error:
-        raise _refused("read", path, error, CheckpointNotFound) from error
+        raise refused("read", path, error, CheckpointNotFound) from error
     except OSError as error:
-        raise _refused("read", path, error) from error
+        raise refused("read", path, error) from error
 
 
 def _looked_at(path: str) -> os.stat_result | None:
@@ -146,12 +146,14 @@ def _sync(folder: str) -> None:
         os.close(descriptor)
 
 
-def _refused(
+def refused(
     what: str,
     path: str,
     error: OSError,
     kind: type[CheckpointFileError] = CheckpointFileError,
+    fix: str = "",
 ) -> CheckpointFileError:
-    refused = kind(f"{path} cannot be {what}: {error.strerror or error}.")
-    refused.errno, refused.filename = error.errno, path
-    return refused
+    """The error to raise where a path cannot be ``what``, ``written`` or ``read``."""
+    found = kind(f"{path} cannot be {what}: {error.strerror or error}.", fix=fix)
+    found.errno, found.filename = error.errno, path
+    return found

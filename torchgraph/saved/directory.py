@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..artifact.files import refused
 from ..errors import CheckpointDamaged, CheckpointFileError, CheckpointNotFound
 
 FORMAT = "1"
@@ -55,14 +56,14 @@ def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -
         _refuse_other(target, files)
         made, lock = _made(target)
     except OSError as error:
-        raise _refused("written", path, error) from error
+        raise _not_written(path, error) from error
     try:
         hashes = {name: _written(made / name, writer) for name, writer in files.items()}
         _write_manifest(made / MANIFEST, {**about, "files": hashes})
         _sync_all(made)
         _put(made, target)
     except OSError as error:
-        raise _refused("written", path, error) from error
+        raise _not_written(path, error) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
         os.close(lock)
@@ -86,7 +87,7 @@ class Directory:
         except FileNotFoundError as error:
             raise self._missing(error) from error
         except OSError as error:
-            raise _refused("read", path, error) from error
+            raise refused("read", path, error) from error
 
     @property
     def names(self) -> list[str]:
@@ -137,7 +138,12 @@ class Directory:
                 f"it has no {MANIFEST}: no Graph was saved there, or it is not whole.",
                 fix="name the directory that torchgraph.save(graph, directory) has written.",
             )
-        return _refused("read", self._path, error, CheckpointNotFound)
+        return refused("read", self._path, error, CheckpointNotFound)
+
+
+def _not_written(path: str, error: OSError) -> CheckpointFileError:
+    taken = "choose another path, or a folder that is empty."
+    return refused("written", path, error, fix=taken if isinstance(error, FileExistsError) else "")
 
 
 def is_saved(path: str) -> bool:
@@ -303,16 +309,3 @@ def _exchange(one: str, other: str) -> None:
     os.rename(other, aside)
     os.rename(one, other)
     os.rename(aside, one)
-
-
-def _refused(
-    what: str,
-    path: str,
-    error: OSError,
-    kind: type[CheckpointFileError] = CheckpointFileError,
-) -> CheckpointFileError:
-    taken = "choose another path, or a folder that is empty."
-    fix = taken if isinstance(error, FileExistsError) else ""
-    refused = kind(f"{path} cannot be {what}: {error.strerror or error}.", fix=fix)
-    refused.errno, refused.filename = error.errno, path
-    return refused
