@@ -122,6 +122,17 @@ def test_one_object_in_two_places(twice, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_half_a_step_is_not_saved(trained):
+    graph, _, place = trained
+    graph._cache.broken = "a disk is full"
+    with pytest.raises(tg.errors.GraphBroken, match="a disk is full"):
+        tg.save(graph, place)
+    loaded = tg.load(place)
+    loaded._broken = "an op failed"
+    with pytest.raises(tg.errors.GraphBroken):
+        tg.save(loaded, place)
+
+
 def test_files_that_others_put_there_stay(trained, monkeypatch):
     graph, _, place = trained
     (place / "notes.txt").write_text("mine")

@@ -62,8 +62,7 @@ class LoadedGraph:
             StepFailed: an op raised. GraphBroken: an earlier step failed half-way.
         """
         with self.lock:
-            if self._broken:
-                raise GraphBroken(f"An earlier step of {self.name} failed half-way.")
+            self._check_whole()
             call = self._inputs.bind(args, kwargs)
             return self._served(call)
 
@@ -84,6 +83,10 @@ class LoadedGraph:
                     reason = str(moved)
             why = why or reason
         raise CallNotSaved(f"Each program of {self.name} that was saved is for other values: {why}")
+
+    def _check_whole(self) -> None:
+        if self._broken:
+            raise GraphBroken(f"An earlier step of {self.name} failed half-way.")
 
     def _wanted(self) -> str:
         calls = (one.example for one in self._parts.replays)
@@ -195,7 +198,8 @@ class LoadedGraph:
         return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
 
     def parts(self) -> Parts:
-        """What there is to save of it, as it is now."""
+        """What there is to save of it, as it is now; GraphBroken after half a step."""
+        self._check_whole()
         return Parts(
             self._parts.name,
             self._parts.class_name,

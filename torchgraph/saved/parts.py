@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..calls.running import Running
-from ..errors import NotSavable
+from ..errors import GraphBroken, NotSavable
 from ..ir.names import TRAIN
 from ..live import state
 from ..live.state.optimizers import has_torchs_form
@@ -66,6 +66,7 @@ def parts_of(graph: Running) -> Parts:
     Raises:
         NotSavable: it has no confirmed program, or holds what no file can.
         GradPresent: the next step would add to gradients that are there.
+        GraphBroken: an earlier step failed half-way.
     """
     options = graph.config.options
     _check(graph, options)
@@ -89,6 +90,8 @@ def parts_of(graph: Running) -> Parts:
 
 
 def _check(graph: Running, options: Options) -> None:
+    if broken := graph._cache.broken or graph._signals.torn:
+        raise GraphBroken(f"An earlier step of {graph._graph_name} failed half-way ({broken}).")
     if graph._driven:
         raise NotSavable(
             f"{graph._graph_name} takes its own update: what it does to optimizers and gradients "
