@@ -27,6 +27,12 @@ settings.load_profile("same")
 gc.freeze()
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a module draws when it is imported depends on no other module."""
+    if isinstance(collector, pytest.Module):
+        torch.manual_seed(0)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forgotten() -> Iterator[None]:
     """What the lines of a module read is of no use to the next: fewer objects to look through."""
