@@ -177,13 +177,10 @@ def programs_with(path, old, new):
         ('{"op":"aten::relu"}', '{"function":"os.system"}', "not a function of numbers"),
         ('{"op":"aten::relu"}', '{"function":"builtins.eval"}', "not a function of numbers"),
         ('{"op":"aten::relu"}', '{"op":"aten::relu_"}', None),
-        ('{"kind":"SequentialLR"', '{"kind":"LambdaLR"', None),
+        ('["kind","SequentialLR"]', '["kind","LambdaLR"]', "no schedule of torch"),
     ],
 )
 def test_a_forged_program_calls_nothing_but_ops(old, new, match, broken):
-    content = (broken / "program.json").read_text(encoding="utf-8")
-    if old not in content:  # dicts are lists of pairs
-        old, new = '["kind","SequentialLR"]', '["kind","LambdaLR"]'
     resigned(broken, {"program.json": programs_with(broken, old, new)})
     refused(broken, match)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from torch import nn
 
 from ..calls.fallback import Fallback
@@ -353,10 +352,7 @@ class Report:
 
     def __str__(self) -> str:
         """The tables as plain text, 80 columns wide."""
-        screen = Console(file=io.StringIO(), width=80, color_system=None, force_jupyter=False)
-        with screen.capture() as capture:
-            screen.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return tables.plain(self)
 
 
 def _held(cache: ProgramCache, reported: Replay | None, options: Options) -> Programs:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.rule import Rule
@@ -284,6 +285,14 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
             cells = (row.value, "the call")
         add_row(table, *cells, row.name if row.kind is BakedKind.ARGUMENT else where(row.line))
     return section(table, *_more(len(rows)))
+
+
+def plain(shown: RenderableType) -> str:
+    """What rich prints of it as plain text, 80 columns wide."""
+    screen = Console(file=io.StringIO(), width=80, color_system=None, force_jupyter=False)
+    with screen.capture() as capture:
+        screen.print(shown)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def size(count: int) -> str:

@@ -19,6 +19,7 @@ from ..live.inputs import Call, Inputs, key_below_autograd, leaves, sharing_of
 from ..live.state import Progress
 from ..live.state.training import rng_problems
 from ..live.state.values import independent, unlike
+from ..live.state.whole import random_state
 from ..live.step import Leaf
 from ..replay.replay import Replay
 from .parts import Parts, as_saved
@@ -114,7 +115,7 @@ class LoadedGraph:
             train = self._state[TRAIN]
             train.update(step=self._progress.step, calls=dict(self._progress.calls))
             train["schedulers"] = [one.state_dict() for one in self._schedulers]
-            train["rng"] = _random_state()
+            train["rng"] = random_state()
             if train["scaler"] is not None:
                 train["scaler"].update(self._scaler_state(train["scaler"]))
             found: dict[str, Any] = _with_new_containers(self._state)
@@ -229,13 +230,6 @@ def _described(call: Call) -> str:
             found.append(f"{path}={leaf!r:.60}")
     found += [f"{other} in the memory of {first}" for first, other in sharing_of(call)]
     return ", ".join(found) or "nothing"
-
-
-def _random_state() -> dict[str, object]:
-    found: dict[str, object] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
 
 
 def _problems(own: Mapping[str, Any], given: object) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 
 from ...ir.program import Phase
 from ...live.inputs import Call
@@ -20,6 +19,7 @@ from ...replay.replay import Replay
 from ..facts import Steps, backend
 from ..formats import chrome_trace, model_explorer
 from ..formats.drawn import Drawn, Slice, in_order
+from ..tables import plain
 from . import tables
 from .floors import Floor, floor
 from .lanes import measured, planned
@@ -117,10 +117,7 @@ class Profile:
 
     def __str__(self) -> str:
         """The tables as plain text, 80 columns wide."""
-        screen = Console(file=io.StringIO(), width=80, color_system=None, force_jupyter=False)
-        with screen.capture() as capture:
-            screen.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return plain(self)
 
 
 def profile(

@@ -50,18 +50,23 @@ def collect(
     state: OrderedDict[str, object] = OrderedDict(
         (name, module.state_dict()) for name, module in held.modules.items()
     )
-    rng: dict[str, object] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        rng["cuda"] = torch.cuda.get_rng_state_all()
     state[TRAIN] = {
         "step": progress.step,
         "calls": dict(progress.calls),
         "optimizers": [optimizer.state_dict() for optimizer in held.optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
         "scaler": None if held.scaler is None else held.scaler.state_dict(),
-        "rng": rng,
+        "rng": random_state(),
     }
     return state
+
+
+def random_state() -> dict[str, object]:
+    """The states of torch's generators."""
+    found: dict[str, object] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state_all()
+    return found
 
 
 def restore(
