@@ -10,6 +10,7 @@ from tests.contract.models import Eval, Function, Train, adam, data, made
 from tests.contract.test_inputs import Batch, Logits, Pair
 from tests.support import settle
 from torchgraph.errors import DataDependent
+from torchgraph.testing import counters
 
 
 def test_any_structure_comes_back():
@@ -45,6 +46,15 @@ def test_single_values():
         for _ in range(4):
             assert graph(x) == returned
             assert type(graph(x)) is type(returned)
+
+
+def test_what_the_caller_does_with_a_list_is_no_part_of_the_step():
+    graph = Function(lambda x: [1, (x * 2).tolist()])
+    for count in range(6):
+        before = counters.replays
+        graph(torch.ones(2)).append(count)
+        assert (counters.replays > before) == (count >= 2)
+    assert graph(torch.ones(2)) == [1, [2, 2]]
 
 
 def test_outputs_are_detached_and_need_no_gradient():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -73,6 +74,25 @@ def is_holder(value: object) -> bool:
         return False
     root = str(type(value).__module__).partition(".")[0]
     return root not in _NOT_HOLDERS and (root == "numpy" or root in sys.stdlib_module_names)
+
+
+def is_memo(value: object, name: str) -> bool:
+    """True for an attribute in which methods of Python's library keep what they found elsewhere."""
+    return isinstance(value, logging.Logger) and name == "_cache"
+
+
+def asked_besides(value: object) -> Iterator[tuple[str, object, str]]:
+    """(words, object, attribute) of what methods of Python's library read in other objects.
+
+    A logger asks whoever lies above it for a level where it has none.
+    """
+    if not isinstance(value, logging.Logger):
+        return
+    yield "manager", value.manager, "_disable"
+    words, above = "parent", value.parent
+    while above is not None:
+        yield words, above, "level"
+        words, above = f"{words}.parent", above.parent
 
 
 def is_users(value: object) -> bool:

@@ -197,8 +197,10 @@ class Frames:
         caller = frame.f_back
         while caller is not None and _is_library(caller):
             caller = caller.f_back
-        line = None if caller is None else lines_of(caller.f_code).get(caller.f_lineno)
-        if caller is not None and line is not None and line.returned:
+        if caller is None or caller.f_code not in self._ran:
+            return  # the step is over: the rest of the line is not recorded
+        line = lines_of(caller.f_code).get(caller.f_lineno)
+        if line is not None and line.returned:
             self._listener.returned(caller, line, value)
 
     def _handed(self, frame: FrameType) -> None:

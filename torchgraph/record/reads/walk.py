@@ -21,11 +21,13 @@ from ..chains.behind import (
     PROBED,
     WEAK,
     WRITES,
+    asked_besides,
     behind,
     called_by_others,
     closed,
     is_holder,
     is_iterator,
+    is_memo,
     is_users,
 )
 from ..chains.chains import Chain, ChainStep, Use
@@ -259,7 +261,11 @@ class Walk:
         if attributes is None or len(attributes.value) > PROBED:
             return
         for key, item in list(attributes.value.items()):
-            self.add(f"{chain}.{key}", item, Source(value, ((By.OWN, key),)), Use.WHOLE)
+            if not is_memo(value, key):
+                self.add(f"{chain}.{key}", item, Source(value, ((By.OWN, key),)), Use.WHOLE)
+        for words, holder, key in asked_besides(value):
+            source = Source(holder, ((By.OWN, key),))
+            self.add(f"{chain}.{words}.{key}", own(holder)[key], source, Use.WHOLE)
 
     def add(self, text: str, value: object, source: Source, use: Use, *, deep: bool = True) -> None:
         use = Use.COUNTED if use is Use.PLACED else use
