@@ -24,7 +24,8 @@ class BackendWarning(GraphWarning):
 
 
 class ConfirmWarning(GraphWarning):
-    """A program comes to another result than eager, by a fault of torchgraph: it is not used."""
+    """A program comes to another result than eager, by a fault of torchgraph or of your pass: it is
+    not used."""
 
 
 class EagerWarning(GraphWarning):

@@ -194,7 +194,7 @@ def test_guards_predicates_programs_and_refusals_have_all_rows(graph, report):
     assert [row[0] for row in tables["Programs: 1 of at most 8 held"]["rows"]] == [
         report.programs.held[0].signature
     ]
-    assert tables["Branches that the optimizers took"]["rows"]
+    assert tables["Branches on numbers that move"]["rows"]
     assert "Left alone by passes" in tables
     assert any(title.startswith("CUDA Graph: ") for title in tables)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from rich.console import Console
 
+import torchgraph as tg
+from tests.contract.models import Function
 from tests.support import settle
 from torchgraph import _extension
-from torchgraph.errors import NotCompiled
+from torchgraph.errors import EagerWarning, NotCompiled
 from torchgraph.inspect.baked import BakedKind
 from torchgraph.inspect.report import Report
 from torchgraph.ir.program import Phase
@@ -179,6 +183,44 @@ def test_programs_in_the_cache():
     assert [held.reported for held in programs.held] == [False, False, True]
     assert programs.reasons == ("model.norm.training changed",) * 2  # both recorded calls say it
     assert "3 of at most 8 held; hits: 5, misses: 3" in str(graph.report())
+
+
+def test_what_programs_serve():
+    graph = trainer()
+    for weight in (1.5, 2.0):
+        for _ in range(3):
+            graph(*batch(), weight=weight)
+    told = [held.signature for held in graph.report().programs.held]
+    tensors = "args[0]: float32[3, 4], args[1]: float32[3, 2]"
+    assert told == [f"{tensors}, args[2] = {weight}" for weight in (1.5, 2.0)]
+
+
+def test_gradients_are_counted():
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @tg.step
+    def step(x: torch.Tensor, last: bool) -> None:
+        model(x).sum().backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for number in range(8):
+        step(torch.ones(3, 4), number % 2 == 1)
+    report = step.report()
+    first, last = (held.signature for held in report.programs.held)
+    assert first == "args[0]: float32[3, 4], args[1] = False"
+    assert last == "args[0]: float32[3, 4], args[1] = True, 2 gradients"
+    assert not any("path" in guard.name for guard in report.guards)  # of an import on the way
+
+
+def test_of_a_step_without_a_program():
+    graph = Function(lambda x: x + random.random())
+    graph.config.set_fallback("eager")
+    with pytest.warns(EagerWarning):
+        [graph(torch.ones(2)) for _ in range(30)]
+    assert "no program: the step runs in eager\n" in str(graph.report())
 
 
 def test_what_a_program_holds():

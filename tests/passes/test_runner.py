@@ -214,6 +214,7 @@ def test_a_pass_that_raises() -> None:
     with pytest.raises(PassFailed, match=r"'raising' raised RuntimeError") as caught:
         run(small(), (Raising(),), support.STRICT)
     assert isinstance(caught.value.__cause__, RuntimeError)
+    assert "Fix: mend it; until then, graph.config.passes.disable('raising')" in str(caught.value)
 
 
 def test_a_pass_that_breaks_a_promise() -> None:

@@ -103,6 +103,14 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
         return made.copy_(tensor)
 
 
+def blame(options: Options) -> str:
+    """Whose fault it is when a program does not compute what eager does."""
+    theirs = ", ".join(repr(one.name) for _, one in options.passes.inserted)
+    if theirs:
+        return f"It was rewritten by {theirs}: graph.check() names the pass at fault."
+    return "This is a fault of torchgraph: please report it."
+
+
 def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     """What comes out otherwise when the program of ``replay`` runs from ``start``; empty: nothing.
 

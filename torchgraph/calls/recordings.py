@@ -34,7 +34,7 @@ from ..record.ops.generators import ELSEWHERE
 from ..record.tape.watch import warn_written
 from ..replay.cache import ProgramCache
 from ..replay.replay import Replay
-from .confirm import OTHER_DRAWS, Start, as_eager, unlike
+from .confirm import OTHER_DRAWS, Start, as_eager, blame, unlike
 from .fallback import AS_TENSORS, STRANGERS, Fallback
 from .lessons import PATIENCE, Draft, Drifting, Lesson, Signature, Strangers, Taken
 
@@ -276,8 +276,8 @@ class Recordings:
             self._drop(replay)
             known.eager = f"its program does not compute what eager does: {wrong}"
             warn(
-                f"The program of this step is not confirmed: {wrong}. This is a fault of "
-                "torchgraph: please report it. The step goes on in eager.",
+                f"The program of this step is not confirmed: {wrong}. {blame(lesson.options)} The "
+                "step goes on in eager.",
                 ConfirmWarning,
             )
             return

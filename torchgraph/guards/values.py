@@ -12,6 +12,7 @@ from torch import fx
 from .._torch.graphs import function_of
 
 _UNKNOWN = object()
+_NAMED = 2
 
 
 class ValueGuard:
@@ -34,6 +35,13 @@ class ValueGuard:
         self._known: dict[tuple[object, ...], object] = {}
         self._held: list[object] | None = None
         """Values, none of which can change itself, with which all conditions held."""
+
+    @property
+    def why_not(self) -> str:
+        """What there is to say when they do not hold."""
+        more = f" and {len(self.fqns) - _NAMED} more" if len(self.fqns) > _NAMED else ""
+        names = ", ".join(self.fqns[:_NAMED])
+        return f"a branch that Python takes on {names}{more} goes the other way now"
 
     def holds(self, values: Sequence[object]) -> bool:
         """True when each condition has the value that it had at capture."""

@@ -16,11 +16,15 @@ from ..ir import effects, text
 from ..ir.each import calls
 from ..ir.names import NameKind, key_of, kind_of, last_of, optimizer_of
 from ..ir.program import Phase, Program, Role, provenance
+from ..live.inputs import leaves
+from ..options.checking import shown
 from ..replay.cuda.graphs import cuda_graphs
 from ..replay.replay import Replay
 from . import baked
 from .baked import Baked
 from .ops import base_name
+
+_PLAIN = (bool, int, float, str, type(None))
 
 _SIGNS = {
     "add": "+",
@@ -283,7 +287,7 @@ def held(replay: Replay, reported: Replay | None, peak: int | None) -> CachedPro
     constants = sum(entry.nbytes for entry in baked.constants(replay.program))
     casts = sum(tensor.nbytes for tensor in replay.derived.tensors)
     return CachedProgram(
-        replay.serves,
+        _served(replay),
         replay.program.count(),
         replay.runs,
         replay is reported,
@@ -291,6 +295,20 @@ def held(replay: Replay, reported: Replay | None, peak: int | None) -> CachedPro
         constants + casts,
         peak,
     )
+
+
+def _served(replay: Replay) -> str:
+    """``args[0]: float32[4, 4], args[1] = True, 2 gradients``."""
+    call = replay.example
+    if call is None:
+        return replay.serves
+    signature, given = replay.program.signature, dict(leaves(call.args, call.kwargs))
+    besides = [spec for spec in signature.roles(Role.INPUT) if spec.fqn not in given]
+    words = [signature.describe_inputs(given)]
+    words += [f"{name} = {shown(value)}" for name, value in given.items() if type(value) in _PLAIN]
+    if besides:
+        words.append("1 gradient" if len(besides) == 1 else f"{len(besides)} gradients")
+    return ", ".join(words)
 
 
 def memory(program: Program, values: tuple[Baked, ...]) -> ProgramMemory:

@@ -55,7 +55,9 @@ def head(
             f"({1e3 * steps.fastest:.3g} to {1e3 * steps.slowest:.3g})"
         )
     ] if steps else []  # fmt: skip
-    line = Text(f"{sum(c.after_passes for c in counts)} nodes, backend {backend}", "dim")
+    nodes = sum(count.after_passes for count in counts)
+    words = f"{nodes} nodes, backend {backend}" if counts else "no program: the step runs in eager"
+    line = Text(words, "dim")
     if plan:
         lines.insert(0, Text(plan, "dim"))
     return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
@@ -259,7 +261,7 @@ def predicates(rows: Sequence[Predicate]) -> RenderableType:
 
 def branches(rows: Sequence[Branch]) -> RenderableType:
     """Decisions on numbers of the optimizers."""
-    table = empty_table("Branches that the optimizers took", ("condition", "left"), ("was", "left"))
+    table = empty_table("Branches on numbers that move", ("condition", "left"), ("was", "left"))
     for row in rows[:_SHOWN]:
         times = f"  ({_times(row.count)})" if row.count > 1 else ""
         add_row(table, Text(row.condition).append(times, "dim"), row.taken)

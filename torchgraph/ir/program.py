@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -173,12 +173,15 @@ class Signature:
                 return spec
         raise KeyError(fqn)
 
-    def describe_inputs(self) -> str:
-        """The arguments of a call in words: ``args[0]: float32[8, 3], args[1]: int64[8]``."""
+    def describe_inputs(self, among: Container[str] | None = None) -> str:
+        """The arguments of a call in words: ``args[0]: float32[8, 3], args[1]: int64[8]``.
+
+        ``among``: only those of these names.
+        """
         found = [
             f"{spec.fqn}: {str(spec.meta.dtype).removeprefix('torch.')}{list(spec.meta.shape)}"
             for spec in self.roles(Role.INPUT)
-            if spec.meta is not None
+            if spec.meta is not None and (among is None or spec.fqn in among)
         ]
         return ", ".join(found) or "no tensors"
 

@@ -228,9 +228,24 @@ def _of_kind(name: str) -> str:
     return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"
 
 
+_VERBS = frozenset({"enable", "disable", "set", "allow", "add", "config", "get", "is"})
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The one of ``known`` that is most like ``name``; empty where none is."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), "")
+    names = sorted(known)
+    words = _words(name)
+    begins = [one for one in names if name and one.startswith(name)]
+    says = [one for one in names if words and set(words) <= set(_words(one))]
+    typed = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
+    bare = {"_".join(_words(one)) or one: one for one in names}
+    like = difflib.get_close_matches("_".join(words) or name, bare, n=1, cutoff=0.6)
+    return next(iter([*begins, *says, *typed, *(bare[one] for one in like)]), "")
+
+
+def _words(name: str) -> list[str]:
+    """Those of a name which tell it from others."""
+    return [word for word in name.split("_") if word and word not in _VERBS]
 
 
 def right(name: str, signature: inspect.Signature, given: Mapping[str, object]) -> str:

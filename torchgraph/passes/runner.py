@@ -151,10 +151,11 @@ def _is_ours(one: Pass) -> bool:
 def _failure(one: Pass, edit: Rewriter, cause: Exception) -> PassFailed:
     near = "" if edit.last is None else f", near node {edit.last.name}"
     where = None if edit.last is None else provenance(edit.last).line
+    verb = "report this" if _is_ours(one) else "mend it"
     return PassFailed(
         f"The pass {one.name!r} raised {type(cause).__name__}: {cause}{near}.",
         where=where,
-        fix=f"report this; until then, graph.config.passes.disable({one.name!r}).",
+        fix=f"{verb}; until then, graph.config.passes.disable({one.name!r}).",
     )
 
 

@@ -201,7 +201,7 @@ class Replay:
             return reason
         guard = self.captured.value_guard
         if guard is not None and not guard.holds([leaf.read() for leaf in self._branched]):
-            return "a branch that an optimizer takes on its numbers goes the other way now"
+            return guard.why_not
         return ""
 
     def refit(self, step: Step, found: Found | None = None) -> bool:

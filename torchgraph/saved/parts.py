@@ -121,8 +121,9 @@ def _without_program(graph: Running) -> Exception:
     if graph._last_call is None:
         why, fix = "has not been called yet", "call it three times or more, then save it."
     else:
+        last = [] if graph._shown is None else [graph._shown[0].why_not()]
         held = [one.why_not() for one in graph._cache]
-        said = held or [one.why for one in graph._recordings.fallback.eager]
+        said = held or [one.why for one in graph._recordings.fallback.eager] or last
         reason = f": {said[-1]}" if said and said[-1] else ""
         why = f"has no program that is confirmed and serves calls as things stand{reason}"
         fix = "call it once or twice more as it is now; graph.report() says what it waits for."

@@ -96,7 +96,7 @@ def branches(rows: Sequence[Branch]) -> Table:
     """Decisions on numbers of the optimizers."""
     cells = [(row.condition, row.taken, str(row.count), where(row.line)) for row in rows]
     columns = ("condition", "was", "times", "where")
-    return Table("Branches that the optimizers took", columns, cells)
+    return Table("Branches on numbers that move", columns, cells)
 
 
 def baked(rows: Sequence[Baked]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -37,7 +38,7 @@ def head(
 def floors(floor: Floor, seconds: float) -> RenderableType:
     """Both floors, and the share of the larger one that is reached."""
     table = empty_table(
-        f"Limit: {_ms(floor.seconds)} ms, of which {floor.seconds / seconds:.0%} is reached",
+        f"Limit: {_ms(floor.seconds)} ms, of which {_share(floor.seconds, seconds)} is reached",
         ("at least", "left"),
         ("", "right"),
         ("measured here", "right"),
@@ -47,15 +48,16 @@ def floors(floor: Floor, seconds: float) -> RenderableType:
     band = floor.bandwidth
     moved, rate = size(floor.least_bytes), f"{_si(band.fastest)}B/s"
     took = floor.bytes_seconds
-    add_row(table, "read and written", moved, rate, _ms(took), f"{took / seconds:.1%}")
+    add_row(table, "read and written", moved, rate, _ms(took), _share(took, seconds))
     for one in floor.products:
         cells = (f"{_si(one.flops)}FLOP", f"{_si(one.rate)}FLOP/s", _ms(one.seconds))
-        share = f"{one.seconds / seconds:.1%}"
-        add_row(table, f"products in {_dtype(one.dtype)}", *cells, share)
+        name = f"products in {_dtype(one.dtype)}"
+        add_row(table, name, *cells, _share(one.seconds, seconds))
+    which = "about as much" if band.block <= floor.least_bytes else "the least that can be timed"
     notes = [
         f"All ops together move {size(floor.traffic)}, each on its own: "
         f"{_ms(floor.traffic_seconds)} ms by copies ({_si(band.copy)}B/s).",
-        f"Memory was moved in blocks of {size(band.block)}: at most what the step moves.",
+        f"Memory was moved in blocks of {size(band.block)}: {which}.",
     ]
     return section(table, *(Text(note, "dim") for note in notes))
 
@@ -115,9 +117,20 @@ def nodes(found: Sequence[NodeTime]) -> RenderableType:
 
 
 def _ms(seconds: float) -> str:
-    """Three digits, never in powers of ten."""
-    found = 1e3 * seconds
-    return f"{found:.0f}" if found >= 100 else f"{found:.3g}" if found >= 0.01 else f"{found:.4f}"
+    return _digits(1e3 * seconds)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{_digits(100 * part / whole, least=0.1)}%"
+
+
+def _digits(value: float, least: float = 0.01) -> str:
+    """Three digits, two of what is below ``least``; never in powers of ten."""
+    if value >= 100 or not value:
+        return f"{value:.0f}"
+    if value >= least:
+        return f"{value:.3g}"
+    return f"{value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def _of(part: float, whole: float) -> str:

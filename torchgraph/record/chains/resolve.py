@@ -232,6 +232,12 @@ _TYPING = getattr(sys.modules.get("typing_extensions"), "__file__", "")
 """It runs inside Python's own ``Union[...]``, which torch writes in a backward pass."""
 _FOREIGN = (_PACKAGE, _TORCH, os.path.join(os.path.dirname(_TORCH), "numpy"))
 
+_FINDERS = frozenset(
+    getattr(sys.modules.get(getattr(finder, "__module__", "")), "__file__", None)
+    for finder in sys.meta_path
+)
+"""The files of what Python asks for a module: an import on the way is no part of the step."""
+
 
 @functools.cache
 def is_library_file(filename: str) -> bool:
@@ -244,5 +250,5 @@ def is_library_file(filename: str) -> bool:
     if any(filename.startswith(place + os.sep) for place in _FOREIGN):
         return True
     if any(filename.startswith(place + os.sep) for place in _INSTALLED):
-        return False
+        return filename in _FINDERS
     return any(filename.startswith(place + os.sep) for place in _STDLIB)
