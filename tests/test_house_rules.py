@@ -187,6 +187,12 @@ def test_no_compiled_file_is_over_400_lines():
     assert {path.name for path in compiled() if lines_of(path) > 400} == set()
 
 
+def test_no_part_of_a_page_is_over_400_lines():
+    parts = [path for end in ("js", "css", "html") for path in PACKAGE.rglob(f"*.{end}")]
+    assert {path.name for path in parts if lines_of(path) > 400} == set()
+    assert parts
+
+
 def classes() -> Counter[str]:
     return Counter(
         node.name

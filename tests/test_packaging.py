@@ -23,6 +23,9 @@ pytest.importorskip("setuptools", minversion="77")
 
 ROOT = Path(__file__).parents[1]
 CSRC = ROOT / "torchgraph" / "csrc"
+PAGE = {
+    f"torchgraph/inspect/page/{name}" for name in ("page.html", "page.css", "page.js", "plots.js")
+}
 COMPILER = shutil.which("c++") or shutil.which("g++")
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 ODD = 'söurces, it\'s "two" $x'  # for a shell, a compiler and Python's source
@@ -76,7 +79,7 @@ def test_without_a_compiler_the_package_is_pure_python(source, tmp_path):
     assert "torchgraph: _guards, _C, _C_cuda not compiled: there is no C++ compiler." in done.stdout
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in names if name.endswith(".so") or "older_build" in name]
-    assert {f"torchgraph/inspect/page/page.{end}" for end in ("html", "css", "js")} < set(names)
+    assert PAGE < set(names)
     assert listing(source) == before, "a build writes nothing beside the sources"
 
 
@@ -302,10 +305,9 @@ def test_a_wheel_holds_the_package_alone_and_runs_from_a_zip(source, tmp_path):
         for path in (ROOT / "torchgraph").rglob("*.py")
         if CSRC not in path.parents
     }
-    parts = {f"torchgraph/inspect/page/page.{end}" for end in ("html", "css", "js")}
 
     assert wheel.name.split("-", 2)[2].startswith("cp310-abi3-")
-    assert {name for name in names if ".dist-info/" not in name} == modules | parts | {
+    assert {name for name in names if ".dist-info/" not in name} == modules | PAGE | {
         "torchgraph/py.typed",
         "torchgraph/_C.abi3.so",
         "torchgraph/_guards.abi3.so",

@@ -53,7 +53,7 @@ def save_plot(path: Path, shown: Shown, name: str, form: str, given: Timings) ->
 
 
 def _rendered(name: str, data: dict[str, Any], vega: str) -> str:
-    script = _part("page.js")
+    script = _part("page.js") + _part("plots.js")
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; "
         f"style-src 'unsafe-inline'; script-src {_hash(vega)} {_hash(script)}"
