@@ -38,15 +38,21 @@ def kept_by_module(program: Program) -> dict[str, int]:
     return found
 
 
+def sizes_of_rows(node: fx.Node) -> Iterator[tuple[str, int]]:
+    """(module path, elements) of each row of a node over rows."""
+    for owner, row in zip(each_of(node).rows, rows_of(node), strict=True):
+        yield module_of(owner), sum(map(elements, row))
+
+
 def _shares(node: fx.Node, work: Work) -> Iterator[tuple[str, Work]]:
     """The work of a node by module: of one over rows, that of each row by its elements."""
     if not is_each(node):
         yield provenance(node).module, work
         return
-    rows = [sum(map(elements, row)) for row in rows_of(node)]
-    total, before = max(1, sum(rows)), 0
+    rows = list(sizes_of_rows(node))
+    total, before = max(1, sum(size for _, size in rows)), 0
     done = Work()
-    for number, (owner, size) in enumerate(zip(each_of(node).rows, rows, strict=True), start=1):
+    for number, (module, size) in enumerate(rows, start=1):
         before += size
         until = Work(
             work.flops * before // total,
@@ -54,7 +60,7 @@ def _shares(node: fx.Node, work: Work) -> Iterator[tuple[str, Work]]:
             work.launches * number // len(rows),
         )
         yield (
-            module_of(owner),
+            module,
             Work(
                 until.flops - done.flops,
                 until.bytes - done.bytes,

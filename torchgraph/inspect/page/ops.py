@@ -9,12 +9,10 @@ from typing import Any
 
 from torch import fx
 
-from ...costs.by_module import kept_by_module, work_by_module
+from ...costs.by_module import kept_by_module, sizes_of_rows, work_by_module
 from ...costs.op_calls import Work, work_by_node
-from ...costs.traffic import elements
 from ...ir import text
-from ...ir.each import each_of, is_each, is_item, rows_of
-from ...ir.names import module_of
+from ...ir.each import is_each, is_item
 from ...ir.program import Phase, Program, provenance
 from ..ops import base_name
 from .places import Places
@@ -151,8 +149,7 @@ def _shares(node: fx.Node) -> dict[str, float]:
     if not is_each(node):
         return {provenance(node).module: 1.0}
     sizes: dict[str, int] = {}
-    for owner, row in zip(each_of(node).rows, rows_of(node), strict=True):
-        module = module_of(owner)
-        sizes[module] = sizes.get(module, 0) + sum(map(elements, row))
+    for module, size in sizes_of_rows(node):
+        sizes[module] = sizes.get(module, 0) + size
     whole = max(1, sum(sizes.values()))
     return {module: size / whole for module, size in sizes.items()}
