@@ -18,7 +18,11 @@ from typing import NamedTuple
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _SUBSCR_OF_3_14 = 26
-_ENTRANCE = _PACKAGE + "graph.py"
+_ENTRANCES = frozenset(
+    _PACKAGE + os.path.join(*path)
+    for path in (("graph.py",), ("calls", "aside.py"), ("calls", "again.py"))
+)
+"""Files through which a call of a Graph comes, or a step that is run for its own sake."""
 
 
 class SourceLine(NamedTuple):
@@ -100,7 +104,7 @@ def user_frames(
     current: FrameType | None = frame
     while current is not None and len(found) < depth:
         code = current.f_code
-        if code.co_filename == _ENTRANCE:
+        if code.co_filename in _ENTRANCES:
             break
         if _is_users(current) or (libraries and _is_of_library(code.co_filename)):
             found.append(SourceLine(code.co_filename, current.f_lineno, code.co_name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,9 @@ def trained(
 
 def loaded(path: Path) -> Any:
     """The module of an exported program, from its file."""
-    return torch.export.load(path).module()
+    with warnings.catch_warnings():  # torch 2.11 warns of how it reads constants
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.export.load(path).module()
 
 
 def assert_same_training(

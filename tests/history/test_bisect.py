@@ -231,6 +231,31 @@ def test_no_history(tmp_path):
     assert not graph._history.records  # and what was kept is free
 
 
+def test_a_history_without_a_step(tmp_path):
+    with pytest.raises(NoHistory, match="has kept no step yet"):
+        tg.bisect(_made(10), directory=tmp_path)
+
+
+def test_a_file_where_a_directory_is_meant(tmp_path):
+    graph, taken = _made(10), tmp_path / "taken"
+    _run(graph, 6)
+    taken.touch()
+    with pytest.raises(InvalidOption, match="directory is a file"):
+        tg.bisect(graph, directory=taken)
+
+
+def test_who_looks_for_it_is_no_line_of_the_step(tmp_path):
+    model = nn.Linear(4, 1)
+    step = tg.train_step(model, nn.MSELoss(), torch.optim.Adam(model.parameters()))
+    step.config.keep_history(20)
+    _run(step, 12, 9, lambda x: x.mul_(1e6))
+    found = tg.bisect(step, directory=tmp_path)
+    assert found is not None
+    assert found.script
+    assert str(found.line or "") == ""
+    assert __file__ not in Path(found.script).read_text(encoding="utf-8")
+
+
 def test_a_state_that_others_write(tmp_path):
     graph = _made(20)
     _run(graph, 6)

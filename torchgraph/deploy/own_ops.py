@@ -1,4 +1,7 @@
-"""Ops of ours as what ATen computes: another machine has torch, and not this package."""
+"""Ops of ours as what ATen computes: another machine has torch, and not this package.
+
+So for what oneDNN makes of an LSTM.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from .. import library
 from .._torch import OpOverload, schema_of
 from ..lower.numbers import tensor_forms
 from ..passes.fusions.model_update.reference import REFERENCES
+from .recurrent import layer_backward
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -30,13 +34,12 @@ PASSED_ON = frozenset(
 RENAMED: dict[OpOverload, OpOverload] = {
     library.normal: aten.normal_functional.default,
     library.grouped_mm: aten._grouped_mm.default,
-    library.rnn_layer_without_grad: aten.mkldnn_rnn_layer.default,
 }
 """Ops that differ from one of ATen's in what no exported program has: a fake kernel, say."""
 
 
 def form_of(op: object) -> Callable[..., Any] | None:
-    """A function over tensors that computes what an op of ours does; None where there is none.
+    """A function over tensors that computes what an op does; None for what stays as it is.
 
     Numbers among its arguments are tensors without dimensions, or Python's.
     """
@@ -94,6 +97,7 @@ _FORMS: dict[object, Callable[..., Any]] = {
     library.find_inf: _find_inf,
     library.unscale: _unscale,
     library.update_scale: _update_scale,
+    aten.mkldnn_rnn_layer_backward.default: layer_backward,
 }
 
 _FUSED: dict[str, tuple[str, tuple[str, ...], frozenset[str]]] = {

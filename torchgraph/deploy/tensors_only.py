@@ -24,7 +24,7 @@ from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
 from ..ir.values import evaluate, leaves, mode_of, neutral, with_values
 from ..lower.numbers import list_forms, numbers, tensor_forms
-from . import arithmetic, own_ops
+from . import arithmetic, own_ops, recurrent
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
@@ -126,6 +126,9 @@ class _Rewriting:
         form = own_ops.form_of(node.target)
         if form is not None:
             return self._traced(form, node)
+        if node.target in recurrent.LAYERS:
+            args = fx.map_arg(node.args, self._made.__getitem__)
+            return recurrent.layer(self._emit, node, args)
         return self._op(node)
 
     def _number(self, node: fx.Node) -> Any:

@@ -99,7 +99,7 @@ def measured(
         return replace(found, notes=(*found.notes, "measured on the CPU alone"))
     values = inputs_of(replay.leaves, replay.captured.host.extended(call).tensors)
     values += map(copied, replay.derived.tensors)
-    with torch.no_grad(), below_autograd(), torch.random.fork_rng(devices=[]):
+    with torch.enable_grad(), below_autograd(), torch.random.fork_rng(devices=[]):
         (ours,) = taken([partial(replay.executable.function, values)])
     found = replace(found, measured=ours.peak, method=METHOD)
     if replay.program.signature.micro_batches > 1:

@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from torch import fx
 
+from ...artifact.saving import path_of
 from ...calls.again import Again, StepAgain
 from ...errors import (
     HistoryDiffers,
@@ -88,7 +90,7 @@ def bisect(
     step: PositiveInt | None = None,
     *,
     above: float | None = None,
-    directory: str = ".",
+    directory: str | os.PathLike[str] = ".",
 ) -> BadStep | None:
     """Find the first bad step of a Graph's history, and the first bad op in it.
 
@@ -113,14 +115,19 @@ def bisect(
         raise InvalidOption(f"bisect takes a Graph, not {shown(graph)}.")
     history = graph._history
     if not history.records or not history.states:
+        if graph.config.options.history:
+            raise NoHistory(f"{graph.name} has kept no step yet.", fix="call it, then go back.")
         raise NoHistory(f"{graph.name} keeps nothing of its steps.")
+    into = Path(path_of(directory))
+    if into.exists() and not into.is_dir():
+        raise InvalidOption(f"bisect: directory is a file: {into}.", fix="name a directory.")
     search = _Search(graph, step, above)
     if step is not None and not search.records:
         first, last = history.records[0].step, history.records[-1].step
         raise HistoryTooShort(f"Step {step} is not kept: steps {first} to {last} are.")
     with graph._going_back():
         found = search.bad() or search.mismatch()
-        return None if found is None else search.explained(found, directory)
+        return None if found is None else search.explained(found, into)
 
 
 class _Search:
@@ -236,7 +243,7 @@ class _Search:
             self._graph._step_again(record)
         return None
 
-    def explained(self, found: BadStep, directory: str) -> BadStep:
+    def explained(self, found: BadStep, directory: Path) -> BadStep:
         """With the op, and a script."""
         before = self._watched_before(found) if found.kind == "spike" else None
         program, watch = self._watched(found.step, self._wanted(found))
@@ -254,9 +261,9 @@ class _Search:
         if call is None:
             return found
         found = _with_op(found, call, source, program)
-        os.makedirs(directory, exist_ok=True)
-        path = os.path.join(directory, f"step_{found.step}_{call.node.name}.py")
-        return replace(found, script=write(call, path, _about(found)))
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"step_{found.step}_{call.node.name}.py"
+        return replace(found, script=write(call, str(path), _about(found)))
 
     def _wanted(self, found: BadStep) -> str:
         return "" if found.divergence is None else found.divergence.node

@@ -45,7 +45,7 @@ class GraphSide:
                 values.append(by_fqn[spec.derived_from].to(spec.meta.dtype))
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         devices = list(range(torch.cuda.device_count())) if cuda else []
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
             yield values
 
     def run(

@@ -126,7 +126,7 @@ def _aside() -> Iterator[None]:
     """No gradients, and no random number of the user's."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = list(range(torch.cuda.device_count())) if cuda else []
-    with torch.no_grad(), below_autograd(), torch.random.fork_rng(devices=devices):
+    with torch.enable_grad(), below_autograd(), torch.random.fork_rng(devices=devices):
         yield
 
 
