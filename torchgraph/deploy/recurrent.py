@@ -83,8 +83,8 @@ def layer_backward(
         dh = dh if grad_out is None else dh + grad_out[t]
         tanh = (f * c + i * g).tanh()
         dc = dc + dh * o * (1 - tanh * tanh)
-        gates = (dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g))
-        d = torch.cat([*gates, dh * tanh * o * (1 - o)], -1)
+        d_ifg = dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g)
+        d = torch.cat([*d_ifg, dh * tanh * o * (1 - o)], -1)
         dx[t] = d @ weight_ih
         dw_ih, dw_hh, db = dw_ih + d.t() @ x[t], dw_hh + d.t() @ h, db + d.sum(0)
         dh, dc = d @ weight_hh, dc * f
