@@ -145,7 +145,7 @@ class Evil:
 
 def resigned(path, files):
     """Change files as somebody would who can write a new manifest, too."""
-    about = directory.Directory(str(path)).about
+    about = directory.reading(str(path), lambda found: found.about)
     contents = {name: (path / name).read_bytes() for name in FILES[1:]}
     contents.update(files)
     writers = {n: lambda file, content=c: file.write(content) for n, c in contents.items()}

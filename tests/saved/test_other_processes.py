@@ -101,7 +101,7 @@ def test_code_for_another_machine_is_not_run(saved, tmp_path, monkeypatch):
     writers = {
         name: lambda file, content=content: file.write(content) for name, content in files.items()
     }
-    about = {**directory.Directory(str(saved)).about, "compiled_for": "another"}
+    about = {**directory.reading(str(saved), lambda found: found.about), "compiled_for": "another"}
     directory.write(str(path), about, writers)
     monkeypatch.setattr(compiled, "DiskCache", lambda: pytest.fail("the cache was opened"))
     tg.load(path)

@@ -20,6 +20,12 @@ PAD_PACKED: tuple[Any, str] = (torch._VF, "_pad_packed_sequence")
 """Functions, as who holds them and under which name: a recording replaces them."""
 
 
+def is_dispatched(name: str) -> bool:
+    """False for what only TorchScript calls, as ``aten::save``."""
+    found: bool = torch._C._dispatch_has_kernel(name)
+    return found
+
+
 def schema_if_any(target: Any) -> FunctionSchema | None:
     """The schema of what may be no op."""
     return getattr(target, "_schema", None)

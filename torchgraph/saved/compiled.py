@@ -41,7 +41,7 @@ def take_over(directory: Directory, path: str) -> None:
     if not names:
         warn(f"{path} holds no compiled code: trust_compiled says nothing.", BackendWarning)
         return
-    if directory.about["compiled_for"] != fingerprint():
+    if directory.about.get("compiled_for") != fingerprint():
         warn(
             f"The compiled code in {path} is for another machine, compiler, torch or torchgraph: "
             "it is not run, and compiled anew when it is needed.",

@@ -20,9 +20,9 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from ..artifact.files import refused
 from ..errors import CheckpointDamaged, CheckpointFileError, CheckpointNotFound
@@ -39,7 +39,11 @@ _LONGEST = 100_000_000
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*", re.ASCII)
 _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2, as Linux has them
 
+_READINGS = 50
+"""Saves to the same path that a reader lets pass."""
+
 Writer = Callable[[BinaryIO], object]
+Read = TypeVar("Read")
 
 
 def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -> None:
@@ -69,25 +73,66 @@ def write(path: str, about: Mapping[str, object], files: Mapping[str, Writer]) -
         os.close(lock)
 
 
-class Directory:
-    """A directory that `write` wrote, every byte of which is as it was written.
+def reading(path: str, use: Callable[[Directory], Read]) -> Read:
+    """What ``use`` makes of the directory at ``path``, every byte of which is as it was written.
+
+    Where another save has taken its place meanwhile, that one is read: never parts of both.
 
     Raises:
         CheckpointNotFound; CheckpointFileError; CheckpointDamaged: says which file differs.
     """
+    for left in reversed(range(_READINGS)):
+        try:
+            with closing(Directory(path)) as directory:
+                try:
+                    directory.check()
+                    return use(directory)
+                except Exception:
+                    if not left or not directory.is_replaced():
+                        raise
+        except FileNotFoundError as error:
+            raise refused("read", path, error, CheckpointNotFound) from error
+        except OSError as error:
+            raise refused("read", path, error) from error
+    raise AssertionError("unreachable")
+
+
+class Directory:
+    """A directory that `write` wrote, held open: what is at its path later is another."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._hashes: dict[str, str] = {}
+        self.about: dict[str, Any] = {}
+
+    def close(self) -> None:
+        """Read no more."""
+        os.close(self._folder)
+
+    def check(self) -> None:
+        """Raise CheckpointDamaged where a byte is not as it was written."""
         try:
-            found = _manifest(_read(Path(path) / MANIFEST))
-            self._hashes: dict[str, str] = found["files"]
-            self.about = {k: v for k, v in found.items() if k not in ("sha256", "format", "files")}
-            self._check_names()
-            self._check_contents()
+            found = _manifest(self._manifest())
         except FileNotFoundError as error:
-            raise self._missing(error) from error
-        except OSError as error:
-            raise refused("read", path, error) from error
+            raise CheckpointDamaged(
+                f"it has no {MANIFEST}: no Graph was saved there, or it is not whole.",
+                fix="name the directory that torchgraph.save(graph, directory) has written.",
+            ) from error
+        self._hashes = found["files"]
+        self.about = {k: v for k, v in found.items() if k not in ("sha256", "format", "files")}
+        self._check_names()
+        for name, expected in self._hashes.items():
+            with self.opened(name) as file:
+                if _digest(file) != expected:
+                    raise CheckpointDamaged(f"{name} is not as it was written.")
+
+    def is_replaced(self) -> bool:
+        """True where something else is at the path by now."""
+        try:
+            return not os.path.samestat(os.stat(self._path), os.fstat(self._folder))
+        except OSError:
+            return True
 
     @property
     def names(self) -> list[str]:
@@ -108,19 +153,26 @@ class Directory:
         """A file to read."""
         if name not in self._hashes:
             raise CheckpointDamaged(f"it has no {name}.")
-        with (Path(self._path) / name).open("rb") as file:
+        with open(name, "rb", opener=self._opener) as file:
             yield file
 
-    def _check_contents(self) -> None:
-        for name, expected in self._hashes.items():
-            with self.opened(name) as file:
-                if _digest(file) != expected:
-                    raise CheckpointDamaged(f"{name} is not as it was written.")
+    def _opener(self, name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=self._folder)
+
+    def _manifest(self) -> bytes:
+        found = self._stat(MANIFEST)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LONGEST:
+            raise CheckpointDamaged(f"{MANIFEST} is no manifest.")
+        with open(MANIFEST, "rb", opener=self._opener) as file:
+            return file.read()
+
+    def _stat(self, name: str) -> os.stat_result:
+        return os.stat(name, dir_fd=self._folder, follow_symlinks=False)
 
     def _check_names(self) -> None:
         there = {
-            str(Path(folder, name).relative_to(self._path))
-            for folder, _, names in os.walk(self._path)
+            os.path.normpath(os.path.join(folder, name))
+            for folder, _, names, _ in os.fwalk(".", dir_fd=self._folder)
             for name in names
         }
         wanted = {MANIFEST, *self._hashes}
@@ -128,17 +180,8 @@ class Directory:
             what = "has a file more than it should" if name in there else "lacks a file"
             raise CheckpointDamaged(f"it {what}: {name}.")
         for name in there:
-            found = (Path(self._path) / name).lstat()
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(self._stat(name).st_mode):
                 raise CheckpointDamaged(f"{name} is no file.")
-
-    def _missing(self, error: OSError) -> Exception:
-        if os.path.isdir(self._path):
-            return CheckpointDamaged(
-                f"it has no {MANIFEST}: no Graph was saved there, or it is not whole.",
-                fix="name the directory that torchgraph.save(graph, directory) has written.",
-            )
-        return refused("read", self._path, error, CheckpointNotFound)
 
 
 def _not_written(path: str, error: OSError) -> CheckpointFileError:
@@ -159,18 +202,30 @@ def _refuse_other(target: str, files: Collection[str]) -> None:
     """Raise where something is at the path that `write` has not put there."""
     if _is_around(target, os.getcwd()):
         raise FileExistsError(errno.EEXIST, "it is the current directory, or around it")
+    around = next(filter(is_saved, map(str, Path(target).parents)), "")
+    if around:
+        raise FileExistsError(errno.EEXIST, f"a Graph was saved to {around}, around it")
     if not os.path.lexists(target):
         return
     if not os.path.isdir(target) or os.path.islink(target):
         raise FileExistsError(errno.EEXIST, "something else is there; a Graph takes a directory")
     if os.listdir(target) and not is_saved(target):
         raise FileExistsError(errno.EEXIST, "it is a directory with other files in it")
-    known = {MANIFEST, *files}
+    known = {MANIFEST, *files, *_listed(target)}
     for folder, _, names in os.walk(target):
         for name in names:
             found = Path(folder, name).relative_to(target)
-            if str(found) not in known and found.parts[0] != COMPILED:
+            if str(found) not in known:
                 raise FileExistsError(errno.EEXIST, f"it has a file of others in it, {found}")
+
+
+def _listed(target: str) -> list[str]:
+    """The files that the manifest there names; none where that makes no sense."""
+    try:
+        with closing(Directory(target)) as directory:
+            return list(_manifest(directory._manifest())["files"])
+    except (OSError, CheckpointDamaged):
+        return []
 
 
 def _is_around(folder: str, other: str) -> bool:
@@ -191,9 +246,16 @@ def _made(target: str) -> tuple[Path, int]:
         if left.startswith(start):
             with suppress(OSError):
                 _remove_if_left(os.path.join(parent, left))
-    made = Path(parent, f"{start}{os.getpid()}-{secrets.token_hex(4)}")
-    made.mkdir()
-    return made, _locked(str(made))
+    while True:
+        made = Path(parent, f"{start}{os.getpid()}-{secrets.token_hex(4)}")
+        made.mkdir()
+        with suppress(
+            BlockingIOError, FileNotFoundError
+        ):  # another save may take it for a left one
+            lock = _locked(str(made))
+            if made.exists():
+                return made, lock
+            os.close(lock)
 
 
 def _locked(path: str) -> int:
@@ -240,12 +302,6 @@ def _write_manifest(path: Path, content: Mapping[str, object]) -> None:
         file.write(f"{_START}{digest}{text[len(_START) + 64 :]}")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read(path: Path) -> bytes:
-    if not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_size > _LONGEST:
-        raise CheckpointDamaged(f"{path} is no manifest.")
-    return path.read_bytes()
 
 
 def _manifest(text: bytes) -> dict[str, Any]:

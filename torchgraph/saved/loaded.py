@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..ir.program import Program
 from ..library import ValueMoved
 from ..live.inputs import Call, Inputs, key_below_autograd, leaves, sharing_of
 from ..live.state import Progress
-from ..live.state.training import rng_problems
+from ..live.state.training import calls_problems, rng_problems
 from ..live.state.values import independent, unlike
 from ..live.state.whole import random_state
 from ..live.step import Leaf
@@ -133,19 +133,32 @@ class LoadedGraph:
             own = self.state_dict()
             problems = list(_problems(own, state_dict))
             if problems:
-                listed = "\n  ".join(problems[:_LISTED])
+                more = len(problems) - _LISTED
+                problems[_LISTED:] = [f"... and {more} more"] if more > 0 else []
+                listed = "\n  ".join(problems)
                 raise StateDictMismatch(f"The state does not fit {self.name}:\n  {listed}")
-            given = independent(dict(state_dict))
-            train = given[TRAIN]
-            for scheduler, saved in zip(self._schedulers, train["schedulers"], strict=True):
-                scheduler.load_state_dict(saved)
-            _copy_into(self._state, given)
-            self._progress = Progress(train["step"])
-            self._progress.calls.update(train["calls"])
-            self._set_scaler(train["scaler"] or {})
-            self._schedulers.forget()
+            given, before = independent(dict(state_dict)), independent(own)
+            try:
+                self._take(given)
+            except BaseException:
+                self._take(before)
+                raise
             self._broken = ""
             self.restore_random_state()
+
+    def _take(self, state: dict[str, Any]) -> None:
+        train = state[TRAIN]
+        for scheduler, saved in zip(self._schedulers, train["schedulers"], strict=True):
+            scheduler.load_state_dict(dict(saved))  # a CyclicLR's takes an entry out
+        own = self._state[TRAIN]
+        for key in self._state.keys() - {TRAIN}:
+            _copy_into(self._state[key], state[key])
+        _copy_into(own["optimizers"], train["optimizers"])
+        _copy_into(own["scaler"] or {}, train["scaler"])
+        self._set_scaler(train["scaler"] or {})
+        own["rng"] = train["rng"]
+        self._progress = Progress(train["step"], Counter(train.get("calls", {})))
+        self._schedulers.forget()
 
     def restore_random_state(self) -> None:
         """Let torch's generators go on where they were when the state was saved or loaded."""
@@ -246,6 +259,7 @@ def _problems(own: Mapping[str, Any], given: object) -> list[str]:
         for key in ("optimizers", "schedulers", "scaler", "step"):
             if key in its:
                 found += _unlike(f"{TRAIN}.{key}", mine[key], its[key])
+        found += calls_problems(its.get("calls", {}))
         found += rng_problems(its.get("rng"))
     elif TRAIN in given:
         found.append(f"{TRAIN}: is no dict")

@@ -26,16 +26,15 @@ from ..ir.verify import Stage, verify
 from ..live.inputs import Call, Inputs, hollow
 from ..live.step import Leaf, Step
 from ..lower import Target
-from ..options.options import Options
 from ..replay.cuda.graphs import CudaGraphs
 from ..replay.replay import Replay
 from ..replay.switch import Switch
 from ..structure import Returned
 from . import compiled, schedules
-from .directory import Directory
+from .directory import Directory, reading
 from .examples import example
 from .loaded import LoadedGraph
-from .parts import Parts, Place, as_saved
+from .parts import Parts, Place, as_saved, not_shown
 from .programs import ProgramReader, laid_out
 from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
@@ -74,24 +73,27 @@ def load(
     place = path_of(path)
     if not os.path.isdir(place):
         return load_state(place)
-    try:
+
+    def made(directory: Directory) -> LoadedGraph:
         with torch.inference_mode(False):
-            directory = Directory(place)
             loading = _Loading(directory, NAMESPACES | frozenset(ops))
             with as_saved(loading.default_dtype):
                 graph = loading.graph()
+        if trust_compiled:
+            compiled.take_over(directory, place)
+        return graph
+
+    try:
+        return reading(place, made)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{place}: {error.what}", fix=error.way_out) from error
     except VerifyError as error:
         what = f"{place}: a program of it breaks a rule. {error.what}"
         raise CheckpointDamaged(what, where=error.where) from error
-    except (GraphError, OSError):
+    except (GraphError, OSError, Warning):
         raise
     except Exception as error:  # a directory may hold anything
         raise CheckpointDamaged(f"{place}: its contents make no sense.") from error
-    if trust_compiled:
-        compiled.take_over(directory, place)
-    return graph
 
 
 class _Loading:
@@ -104,7 +106,7 @@ class _Loading:
         self._reader = ProgramReader(namespaces)
         self._about: Any = self._reader.value(content["graph"])
         self._programs: Any = content["programs"]
-        self._options: Options = self._about["options"]
+        self._options = not_shown(self._about["options"])
         self.default_dtype: torch.dtype = self._about["default_dtype"]
         self._inputs = Inputs(_signed(self._about["parameters"]))
         self._graphs = CudaGraphs()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -115,6 +115,11 @@ def _check(graph: Running, options: Options) -> None:
                 "of its own: nobody but its class finds the numbers in it.",
                 fix="let it return what torch.optim.Optimizer.state_dict() does.",
             )
+
+
+def not_shown(options: Options) -> Options:
+    """The options of a Graph elsewhere: where programs are shown is a matter of who runs them."""
+    return replace(options, passes=replace(options.passes, dump=""))
 
 
 def _without_program(graph: Running) -> Exception:

@@ -18,6 +18,7 @@ from ..ir import bits
 from ..ir.each import Each
 from ..ir.program import PassRecord, Program, Signature, TensorMeta, provenance
 from . import values
+from .nodes import check_node
 
 _VERBATIM = ("in_place", "recorded", "skipped_by", "recomputed", "stands_for")
 """Keys of ``meta`` whose values are plain."""
@@ -95,7 +96,9 @@ class ProgramReader:
             op, name, target, args, kwargs, meta = _fields_of_node(record)
             read: Any = decoded([args, kwargs, meta], {}, readers)
             args, kwargs, meta = read
-            made = graph.create_node(op, self._target(target, constants), args, kwargs, name)
+            called = self._target(target, constants)
+            check_node(op, name, called, args, kwargs)
+            made = graph.create_node(op, called, args, kwargs, name)
             made.meta.update(meta)
             if made.name != name:
                 raise CheckpointDamaged(f"two nodes are called {name!r:.80}.")

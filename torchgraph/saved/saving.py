@@ -26,7 +26,7 @@ from ..replay.replay import Replay
 from . import compiled, directory, programs, values
 from .examples import example
 from .loaded import LoadedGraph
-from .parts import Parts, Place, parts_of
+from .parts import Parts, Place, not_shown, parts_of
 
 PROGRAM, WEIGHTS, SOURCE = "program.json", "weights.safetensors", "program.py"
 
@@ -71,7 +71,7 @@ def _write(parts: Parts, path: str) -> None:
         "name": parts.name,
         "class": parts.class_name,
         "parameters": parts.parameters,
-        "options": parts.options,
+        "options": not_shown(parts.options),
         "schedules": parts.schedules,
         "default_dtype": parts.default_dtype,
         "leaves": table.entries,

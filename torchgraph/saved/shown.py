@@ -22,7 +22,7 @@ from ..errors import CheckpointDamaged
 from ..inspect.tables import size
 from ..ir.names import StateName, module_of
 from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta
-from .directory import Directory
+from .directory import Directory, reading
 from .programs import ProgramReader
 from .saving import PROGRAM, WEIGHTS
 from .values import NAMESPACES
@@ -48,8 +48,8 @@ def shown(path: str, *, depth: int | None = None, ops: Collection[str] = ()) -> 
             f"{path} is a file, and no directory of a Graph.",
             fix="torchgraph.load(path) reads a state that torchgraph.save has written.",
         )
-    try:
-        directory = Directory(path)
+
+    def drawn(directory: Directory) -> Group:
         content: Any = json.loads(directory.text(PROGRAM))
         reader = ProgramReader(NAMESPACES | frozenset(ops))
         with directory.opened(WEIGHTS) as file:
@@ -61,6 +61,9 @@ def shown(path: str, *, depth: int | None = None, ops: Collection[str] = ()) -> 
             takes: list[TensorMeta] = reader.value(tree["takes"])
             parts += [Text(), _calls(program, takes, held), _modules(program, depth)]
         return Group(*parts)
+
+    try:
+        return reading(path, drawn)
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{path}: {error.what}", fix=error.way_out) from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:

@@ -15,7 +15,15 @@ from torch import fx
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from .. import optim
-from .._torch import FakeTensor, FakeTensorMode, OpOverload, fake_on, unknown_number
+from .._torch import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    fake_on,
+    schema_of,
+    unknown_number,
+)
+from .._torch.ops import is_dispatched
 from ..artifact.tree import Readers, Writers
 from ..errors import CheckpointDamaged, NotSavable
 from ..ir.names import NameKind, StateName
@@ -39,7 +47,13 @@ from ..record.tape.number import Integer, Number, stand_in
 
 NAMESPACES = frozenset({"aten", "prims", "torchgraph", "_c10d_functional"})
 """Ops of these may be called by a program that was loaded."""
-_TOUCH_FILES = frozenset({"aten::from_file"})
+_NOT_CALLED = frozenset(
+    {
+        "aten::from_file",  # maps any file, to write into it
+        *("aten::_cufft_set_plan_cache_max_size", "aten::_cufft_clear_plan_cache"),
+    }
+)
+"""Ops that reach beyond their arguments."""
 _RECORDS: tuple[type, ...] = (
     InputSpec,
     Options,
@@ -68,10 +82,12 @@ _SYMBOLIC = (
     "sym_sqrt",
     "sym_sum",
 )
+_ENDLESS = frozenset({"comb", "factorial", "perm"})
+"""Functions that a small number keeps busy for hours."""
 _BUILTINS = (abs, bool, divmod, float, int, max, min, pow, round, sum)
 _FUNCTIONS: dict[str, Callable[..., object]] = {
     **{f"operator.{name}": getattr(operator, name) for name in _OPERATORS.split()},
-    **{f"math.{name}": item for name, item in vars(math).items() if callable(item)},
+    **{f"math.{name}": f for name, f in vars(math).items() if callable(f) and name not in _ENDLESS},
     **{f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     **{f"builtins.{item.__name__}": item for item in _BUILTINS},
 }
@@ -174,9 +190,14 @@ def op_of(name: str, namespaces: frozenset[str]) -> OpOverload:
         )
     op, _, overload = rest.partition(".")
     found = getattr(getattr(getattr(torch.ops, space), op, None), overload or "default", None)
-    if not isinstance(found, OpOverload) or name in _TOUCH_FILES:
+    if not isinstance(found, OpOverload) or not _may_be_called(found):
         raise CheckpointDamaged(f"it calls {name}, which is no op that a program may call here.")
     return found
+
+
+def _may_be_called(op: OpOverload) -> bool:
+    """False for what reaches further, and for TorchScript's own: ``aten::save`` has no kernel."""
+    return schema_of(op).name not in _NOT_CALLED and is_dispatched(op.name())
 
 
 def _fake(value: torch.Tensor) -> tuple[str, object]:

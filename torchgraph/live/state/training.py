@@ -27,7 +27,7 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
     yield from (f"{TRAIN}.{key}: missing" for key in _KEYS if key not in train)
     if "step" in train and not is_count(train["step"]):
         yield f"{TRAIN}.step: is {short(train['step'])}, not a count"
-    yield from _calls_problems(train.get("calls", {}))
+    yield from calls_problems(train.get("calls", {}))
     yield from rng_problems(train["rng"]) if "rng" in train else ()
     yield from scaler_problems(train.get("scaler"), held.scaler, strict=strict)
     # A Graph that only evaluates takes the state of one that trains.
@@ -80,7 +80,8 @@ def _pairs(
             yield one, state if fits else f"{TRAIN}.{key}.{number}: is {short(state)}, not a dict"
 
 
-def _calls_problems(calls: object) -> Iterator[str]:
+def calls_problems(calls: object) -> Iterator[str]:
+    """What is wrong with counts of calls."""
     if not isinstance(calls, Mapping):
         yield f"{TRAIN}.calls: is {short(calls)}, not a dict"
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import finalize
@@ -112,7 +113,8 @@ class _Writer:
         self._states = self._memory_of_states()
         outputs = zip(returned(program.signature), program.results, strict=True)
         self._flags = {out.target: v for out, v in outputs if out.kind is OutputKind.SKIP}
-        self._flags_read: set[str] = set()
+        self._flags_read: dict[str, str] = {}
+        """By SKIP output the local that holds it."""
 
     def compile(self) -> Callable[..., Any]:
         """The function, with its source registered for tracebacks."""
@@ -183,9 +185,7 @@ class _Writer:
             "    rows = []",
         ]
         targets = f"{_targets(names[: self._columns])} in"
-        number = "row_number"
-        while number in self._taken:
-            number += "_"
+        number = self._free("row_number")
         around = self._around.row(number, self._bind)
         if not around:
             return [*opening, f"    for {targets} zip(*columns, strict=True):"]
@@ -195,9 +195,9 @@ class _Writer:
 
     def _branch(self, name: str) -> Iterator[str]:
         """What opens a block that does not run where the SKIP output of that name is not 0."""
-        local = f"skips_{name.replace('.', '_')}"
-        if name not in self._flags_read:
-            self._flags_read.add(name)
+        local = self._flags_read.get(name, "")
+        if not local:
+            local = self._flags_read[name] = self._free(re.sub(r"\W", "_", f"skips_{name}"))
             results = self._program.output.all_input_nodes
             for absent in (node for node in results if node.meta.get(SKIPPED_BY) == name):
                 yield f"{absent.name} = None"
@@ -268,12 +268,16 @@ class _Writer:
         key = id(value)
         found = self._constants.get(key)
         if found is None or self._globals[found] is not value:
-            found = f"_{hint}_{len(self._constants)}"
-            while found in self._taken:  # a folded constant may be named like a function
-                found += "_"
+            found = self._free(f"_{hint}_{len(self._constants)}")
             self._constants[key] = found
             self._globals[found] = value
         return found
+
+    def _free(self, name: str) -> str:
+        """A name that no node has: a folded constant may be named like a function."""
+        while name in self._taken:
+            name += "_"
+        return name
 
     def _last_uses(self) -> dict[fx.Node, list[fx.Node]]:
         """node -> the values that die with it."""
