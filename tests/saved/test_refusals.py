@@ -21,7 +21,7 @@ from torch.optim import lr_scheduler as lrs
 import torchgraph as tg
 from tests.saved.cases import CASES, OPTIMIZERS, Predict, Step, batches, mlp, trained
 from tests.support import Nothing
-from torchgraph.errors import CallNotSaved, NotSavable, StateDictMismatch
+from torchgraph.errors import CallNotSaved, CheckpointDamaged, NotSavable, StateDictMismatch
 
 
 def ran(graph, calls, count=6):
@@ -250,3 +250,16 @@ def test_a_killed_save_leaves_a_whole_directory(tmp_path):
     assert left  # some were killed half-way
     tg.save(graph, tmp_path / "graph")
     assert os.listdir(tmp_path) == ["graph"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "program.json", "program.py"])
+def test_a_part_of_a_directory_names_the_directory(name, saved):
+    with pytest.raises(CheckpointDamaged, match="part of the Graph that was saved to") as found:
+        tg.load(saved / name)
+    assert str(saved) in str(found.value)
+
+
+def test_a_state_is_a_dict(saved):
+    loaded = tg.load(saved)
+    with pytest.raises(StateDictMismatch, match=r"a LoadedGraph, no dict: give its state_dict\(\)"):
+        loaded.load_state_dict(loaded)

@@ -247,7 +247,8 @@ def _described(call: Call) -> str:
 
 def _problems(own: Mapping[str, Any], given: object) -> list[str]:
     if not isinstance(given, Mapping):
-        return ["it is no dict"]
+        way = ": give its state_dict()" if hasattr(given, "state_dict") else ""
+        return [f"it is a {type(given).__name__}, no dict{way}"]
     found = [f"{key}: missing" for key in own if key not in given]
     found += [f"{key!s:.80}: unexpected" for key in given if key not in own]
     for key in own:

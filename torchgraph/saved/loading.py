@@ -31,7 +31,7 @@ from ..replay.replay import Replay
 from ..replay.switch import Switch
 from ..structure import Returned
 from . import compiled, schedules
-from .directory import Directory, reading
+from .directory import Directory, is_saved, reading
 from .examples import example
 from .loaded import LoadedGraph
 from .parts import Parts, Place, as_saved, not_shown
@@ -72,7 +72,7 @@ def load(
     """
     place = path_of(path)
     if not os.path.isdir(place):
-        return load_state(place)
+        return _state(place)
 
     def made(directory: Directory) -> LoadedGraph:
         with torch.inference_mode(False):
@@ -94,6 +94,17 @@ def load(
         raise
     except Exception as error:  # a directory may hold anything
         raise CheckpointDamaged(f"{place}: its contents make no sense.") from error
+
+
+def _state(place: str) -> Any:
+    try:
+        return load_state(place)
+    except CheckpointDamaged as error:
+        folder = os.path.dirname(os.path.abspath(place))
+        if not is_saved(folder):
+            raise
+        what = f"{place} is a part of the Graph that was saved to {folder}."
+        raise CheckpointDamaged(what, fix="torchgraph.load() of that directory.") from error
 
 
 class _Loading:
