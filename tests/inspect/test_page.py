@@ -19,7 +19,7 @@ from torchgraph.ir.each import is_item
 from torchgraph.lower.cost import cost, seconds_by_node
 from torchgraph.passes import Pass, run
 
-from .models import Train
+from .models import Train, batch
 from .pages import HOSTILE, data_of, trained
 
 
@@ -258,3 +258,22 @@ def test_what_is_no_profile_of_the_program_is_refused(report, tmp_path, given):
     with pytest.raises(InvalidOption, match="profile"):
         report.save_html(tmp_path / "page.html", profile=given)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_profile_of_another_graph_is_refused(graph, report, tmp_path):
+    other = trained()
+    with pytest.raises(InvalidOption, match=f"is of {other.name}, this report of {graph.name}"):
+        report.save_html(tmp_path / "page.html", profile=other.profile(*batch(4), weight=2.0))
+    with pytest.raises(InvalidOption, match="another program"):
+        report.save_svg(tmp_path / "page.svg", "modules", graph.profile(*batch(5), weight=2.0))
+    assert not list(tmp_path.iterdir())
+    report.save_html(tmp_path / "page.html", profile=graph.profile(*batch(4), weight=2.0))
+
+
+def test_an_op_counts_once():
+    """That which updates the parameters of several modules is of none of them."""
+    data = data_of(trained().report())
+    ops, modules = data["ops"], data["modules"]
+    assert ops["module"][ops["op"].index("adamw")] == -1
+    for phase in range(3):
+        assert sum(each[phase] for each in modules["ops"]) == ops["phase"].count(phase)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from torch import fx
 
-from ..ir.each import each_of, is_each, rows_of
-from ..ir.names import module_of
+from ..ir.each import is_each
 from ..ir.program import Phase, Program, provenance
 from .activations import kept_by_node
 from .op_calls import Work, work_by_node
-from .traffic import elements
+from .owners import Owners
 
 ByModule = defaultdict[str, dict[Phase, Work]]
 """By module path and phase; what is of no module under the empty path."""
@@ -20,12 +20,26 @@ ByModule = defaultdict[str, dict[Phase, Work]]
 
 def work_by_module(program: Program) -> ByModule:
     """One step, all micro-batches counted. The update of a parameter is its module's."""
+    owners = Owners(program)
     found: ByModule = defaultdict(dict)
     for node, work in work_by_node(program).items():
         phase = provenance(node).phase
-        for module, share in _shares(node, work):
+        for module, share in _shares(node, work, owners):
             phases = found[module]
             phases[phase] = phases.get(phase, Work()) + share
+    return found
+
+
+def seconds_by_module(
+    program: Program, by_node: Mapping[str, float]
+) -> dict[tuple[str, Phase], float]:
+    """What the nodes of each module take in each phase. ``by_node``: by the names of nodes."""
+    owners = Owners(program)
+    found: dict[tuple[str, Phase], float] = {}
+    for node in program.nodes:
+        for part in owners.parts(node) if node.name in by_node else ():
+            key = part.module, provenance(node).phase
+            found[key] = found.get(key, 0.0) + by_node[node.name] * part.size
     return found
 
 
@@ -38,33 +52,13 @@ def kept_by_module(program: Program) -> dict[str, int]:
     return found
 
 
-def sizes_of_rows(node: fx.Node) -> Iterator[tuple[str, int]]:
-    """(module path, elements) of each row of a node over rows."""
-    for owner, row in zip(each_of(node).rows, rows_of(node), strict=True):
-        yield module_of(owner), sum(map(elements, row))
-
-
-def _shares(node: fx.Node, work: Work) -> Iterator[tuple[str, Work]]:
-    """The work of a node by module: of one over rows, that of each row by its elements."""
-    if not is_each(node):
-        yield provenance(node).module, work
-        return
-    rows = list(sizes_of_rows(node))
-    total, before = max(1, sum(size for _, size in rows)), 0
-    done = Work()
-    for number, (module, size) in enumerate(rows, start=1):
-        before += size
-        until = Work(
-            work.flops * before // total,
-            work.bytes * before // total,
-            work.launches * number // len(rows),
-        )
-        yield (
-            module,
-            Work(
-                until.flops - done.flops,
-                until.bytes - done.bytes,
-                until.launches - done.launches,
-            ),
-        )
-        done = until
+def _shares(node: fx.Node, work: Work, owners: Owners) -> Iterator[tuple[str, Work]]:
+    """The work of a node by module. One call for the parameters of several is no module's."""
+    parts = owners.parts(node)
+    several = len(parts) > 1 and not is_each(node)
+    if several:
+        yield "", Work(launches=work.launches)
+    rows = sum(part.rows for part in parts)
+    for part in parts:
+        launches = 0 if several else work.launches * part.rows // rows
+        yield part.module, replace(work.between(part.begins, part.ends), launches=launches)

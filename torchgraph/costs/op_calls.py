@@ -58,6 +58,13 @@ class Work:
             self.launches + other.launches,
         )
 
+    def between(self, begins: float, ends: float) -> Work:
+        """A part of it, its calls left out: those from 0 to 1 are all of it together."""
+        flops, moved = (
+            int(whole * ends) - int(whole * begins) for whole in (self.flops, self.bytes)
+        )
+        return Work(flops, moved)
+
 
 def op_calls(program: Program) -> Iterator[OpCall]:
     """The calls of ops in the order in which they run, those of a body once."""

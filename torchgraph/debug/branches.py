@@ -70,10 +70,12 @@ class _Grower:
         program = source.program
         if program is not None:
             self._device = _most(spec.meta for spec in program.signature.inputs)
-            self._totals = totals_of(program, source.captured, source.seconds, forest)
+            given = (source.captured, source.seconds, forest, source.besides)
+            self._totals = totals_of(program, *given)
             for call in source.calls:
                 self._calls[forest.place(call.module)].append(call)
-        self._seconds = sum((source.seconds or {}).values())
+        times = (*(source.seconds or {}).values(), *(source.besides or {}).values())
+        self._seconds = sum(times)
 
     def root(self) -> Branch:
         source, program = self._source, self._source.program

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from ..costs.by_module import kept_by_module, work_by_module
+from ..costs.by_module import kept_by_module, seconds_by_module, work_by_module
+from ..costs.owners import Owners
 from ..ir.program import Phase, Program, provenance
 from .modules import ModuleForest
 from .operators import op_name, phase_counts
@@ -67,21 +68,25 @@ def totals_of(
     captured: Program | None,
     seconds: Mapping[str, float] | None,
     forest: ModuleForest,
+    besides: Mapping[tuple[str, Phase], float] | None = None,
 ) -> defaultdict[str, Totals]:
     """By module path what each takes itself, without its sub-modules; the rest under ``""``.
 
     Args:
         captured: the program before its passes.
         seconds: measured, by node of the program.
+        besides: measured, by module and phase, of nodes that lowering made.
     """
     found: defaultdict[str, Totals] = defaultdict(Totals)
-    for module, phase, figures in _figures(program, seconds or {}):
+    figured = [*_figures(program, seconds or {}), *_times(besides or {})]
+    for module, phase, figures in figured:
         found[forest.place(module)].phases.setdefault(phase, Figures()).add(figures)
+    owners = Owners(program)
     passes = {record.name for record in program.history}
     for node in program.nodes:
         origin = provenance(node)
         if node.op == "call_function" and origin.made_by in passes and not _is_part(node):
-            made = found[forest.place(origin.module)].made
+            made = found[forest.place(owners.module(node))].made
             made[origin.made_by, op_name(node.target)] += 1
     for path, count in _nodes(program, forest).items():
         found[path].nodes += count
@@ -109,10 +114,12 @@ def _figures(
             yield module, phase, Figures(work.launches, work.flops, work.bytes)
     for module, size in kept_by_module(program).items():
         yield module, Phase.FORWARD, Figures(kept=size)
-    for node in program.nodes if seconds else ():
-        if node.name in seconds:
-            origin = provenance(node)
-            yield origin.module, origin.phase, Figures(seconds=seconds[node.name])
+    yield from _times(seconds_by_module(program, seconds))
+
+
+def _times(seconds: Mapping[tuple[str, Phase], float]) -> Iterator[tuple[str, Phase, Figures]]:
+    for (module, phase), taken in seconds.items():
+        yield module, phase, Figures(seconds=taken)
 
 
 def sum_of(parts: Iterable[Totals]) -> Totals:

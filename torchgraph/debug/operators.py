@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload
+from ..costs.owners import Owners
 from ..ir.each import Each, columns_of, is_each, is_item
 from ..ir.names import parameter_of
 from ..ir.program import (
@@ -98,6 +99,7 @@ class OperatorLines:
         self._owners: dict[str, str] = {}
         shown = _displayed(program.signature.inputs, inputs)
         specs = {node: spec for spec, node in program.inputs()}
+        self._of = Owners(program)
         for index, node in enumerate(program.nodes):
             if node.op == "placeholder":
                 self._placeholder(node, specs[node], shown)
@@ -131,7 +133,7 @@ class OperatorLines:
             self._rows(node, index)
             return
         origin = provenance(node)
-        owner = self._place(origin.module) if owner is None else owner
+        owner = self._place(self._of.module(node)) if owner is None else owner
         name = prefix + f"{owner}-{op_name(node.target)}-{index}".lstrip("-")
         self._values[node] = f"{name}/out_0"
         arguments = [self._argument(value) for value in node.args]

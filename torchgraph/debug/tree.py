@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from ..ir.program import CallRecord, Program
+from ..ir.program import CallRecord, Phase, Program
 from .modules import ModuleEntry, ModuleForest, TensorEntry
 from .operators import DescribedLeaf, OperatorLines, StackOf, io_names, no_stack
 
@@ -39,6 +39,8 @@ class TreeSource:
     """The program before its passes."""
     seconds: Mapping[str, float] | None = None
     """Time by node of ``program``, where it was measured."""
+    besides: Mapping[tuple[str, Phase], float] | None = None
+    """The same of nodes that lowering made, by module and phase."""
     eager: str = ""
     """Why no program serves the Graph's calls; empty where one does, or may come."""
 

@@ -19,6 +19,5 @@ from .write.around import (
     Clock as Clock,
     Labels as Labels,
     Span as Span,
-    own_module as own_module,
 )
 from .write.executable import Executable as Executable

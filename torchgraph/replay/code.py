@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..ir.program import Program, Refusal
+from ..ir.program import Phase, Program, Refusal
 from ..lower import Lowered, Region
+
+
+@dataclass
+class Times:
+    """What a step took when it was profiled last, in seconds; nothing before."""
+
+    by_node: Mapping[str, float] = field(default_factory=dict)
+    """By the names of the program's nodes."""
+    besides: Mapping[tuple[str, Phase], float] = field(default_factory=dict)
+    """That of nodes which lowering made, by module and phase."""
+
+    def keep(
+        self, by_node: Mapping[str, float], besides: Mapping[tuple[str, Phase], float]
+    ) -> None:
+        """These take the place of those before."""
+        self.by_node, self.besides = by_node, besides
 
 
 @dataclass(frozen=True)
@@ -20,5 +37,4 @@ class Code:
     """What keeps it from being a CUDA Graph, with the user's lines."""
     why_no_graph: str = ""
     """Why it is none, where nothing in the program is to blame."""
-    node_seconds: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
-    """What each node took when it was profiled last; empty before."""
+    times: Times = field(default_factory=Times, compare=False, repr=False)

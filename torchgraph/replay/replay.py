@@ -311,7 +311,8 @@ class Replay:
             calls=self.captured.calls,
             inputs=inputs,
             outputs=outputs,
-            seconds=self.code.node_seconds or None,
+            seconds=self.code.times.by_node or None,
+            besides=self.code.times.besides,
         )
 
     # --- binding ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from ...artifact.files import replaced
+from ...costs.owners import own_module
 from ...ir.program import InputSpec, OutputKind, Phase, Role, provenance
 from ...ir.values import tensors_of
 from ...lower import Executable
@@ -191,7 +192,8 @@ def _named(spec: InputSpec) -> Frame:
 def _frames(node: fx.Node) -> Sequence[Frame]:
     """The node, then the user's lines, the innermost first."""
     origin = provenance(node)
-    where = f"{origin.phase.value}: {origin.module}" if origin.module else origin.phase.value
+    module = own_module(node)
+    where = f"{origin.phase.value}: {module}" if module else origin.phase.value
     found = [Frame(filename=where, line=0, name=node.name)]
     for line in origin.frames:
         found.append(Frame(filename=line.filename, line=line.lineno, name=line.function))

@@ -16,6 +16,7 @@ from torch import fx
 
 from ...artifact.files import replaced
 from ...costs.op_calls import work_by_node
+from ...costs.owners import Owners
 from ...ir import text
 from ...ir.program import Program, provenance
 from ..ops import base_name
@@ -77,6 +78,7 @@ def _inputs(program: Program) -> Iterator[dict[str, Any]]:
 
 
 def _calls(program: Program) -> Iterator[dict[str, Any]]:
+    owners = Owners(program)
     for node in program.nodes:
         if node.op == "get_attr":
             yield _node(node, "constant", "constant", {}, ())
@@ -88,11 +90,12 @@ def _calls(program: Program) -> Iterator[dict[str, Any]]:
             "phase": origin.phase.value,
             "made by": origin.made_by,
         }
-        if origin.module:
-            attributes["module"] = origin.module
+        modules = [part.module for part in owners.parts(node) if part.module]
+        if modules:
+            attributes["module"] = ", ".join(modules)
         if origin.line is not None:
             attributes["line"] = str(origin.line)
-        path = origin.module.replace(".", "/")
+        path = owners.module(node).replace(".", "/")
         namespace = "/".join(filter(None, (origin.phase.value, path)))
         yield _node(node, base_name(node.target), namespace, attributes, node.all_input_nodes)
 

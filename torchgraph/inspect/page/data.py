@@ -49,10 +49,10 @@ class Found:
     places: Places
 
 
-def found_of(source: Source, programs: Programs, given: Timings) -> Found:
+def found_of(shown: Shown, programs: Programs, given: Timings) -> Found:
     """``given``: times of nodes that were measured; None: they are estimated."""
-    seconds, places = seconds_of(programs.final, given), Places()
-    ops = ops_of(programs.final, source, seconds.by_node, places)
+    seconds, places = seconds_of(programs.final, given, shown.name), Places()
+    ops = ops_of(programs.final, shown.source, seconds, places)
     return Found(ops, seconds, over_time(programs), places)
 
 
@@ -80,7 +80,7 @@ def page_data(shown: Shown, given: Timings) -> dict[str, Any]:
     }
     if programs is None:
         return data
-    found = found_of(shown.source, programs, given)
+    found = found_of(shown, programs, given)
     differences = diffs(programs, shown.history)
     at_peak = asdict(tables.at_peak(found.memory))
     data["figures"] = (*shown.figures, *_work(found.ops.work))

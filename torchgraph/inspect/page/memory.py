@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...costs.owners import own_module
 from ...ir.program import Program, Role, provenance
 from ...lower.lifetimes import Allocation, Lifetimes, live_bytes
 from ...lower.memory.arena import Arena
@@ -87,7 +88,7 @@ def _moments(
     for position, (node, *taken) in enumerate(zip(nodes, *by_phase, strict=True)):
         if node.op != "call_function":
             continue
-        module = provenance(node).module
+        module = own_module(node)
         yield Moment(part, position, str(node.name), module, (*taken, arena.nbytes, sums))
 
 
@@ -99,5 +100,5 @@ def _alive(values: Sequence[Allocation], position: int) -> tuple[tuple[Cell, ...
 
 def _row(value: Allocation) -> tuple[Cell, ...]:
     origin: Any = provenance(value.node)
-    phase, module = origin.phase.value, origin.module
+    phase, module = origin.phase.value, own_module(value.node)
     return (str(value.node.name), str(value.nbytes), phase, module, where(origin.line))

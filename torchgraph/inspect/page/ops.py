@@ -9,14 +9,16 @@ from typing import Any
 
 from torch import fx
 
-from ...costs.by_module import kept_by_module, sizes_of_rows, work_by_module
+from ...costs.by_module import kept_by_module, seconds_by_module, work_by_module
 from ...costs.op_calls import Work, work_by_node
+from ...costs.owners import Owners
 from ...ir import text
 from ...ir.each import is_each, is_item
 from ...ir.program import Phase, Program, provenance
 from ..ops import base_name
 from .places import Places
 from .source import Source
+from .timings import Seconds
 
 PHASES = tuple(Phase)
 _NONE = Work()
@@ -46,21 +48,20 @@ class Ops:
     """All of it."""
 
 
-def ops_of(program: Program, source: Source, seconds: Mapping[str, float], places: Places) -> Ops:
+def ops_of(program: Program, source: Source, seconds: Seconds, places: Places) -> Ops:
     """``seconds``: what a node takes in one step, by its name."""
-    work = work_by_node(program)
+    work, owners = work_by_node(program), Owners(program)
     rows = {row.path: number for number, row in enumerate(source.modules)}
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     by_module: dict[str, Spent] = {}
-    took_of = _with_results(program, seconds)
+    took_of = _with_results(program, seconds.by_node)
     for node, lines in statements(program).items():
         origin, taken = provenance(node), work.get(node, _NONE)
-        took = took_of.get(node)
-        module = source.place(origin.module)
+        module, phase = source.place(owners.module(node)), PHASES.index(origin.phase)
         cells = (
             node.name,
             base_name(node.target),
-            PHASES.index(origin.phase),
+            phase,
             rows.get(module, -1),
             origin.made_by,
             "several" if is_each(node) else text.value_type(node.meta.get("val")),
@@ -68,16 +69,17 @@ def ops_of(program: Program, source: Source, seconds: Mapping[str, float], place
             places.stack(origin.frames),
             taken.flops,
             taken.bytes,
-            took,
+            took_of.get(node),
         )
         for name, cell in zip(_COLUMNS, cells, strict=True):
             columns[name].append(cell)
-        _spend(by_module, node, source, took or 0.0)
+        by_module.setdefault(module, Spent()).ops[phase] += 1
+    times = seconds_by_module(program, seconds.by_node)
+    for (path, of), took in (*times.items(), *seconds.besides.items()):
+        by_module.setdefault(source.place(path), Spent()).seconds[PHASES.index(of)] += took
     for path, phases in work_by_module(program).items():
-        spent, whole = (
-            by_module.setdefault(source.place(path), Spent()),
-            sum(phases.values(), _NONE),
-        )
+        spent = by_module.setdefault(source.place(path), Spent())
+        whole = sum(phases.values(), _NONE)
         spent.flops += whole.flops
         spent.bytes += whole.bytes
     for path, kept in kept_by_module(program).items():
@@ -134,22 +136,3 @@ def _tuple(node: fx.Node | None) -> fx.Node | None:
 
 def _dedented(lines: Sequence[str]) -> str:
     return "\n".join(line.removeprefix("    ") for line in lines)
-
-
-def _spend(by_module: dict[str, Spent], node: fx.Node, source: Source, seconds: float) -> None:
-    phase = PHASES.index(provenance(node).phase)
-    for module, part in _shares(node).items():
-        spent = by_module.setdefault(source.place(module), Spent())
-        spent.ops[phase] += 1
-        spent.seconds[phase] += part * seconds
-
-
-def _shares(node: fx.Node) -> dict[str, float]:
-    """Whose the node is: its module's, or that of the modules of its rows, by their sizes."""
-    if not is_each(node):
-        return {provenance(node).module: 1.0}
-    sizes: dict[str, int] = {}
-    for module, size in sizes_of_rows(node):
-        sizes[module] = sizes.get(module, 0) + size
-    whole = max(1, sum(sizes.values()))
-    return {module: size / whole for module, size in sizes.items()}

@@ -46,7 +46,7 @@ def save_plot(path: Path, shown: Shown, name: str, form: str, given: Timings) ->
     programs = shown.source.programs
     if programs is None:
         raise NoProgram(f"{shown.name} stays in eager: there is no program to plot.")
-    spec = plot(shown, found_of(shown.source, programs, given), name)
+    spec = plot(shown, found_of(shown, programs, given), name)
     drawn = convert.svg(spec) if form == "svg" else convert.png(spec)
     with replaced(os.fspath(path)) as file:
         file.write(drawn)

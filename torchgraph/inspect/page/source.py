@@ -90,10 +90,11 @@ def _row(entry: ModuleEntry) -> ModuleRow:
 
 
 def _paths(program: Program) -> Iterator[str]:
-    for node in program.nodes:
-        yield provenance(node).module
-        if is_each(node):
-            yield from map(module_of, each_of(node).rows)
+    """Those of nodes, and of the states by which some are shared out."""
+    yield from (provenance(node).module for node in program.nodes)
+    yield from (module_of(spec.fqn) for spec in program.signature.inputs)
+    for node in filter(is_each, program.nodes):
+        yield from map(module_of, each_of(node).rows)
 
 
 def _programs(replay: Replay, plans: tuple[MemoryPlan, ...]) -> Programs:

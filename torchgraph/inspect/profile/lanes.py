@@ -27,7 +27,7 @@ def planned(functions: Iterable[Executable], plan: Planned) -> tuple[Slice, ...]
         for node in function.program.nodes:
             if node.op != "call_function":
                 continue
-            parts = [one.node for one in shares(node, plan.seconds)]
+            parts = [one.node for one in shares(node, plan)]
             seconds = sum(map(plan.seconds, dict.fromkeys(parts)))
             found += _slices(node, at, seconds, plan)
             at += seconds
@@ -36,9 +36,8 @@ def planned(functions: Iterable[Executable], plan: Planned) -> tuple[Slice, ...]
 
 def _slices(node: fx.Node, start: float, seconds: float, plan: Planned) -> Iterable[Slice]:
     """The call's own, or those of the nodes and rows whose time it is."""
-    for one in shares(node, plan.seconds):
-        part = seconds * one.part
-        work = plan.work(one.node)
+    for one in shares(node, plan):
+        part, work = seconds * one.part, one.work
         yield Slice(
             one.node, one.op, one.phase, one.module, one.line, start, part, work.flops, work.bytes
         )

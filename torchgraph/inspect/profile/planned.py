@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...costs.op_calls import Work, op_calls
+from ...costs.owners import Owners
 from ...ir.program import Program
 from ...lower.cost import CPU, CUDA
 from .floors import Floor
@@ -21,6 +22,7 @@ class Planned:
     """
 
     def __init__(self, program: Program, device: torch.device, floor: Floor) -> None:
+        self.owners = Owners(program)
         self._copy = floor.bandwidth.copy
         rates = {one.dtype: one.rate for one in floor.products}
         self._machine = CUDA if device.type == "cuda" else CPU

@@ -24,7 +24,7 @@ from . import tables
 from .floors import Floor, floor
 from .lanes import measured, planned
 from .planned import Planned
-from .times import ModuleTime, NodeTime, times
+from .times import ModuleTime, NodeTime, besides, times
 from .timing import timed
 
 
@@ -137,7 +137,11 @@ def profile(
     least = floor(replay.program, device)
     plan = Planned(replay.program, device, least)
     nodes, modules = times(timing, plan)
-    replay.code.node_seconds.update((one.node, one.seconds) for one in nodes)
+    known = {node.name for node in replay.program.nodes}
+    replay.code.times.keep(
+        {one.node: one.seconds for one in nodes if one.node in known},
+        besides(nodes, known),
+    )
     notes = [] if executable is replay.executable else ["timed op by op, not as its CUDA Graph"]
     return Profile(
         name=name,

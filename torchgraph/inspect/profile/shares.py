@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from torch import fx
 
+from ...costs.op_calls import Work
 from ...errors import SourceLine
-from ...ir.names import module_of
-from ...ir.nodes import all_nodes, sequence
 from ...ir.program import Phase, provenance
-from ...lower import Region, own_module
+from ...lower import Region
 from ..ops import base_name
-
-Member = TypeVar("Member")
-Weigh = Callable[[str], float]
-"""What a node of the program would take by its work, in seconds."""
+from .planned import Planned
 
 
 class Share(NamedTuple):
@@ -30,41 +26,37 @@ class Share(NamedTuple):
     line: SourceLine | None
     part: float
     """From 0 to 1; those of a call are 1 together."""
+    work: Work
+    """What of the node's work is in it. Rows are split by size, and so is their time."""
     estimated: bool
-    """True for a node in compiled code, whose time is split by work. Rows are split by size."""
+    """True for a node in compiled code, whose time is split by work."""
 
 
-def shares(node: fx.Node, weigh: Weigh) -> Iterator[Share]:
+def shares(node: fx.Node, plan: Planned) -> Iterator[Share]:
     """Whose the time of a call is."""
-    if isinstance(node.target, Region):
-        members = node.target.origins()
-        parts = _parts({member: weigh(member.name) for member in members})
-        yield from (_share(member, parts[member], estimated=True) for member in members)
+    if not isinstance(node.target, Region):
+        yield from _of_node(node, 1.0, plan)
         return
-    owners = getattr(node.target, "rows", ())
-    if not owners:
-        yield _share(node, 1.0)
-        return
-    columns = [all_nodes(column) for column in sequence(node.args[0])]
-    sizes = {i: sum(_size(column[i]) for column in columns) for i in range(len(owners))}
-    whole = _share(node, 1.0)
-    for i, part in _parts(sizes).items():
-        yield whole._replace(module=module_of(owners[i]), part=part)
+    members = node.target.origins()
+    seconds = [plan.seconds(member.name) for member in members]
+    whole = sum(seconds)
+    for member, taken in zip(members, seconds, strict=True):
+        yield from _of_node(member, taken / whole, plan, estimated=True)
 
 
-def _share(node: fx.Node, part: float, *, estimated: bool = False) -> Share:
-    origin = provenance(node)
-    name = base_name(node.target)
-    module = own_module(node)
-    return Share(node.name, name, origin.phase, module, origin.line, part, estimated)
-
-
-def _size(node: fx.Node) -> float:
-    return float(getattr(node.meta["val"], "nbytes", 0))
-
-
-def _parts(weights: Mapping[Member, float]) -> dict[Member, float]:
-    whole = sum(weights.values())
-    if not whole:
-        return dict.fromkeys(weights, 1 / max(1, len(weights)))
-    return {member: weight / whole for member, weight in weights.items()}
+def _of_node(
+    node: fx.Node, of_call: float, plan: Planned, *, estimated: bool = False
+) -> Iterator[Share]:
+    origin, name, work = provenance(node), base_name(node.target), plan.work(node.name)
+    parts = plan.owners.parts(node)
+    for module, begins, ends, _ in parts:
+        yield Share(
+            node.name,
+            name,
+            origin.phase,
+            module,
+            origin.line,
+            of_call * (ends - begins),
+            work if len(parts) == 1 else work.between(begins, ends),
+            estimated,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from ...errors import SourceLine
@@ -54,7 +55,7 @@ def times(timing: Timing, plan: Planned) -> tuple[tuple[NodeTime, ...], tuple[Mo
     found: dict[str, NodeTime] = {}
     by_module: dict[str, dict[Phase, float]] = {}
     for node, taken in timing.by_node().items():
-        for one in shares(node, plan.seconds):
+        for one in shares(node, plan):
             seconds = taken * one.part
             phases = by_module.setdefault(one.module, dict.fromkeys(Phase, 0.0))
             phases[one.phase] += seconds
@@ -78,3 +79,12 @@ def times(timing: Timing, plan: Planned) -> tuple[tuple[NodeTime, ...], tuple[Mo
     modules = [ModuleTime(module, *phases.values()) for module, phases in by_module.items()]
     modules.sort(key=lambda module: -module.seconds)
     return tuple(found.values()), tuple(modules)
+
+
+def besides(nodes: Iterable[NodeTime], known: Collection[str]) -> dict[tuple[str, Phase], float]:
+    """What nodes took that lowering made, by module and phase. ``known``: the program's nodes."""
+    found: dict[tuple[str, Phase], float] = {}
+    for one in nodes:
+        if one.node not in known:
+            found[one.module, one.phase] = found.get((one.module, one.phase), 0.0) + one.seconds
+    return found

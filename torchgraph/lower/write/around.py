@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.profiler import record_function
 
+from ...costs.owners import own_module
 from ...ir.names import module_of
 from ...ir.program import Phase, provenance
 from ...ir.values import tensors_of
@@ -169,13 +170,6 @@ def label_of(node: fx.Node) -> str:
         return f"{' and '.join(phases)}: {node.target.__name__}"
     origin = provenance(node)
     return _label(origin.phase, own_module(node))
-
-
-def own_module(node: fx.Node) -> str:
-    """The module of a node; none for an update of lists, which is of many."""
-    origin = provenance(node)
-    updates_lists = bool(node.args) and isinstance(node.args[0], (list, tuple))
-    return "" if origin.phase is Phase.UPDATE and updates_lists else origin.module
 
 
 def _label(phase: Phase, module: str) -> str:
