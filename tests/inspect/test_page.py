@@ -245,7 +245,7 @@ def test_measured_times_take_the_place_of_estimates(graph, report, form):
     assert sum(shown.values()) == 0.25 * len(names)  # results that are taken apart with their op
     assert sum(map(sum, data["modules"]["seconds"])) == pytest.approx(0.25 * len(names))
     assert data["notes"]["time"] == [
-        "Measured by a profile: seconds of each op in one step. 500 ms are of calls that lowering "
+        "Measured by a profile: what each op takes in one step. 500 ms are of calls that lowering "
         "made."
     ]
     assert data["plots"]["modules"]["title"]["text"] == "Time by module, measured"
@@ -277,3 +277,14 @@ def test_an_op_counts_once():
     assert ops["module"][ops["op"].index("adamw")] == -1
     for phase in range(3):
         assert sum(each[phase] for each in modules["ops"]) == ops["phase"].count(phase)
+
+
+def test_the_page_says_one_thing_of_calls_and_of_the_cuda_graph():
+    data = data_of(trained().report())
+    figures = dict(data["figures"])
+    tables = {t["title"]: t for each in data["tables"].values() for t in each}
+    kinds = ("calls by programs", "calls recorded", "calls in eager")
+    assert [figures[kind] for kind in kinds] == ["2", "2", "0"]
+    assert "Calls: 2 by programs, 2 recorded, 0 in eager" in tables
+    graph = tables["CUDA Graph: nothing of the program is on a GPU"]
+    assert graph["notes"] == ["What else would be in its way was not looked for."]

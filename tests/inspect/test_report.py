@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 import torchgraph as tg
 from tests.contract.models import Function
@@ -183,6 +184,28 @@ def test_programs_in_the_cache():
     assert [held.reported for held in programs.held] == [False, False, True]
     assert programs.reasons == ("model.norm.training changed",) * 2  # both recorded calls say it
     assert "3 of at most 8 held; hits: 5, misses: 3" in str(graph.report())
+
+
+class Signs(tg.Graph):
+    """Python looks at a value, and goes on by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(4, 2)
+
+    def build(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x) if x.sum() > 0 else -self.model(x)
+
+
+def test_a_hit_is_a_call_that_was_served():
+    graph = Signs()
+    for sign in (1, 1, -1, -1, 1, -1, 1):
+        graph(sign * torch.rand(3, 4))
+    graph.check(torch.rand(3, 4))
+    graph.profile(torch.rand(3, 4))
+    report = graph.report()
+    assert report.programs.hits == sum(held.runs for held in report.programs.held) == 3
+    assert report.calls.programs == 3
 
 
 def test_what_programs_serve():

@@ -173,7 +173,8 @@ class Report:
             ):
                 yield what, "" if count is None else tables.size(count)
         yield "calls by programs", str(self.calls.programs)
-        yield "calls in eager", str(self.calls.recorded + sum(c.count for c in self.calls.eager))
+        yield "calls recorded", str(self.calls.recorded)
+        yield "calls in eager", str(sum(one.count for one in self.calls.eager))
         yield "programs held", str(len(self.programs.held))
 
     def _page_tables(self) -> dict[str, list[page_tables.Table]]:

@@ -31,6 +31,7 @@ class ProgramCache:
         self._captures_since_hit = 0
         self._warned = False
         self.hits = 0
+        """Calls that a program has served."""
         self.misses = 0
         self._gone = 0
         """Runs of programs that are no longer held."""
@@ -99,7 +100,8 @@ class ProgramCache:
             if isinstance(error, StepFailed) or not isinstance(error, Exception):
                 self.broken = replay.broken
             raise
-        counters.replays += 1  # a program whose predicate fails has served nobody
+        self.hits += 1  # a program whose predicate fails has served nobody
+        counters.replays += 1
         return returned
 
     def refit(self, key: Key, step: Step) -> Replay | None:
@@ -157,6 +159,5 @@ class ProgramCache:
             self.remove(replay)
 
     def _hit(self, replay: Replay) -> None:
-        self.hits += 1
         self._captures_since_hit = 0
         self._entries.move_to_end(id(replay))

@@ -150,7 +150,7 @@ def _of_memory(programs: Programs, found: Found) -> list[str]:
 def _of_time(seconds: Seconds) -> list[str]:
     if seconds.kind == MEASURED:
         others = f" {1e3 * seconds.elsewhere:.3g} ms are of calls that lowering made."
-        return ["Measured by a profile: seconds of each op in one step." + others * (
+        return ["Measured by a profile: what each op takes in one step." + others * (
             seconds.elsewhere > 0
         )]  # fmt: skip
     return [

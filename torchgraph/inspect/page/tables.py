@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...ir.program import PassRecord, Refusal
+from ...replay.cuda.graphs import NOT_LOOKED_AT
 from ..baked import Baked, BakedKind
 from ..facts import Branch, CallCounts, Guard, PhaseCount, Predicate, ProgramMemory, Programs
 from ..precision import Precision
@@ -157,7 +158,10 @@ def left_alone(rows: Sequence[PassRecord]) -> Table:
 def cuda_graph(status: str, rows: Sequence[Refusal]) -> Table:
     """What became of the CUDA Graph, and what is in its way."""
     cells = [(row.reason, str(row.count), where(row.line)) for row in rows]
-    notes = () if cells else ("Nothing in the program is in its way.",)
+    note = "Nothing in the program is in its way."
+    if status in NOT_LOOKED_AT:
+        note = "What else would be in its way was not looked for."
+    notes = () if cells else (note,)
     return Table(f"CUDA Graph: {status}", ("why", "nodes", "where"), cells, notes)
 
 

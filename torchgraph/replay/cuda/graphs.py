@@ -18,6 +18,10 @@ from ..code import Code
 from .cuda_graph import Calls, CaptureStage, CudaGraph
 from .device import Cuda, GraphDevice
 
+_OFF, _NO_GPU = "off", "nothing of the program is on a GPU"
+NOT_LOOKED_AT = frozenset({_OFF, _NO_GPU})
+"""Why there is no CUDA Graph where nobody has asked the program's ops."""
+
 
 class CudaGraphs:
     """A stream and a memory pool for each GPU that the programs of one Graph are on."""
@@ -37,9 +41,9 @@ class CudaGraphs:
         why = ""
         refusals: tuple[Refusal, ...] = ()
         if options.cuda_graph == "off":
-            why = "off"
+            why = _OFF
         elif device is None:
-            why = "nothing of the program is on a GPU"
+            why = _NO_GPU
         else:
             refusals = scan(expanded(program), device)
         if options.cuda_graph == "require" and (device is None or refusals):
