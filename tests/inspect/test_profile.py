@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -390,3 +392,17 @@ def test_text(profile):
     for part in ("Phases", "backward", "Modules", "model.norm", "Nodes that take longest"):
         assert part in text
     assert "models.py:" in text
+
+
+def test_nothing_is_a_stroke_and_names_keep_their_ends(profile):
+    text = str(profile)
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
+    assert rows["model.drop"][2] == "-"
+    nodes = [
+        replace(profile.nodes[0], node=f"convolution_backward_default_{number}", seconds=1.0)
+        for number in range(12)
+    ]
+    shown = str(replace(profile, nodes=tuple(nodes)))
+    for number in range(12):
+        assert re.search(rf"^convolution_\w*…\w+_{number}\b", shown, re.MULTILINE)
+    assert max(map(len, shown.splitlines())) <= 80

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -206,6 +208,47 @@ def test_a_hit_is_a_call_that_was_served():
     report = graph.report()
     assert report.programs.hits == sum(held.runs for held in report.programs.held) == 3
     assert report.calls.programs == 3
+
+
+def test_variants_of_one_signature_are_told_apart():
+    graph = Signs()
+    graph.config.set_backend("aten")
+    for sign in (1, 1, -1, -1, 1, -1, 1):
+        graph(sign * torch.rand(3, 4))
+    report = graph.report()
+    line = "return self.model(x) if x.sum() > 0 else -self.model(x)"
+    told = [held.told for held in report.programs.held]
+    assert sorted(one.partition(" ")[0] for one in told) == ["False", "True"]
+    assert all("test_report.py:" in one and line in one for one in told)
+    assert f"{told[0]}"[:40] in str(report)
+    (table,) = [t for t in report._page_tables()["programs"] if t.title.startswith("Programs")]
+    assert [row[0].partition("; ")[2] for row in table.rows] == told
+
+    graph = trainer()
+    for _ in range(3):
+        graph(*batch())
+    assert [held.told for held in graph.report().programs.held] == [""]
+    graph.model.eval()
+    for _ in range(3):
+        graph(*batch())
+    told = [held.told for held in graph.report().programs.held]
+    assert "model.norm.training = True" in told[0]
+    assert "model.norm.training = False" in told[1]
+
+
+def test_figures_have_digits():
+    graph = trainer()
+    for _ in range(4):
+        graph(*batch())
+    report = graph.report()
+    assert report.steps.count == 1
+    assert re.search(r"^[\d.]+ ms on the host for the last step$", str(report), re.MULTILINE)
+    assert "(" not in str(report).splitlines()[3]
+    quick = [replace(stage, seconds=0.0000934) for stage in report.stages]
+    shown = str(replace(report, stages=tuple(quick)))
+    assert re.search(r"^first run +0\.000093$", shown, re.MULTILINE)
+    passes = [replace(one, seconds=4.2e-6) for one in report.passes]
+    assert "0.0042" in str(replace(report, passes=tuple(passes)))
 
 
 def test_what_programs_serve():

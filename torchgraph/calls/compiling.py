@@ -94,6 +94,7 @@ class Compiling(Stepping):
             modules=self._modules,
             checkpointing=self._block_tree.checkpointing,
             stack=self._block_tree.shown_stack,
+            amp=self.config.options.amp,
         )
 
 

@@ -16,6 +16,8 @@ from .operators import DescribedLeaf
 from .tree import TreeSource
 
 PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
+_NONE = type(None).__name__
+_NAMES = {_NONE: "None"}
 _ROWS = 300
 """Modules that are shown before the rest is only counted."""
 _COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
@@ -30,6 +32,8 @@ class Piece(NamedTuple):
     style: str = ""
     glued: bool = False
     """No blank before it."""
+    begins: bool = False
+    """A line begins with it, and what does not fit on that goes on below it, indented."""
 
 
 @dataclass
@@ -81,16 +85,19 @@ class _Grower:
         source, program = self._source, self._source.program
         label = [Piece(source.graph_name, "bold green"), Piece(source.class_name, "magenta")]
         root = Branch(label, [Piece(part, "dim") for part in _config(source.config_repr)])
-        root.details.append(Piece(f"float32 on {self._device} unless said", "dim"))
+        root.details.append(Piece(f"float32 on {self._device} unless said", "dim", begins=True))
+        if source.amp is not None:
+            root.details.append(Piece(f"amp in {str(source.amp).removeprefix('torch.')}", "bold"))
         if source.eager:
-            words = f"runs in eager: {source.eager}".split()
-            root.details += [Piece(word, "bold red") for word in words]
+            root.details.append(Piece("runs in eager:", "bold red", begins=True))
+            root.details += [Piece(word, "bold red") for word in source.eager.split()]
         total = sum(entry.own for each in self._forest.roots for entry in each.walk())
         root.cells = self._cells(sum_of(self._totals.values()), 0, total)
         if program is not None:
             root.details += self._of_step(program)
             if source.inputs:
-                root.children.append(Branch([Piece("in", "bold"), *self._shapes(source.inputs)]))
+                shapes = self._shapes(_without_last_nones(source.inputs))
+                root.children.append(Branch([Piece("in", "bold"), *shapes]))
         root.children += self._branches(self._forest.roots, 1)
         if "" in self._totals:
             outside = self._totals[""]
@@ -104,7 +111,7 @@ class _Grower:
         return root
 
     def _of_step(self, program: Program) -> list[Piece]:
-        found = []
+        found: list[Piece] = []
         if program.signature.micro_batches > 1:
             found.append(Piece(f"{program.signature.micro_batches} micro-batches", "dim"))
         if self._seconds:
@@ -113,7 +120,7 @@ class _Grower:
             if record.edits:
                 edits = "1 edit" if record.edits == 1 else f"{record.edits:,} edits"
                 found.append(Piece(f"{record.name}: {edits}", "green"))
-        return found
+        return [found[0]._replace(begins=True), *found[1:]] if found else found
 
     def _branches(self, entries: Sequence[ModuleEntry], level: int) -> list[Branch]:
         found: list[Branch] = []
@@ -140,7 +147,8 @@ class _Grower:
         if self._depth is not None and level >= self._depth:
             branch.details += self._passes(totals)
             if len(below) > 1:
-                branch.details.append(Piece(f"… {len(below) - 1:,} modules in it", "dim"))
+                words = f"… {len(below) - 1:,} modules in it"
+                branch.details.append(Piece(words, "dim", begins=True))
         else:
             branch.details += self._passes(self._totals.get(entry.path, Totals()))
             branch.children = self._branches(entry.children, level + 1)
@@ -150,13 +158,16 @@ class _Grower:
         parts: list[Piece] = []
         calls = self._calls.get(entry.path, [])
         if calls:
-            parts += self._shapes(calls[0].inputs)
+            parts += self._shapes(_without_last_nones(calls[0].inputs))
             parts.append(Piece("->", "dim"))
             parts += self._shapes(calls[0].outputs, "green")
             if len(calls) > 1:
                 parts.append(Piece(f"({len(calls)} calls)", "dim"))
         parts += [self._tensor(found, "yellow") for found in entry.parameters]
-        return parts + [self._tensor(found, "blue") for found in entry.buffers]
+        buffers = [self._tensor(found, "blue") for found in entry.buffers]
+        if buffers:
+            parts.append(Piece("buffers:", "blue", begins=True))
+        return parts + buffers
 
     def _tensor(self, entry: TensorEntry, style: str) -> Piece:
         name = entry.path.rpartition(".")[2]
@@ -166,7 +177,10 @@ class _Grower:
         return Piece(name + (shape if shape.startswith("[") else f":{shape}"), style)
 
     def _shapes(self, leaves: Sequence[DescribedLeaf], style: str = "cyan") -> list[Piece]:
-        shapes = [leaf if isinstance(leaf, str) else self._shape(leaf) for _, leaf in leaves]
+        shapes = [
+            _NAMES.get(leaf, leaf) if isinstance(leaf, str) else self._shape(leaf)
+            for _, leaf in leaves
+        ]
         return [Piece(shape, style) for shape in shapes or ["()"]]
 
     def _shape(self, meta: TensorMeta) -> str:
@@ -180,12 +194,13 @@ class _Grower:
         last = ""
         for (name, op), count in sorted(totals.made.items()):
             if name != last:
-                parts.append(Piece(f"{name}:", "green"))
+                parts.append(Piece(f"{name}:", "green", begins=True))
             parts.append(Piece(op + (f" x{count}" if count > 1 else ""), "green"))
             last = name
         before = totals.captured
         if before != totals.nodes and self._source.captured is not None:
-            parts.append(Piece(f"({before:,} nodes, now {totals.nodes:,})", "green"))
+            words = f"({before:,} nodes, now {totals.nodes:,})"
+            parts.append(Piece(words, "green", begins=True))
         return parts
 
     def _cells(self, totals: Totals, own: int, total: int) -> dict[str, list[str]]:
@@ -206,6 +221,14 @@ class _Grower:
             for column, cell in row.items():
                 cells.setdefault(column, []).append(cell)
         return cells
+
+
+def _without_last_nones(leaves: Sequence[DescribedLeaf]) -> Sequence[DescribedLeaf]:
+    """Arguments without those that are None to the last: most are defaults."""
+    end = len(leaves)
+    while end and leaves[end - 1][1] == _NONE:
+        end -= 1
+    return leaves[:end]
 
 
 def _tensors(forest: ModuleForest) -> Iterator[TensorEntry]:

@@ -43,6 +43,8 @@ _WORDS = 30
 _WIDE = 48
 """The same, for `own`, which the text has as well."""
 _NARROWEST = 20
+_INDENT = Piece("  ")
+"""Before what goes on from the line above."""
 _HTML = (
     '<pre style="font-family:Menlo,Consolas,monospace;line-height:1.2;color:{foreground};'
     'background-color:{background}">{code}</pre>'
@@ -148,7 +150,7 @@ class _Page:
         self._words = min(room, max(_WORDS, _longest(root, 4)))
         self._step = 4 if 4 * deepest <= self._words - 22 else 2
         names = {piece.style for branch in root.walk() for piece in _pieces(branch)}
-        names |= {column.style for column in columns} | {"dim"}
+        names |= {column.style for column in columns} | {"dim", _INDENT.style}
         self._styles: dict[str, Style] = {name: console.get_style(name or "none") for name in names}
 
     def segments(self) -> Iterator[Segment]:
@@ -250,12 +252,14 @@ def _pieces(branch: Branch) -> Iterator[Piece]:
 def _broken(pieces: Sequence[Piece], room: int) -> list[list[Piece]]:
     """Lines of pieces, none longer than ``room`` unless it is one piece."""
     lines: list[list[Piece]] = []
-    left = 0
+    left, hangs = 0, False
     for piece in pieces:
         size = cell_len(piece.text) + 1
-        if not lines or size - 1 > left:
-            lines.append([])
-            left = room
+        if not lines or piece.begins or size - 1 > left:
+            hangs = piece.begins or (bool(lines) and hangs)
+            lines.append([_INDENT] if hangs and not piece.begins else [])
+            left = room - len(_INDENT.text) * len(lines[-1])
+            piece = piece._replace(glued=True)
         lines[-1].append(piece)
         left -= size
     return lines

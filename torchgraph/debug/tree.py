@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from ..ir.program import CallRecord, Phase, Program
@@ -41,6 +42,8 @@ class TreeSource:
     """Time by node of ``program``, where it was measured."""
     besides: Mapping[tuple[str, Phase], float] | None = None
     """The same of nodes that lowering made, by module and phase."""
+    amp: torch.dtype | None = None
+    """What mixed precision computes in; None without it."""
     eager: str = ""
     """Why no program serves the Graph's calls; empty where one does, or may come."""
 

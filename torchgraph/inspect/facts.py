@@ -142,6 +142,8 @@ class CachedProgram:
     """What it holds between calls: its constants, and casts of weights. States are the user's."""
     peak: int | None = None
     """What a run allocates at its most, without what kernels take; None where it is not known."""
+    told: str = ""
+    """What tells it from others that serve such inputs: ``True at model.py:12 if x.any():``."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ..replay.audit.audit import Confirmation
 from ..replay.cache import ProgramCache
 from ..replay.cuda.graphs import status
 from ..replay.replay import Replay
-from . import baked, facts, peaks, recomputation, tables
+from . import baked, facts, peaks, recomputation, tables, variants
 from .baked import Baked
 from .facts import (
     Branch,
@@ -357,5 +357,8 @@ class Report:
 
 
 def _held(cache: ProgramCache, reported: Replay | None, options: Options) -> Programs:
-    held = tuple(facts.held(one, reported, peaks.of_values(one)) for one in cache)
-    return Programs(held, options.cache_size, cache.hits, cache.misses, tuple(cache.reasons))
+    replays = list(cache)
+    held = [facts.held(one, reported, peaks.of_values(one)) for one in replays]
+    words = variants.told(replays, [one.signature for one in held])
+    held = [replace(one, told=told) for one, told in zip(held, words, strict=True)]
+    return Programs(tuple(held), options.cache_size, cache.hits, cache.misses, tuple(cache.reasons))

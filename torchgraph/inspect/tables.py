@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -49,18 +50,23 @@ def head(
     plan: str,
 ) -> RenderableType:
     """The title line, what becomes of the backend, and the time of a step."""
-    lines = [
-        Text(
-            f"{1e3 * steps.median:.3g} ms per step on the host, median of the last {steps.count} "
-            f"({1e3 * steps.fastest:.3g} to {1e3 * steps.slowest:.3g})"
-        )
-    ] if steps else []  # fmt: skip
+    lines = [Text(_of_steps(steps))] if steps else []
     nodes = sum(count.after_passes for count in counts)
     words = f"{nodes} nodes, backend {backend}" if counts else "no program: the step runs in eager"
     line = Text(words, "dim")
     if plan:
         lines.insert(0, Text(plan, "dim"))
     return Group(Rule(Text(name, "bold green"), style="dim"), line, *lines)
+
+
+def _of_steps(steps: Steps) -> str:
+    if steps.count == 1:
+        return f"{digits(1e3 * steps.median)} ms on the host for the last step"
+    least, most = (digits(1e3 * seconds) for seconds in (steps.fastest, steps.slowest))
+    return (
+        f"{digits(1e3 * steps.median)} ms per step on the host, median of the last {steps.count} "
+        f"({least} to {most})"
+    )
 
 
 def stages(rows: Sequence[StageTime]) -> RenderableType:
@@ -70,7 +76,7 @@ def stages(rows: Sequence[StageTime]) -> RenderableType:
     for stage in rows:
         part = stage.name.startswith(whole)
         whole = whole if part else stage.name
-        add_row(table, f"  {stage.name}" if part else stage.name, f"{stage.seconds:.3f}")
+        add_row(table, f"  {stage.name}" if part else stage.name, _thousandths(stage.seconds))
     return section(table)
 
 
@@ -88,7 +94,7 @@ def passes(rows: Sequence[PassRecord]) -> RenderableType:
     for row in rows:
         before, after = str(row.nodes_before), str(row.nodes_after)
         exact = Text("yes", "green") if row.exact else Text("no", "yellow")
-        time = f"{1000 * row.seconds:.1f}"
+        time = digits(1e3 * row.seconds)
         add_row(table, row.name, str(row.edits), before, after, time, exact)
     return section(table)
 
@@ -212,7 +218,8 @@ def programs(cache: Programs) -> RenderableType:
         mark = Text("*" if held.reported else "", "dim")
         peak = "" if held.peak is None else size(held.peak)
         cells = (str(held.nodes), _runs(held), size(held.nbytes), peak)
-        add_row(table, held.signature, *cells, mark)
+        serves = Text(held.signature).append(f"\n{held.told}" if held.told else "", "dim")
+        add_row(table, serves, *cells, mark)
     reasons = [Text(f"captured anew: {reason}", "yellow") for reason in _counted(cache.reasons)]
     return section(table, Text("*: what this report is about", "dim"), *reasons)
 
@@ -295,6 +302,20 @@ def plain(shown: RenderableType) -> str:
     with screen.capture() as capture:
         screen.print(shown)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def digits(value: float, least: float = 0.01) -> str:
+    """Three digits, two of what is below ``least``; never in powers of ten."""
+    if value >= 100 or not value:
+        return f"{value:.0f}"
+    if value >= least:
+        return f"{value:.3g}"
+    return f"{value:.{1 - math.floor(math.log10(value))}f}"
+
+
+def _thousandths(seconds: float) -> str:
+    """To three places, of what is less than one of them two digits."""
+    return digits(seconds) if 0 < seconds < 0.001 else f"{seconds:.3f}"
 
 
 def size(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -260,10 +261,23 @@ def leaves(args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[tupl
 
 def described(tree: object) -> tuple[tuple[str, TensorMeta | str], ...]:
     """(path such as ``0.1``, tensor metadata or type name) of every leaf, for the debug tree."""
-    return tuple(
-        (_joined(path), TensorMeta.of(leaf) if _has_meta(leaf) else type(leaf).__name__)
-        for path, leaf in _with_paths(tree)
-    )
+    return tuple(_described(tree, ()))
+
+
+def _described(tree: object, within: tuple[object, ...]) -> Iterator[tuple[str, TensorMeta | str]]:
+    """``within``: the dataclasses around it, which torch does not take apart."""
+    for path, leaf in _with_paths(tree):
+        here = _joined(path)
+        if _has_meta(leaf):
+            yield here, TensorMeta.of(leaf)
+            continue
+        inside: list[tuple[str, TensorMeta | str]] = []
+        if is_dataclass(leaf) and not any(leaf is one for one in within):
+            inside = list(_described(getattr(leaf, "__dict__", {}), (*within, leaf)))
+        if any(isinstance(found, TensorMeta) for _, found in inside):
+            yield from ((f"{here}.{name}", found) for name, found in inside)
+        else:
+            yield here, type(leaf).__name__
 
 
 def _with_paths(tree: object) -> list[tuple[object, Any]]:

@@ -128,7 +128,7 @@ def programs(cache: Programs) -> Table:
     title = f"Programs: {len(cache.held)} of at most {cache.size} held"
     cells = [
         (
-            held.signature,
+            f"{held.signature}; {held.told}" if held.told else held.signature,
             str(held.nodes),
             str(held.runs),
             "" if held.inductor_since is None else str(held.runs - held.inductor_since),

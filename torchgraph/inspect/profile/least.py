@@ -13,7 +13,7 @@ from torch import fx
 
 from ..._torch import OpOverload, schema_of
 from ...costs.op_calls import op_calls
-from ...costs.traffic import elements
+from ...costs.traffic import SHAPES, elements
 from ...ir.aliasing import alias_sources
 from ...ir.program import OutputKind, Phase, Program, Role, provenance
 from ...ir.values import tensors_of
@@ -32,14 +32,6 @@ _SCATTERS = frozenset(
     }
 )
 """What they give is their first argument, in which they write some elements."""
-_SHAPES = frozenset(
-    {
-        *(aten.zeros_like, aten.ones_like, aten.empty_like, aten.full_like, aten.new_empty),
-        *(aten.new_zeros, aten.new_ones, aten.new_full, aten.rand_like, aten.randn_like),
-        aten.new_empty_strided,
-    }
-)
-"""They read the shape of their first argument."""
 
 
 def least_bytes(program: Program) -> int:
@@ -95,7 +87,7 @@ def _read(node: fx.Node) -> int:
     for user in node.users:
         packet = getattr(user.target, "overloadpacket", None)
         first = bool(user.args) and user.args[0] is node
-        if user.op == "output" or (first and packet in _SHAPES):
+        if user.op == "output" or (first and packet in SHAPES):
             continue
         if first and packet in _LOOKUPS:
             read += _nbytes(user)

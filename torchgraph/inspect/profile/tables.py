@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -11,12 +10,14 @@ from rich.text import Text
 
 from ...ir.program import Phase
 from ..facts import Steps
-from ..tables import add_row, empty_table, section, size, where
+from ..tables import add_row, digits, empty_table, section, size, where
 from .floors import Floor
 from .times import ModuleTime, NodeTime
 
 _SHOWN = 15
 """Rows of a table before the rest is summed up."""
+_NODE, _MODULE = 26, 22
+"""Cells for the names of nodes and of modules."""
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -89,17 +90,17 @@ def modules(found: Sequence[ModuleTime]) -> RenderableType:
         rows.append((f"{len(rest)} more", ModuleTime("", *map(sum, parts))))
     for name, one in rows:
         cells = (one.forward, one.backward, one.update, one.seconds)
-        add_row(table, name, *map(_ms, cells), _of(one.seconds, whole))
+        add_row(
+            table, name, *(_ms(cell) if cell else "-" for cell in cells), _of(one.seconds, whole)
+        )
     return section(table)
 
 
 def nodes(found: Sequence[NodeTime]) -> RenderableType:
     """The nodes that take longest."""
-    table = empty_table(
-        "Nodes that take longest",
-    )
-    for name, width in (("node", 26), ("module", 22)):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=width)
+    table = empty_table("Nodes that take longest")
+    for name in ("node", "module"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
     table.add_column("ms", justify="right")
     table.add_column("of all", justify="right")
     table.add_column("from", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -108,7 +109,12 @@ def nodes(found: Sequence[NodeTime]) -> RenderableType:
     longest = sorted(found, key=lambda one: -one.seconds)[:_SHOWN]
     for one in longest:
         mark = "~" if one.estimated else ""
-        cells = (one.node, one.module, f"{mark}{_ms(one.seconds)}", _of(one.seconds, whole))
+        cells = (
+            _cut(one.node, _NODE),
+            _cut(one.module, _MODULE),
+            f"{mark}{_ms(one.seconds)}",
+            _of(one.seconds, whole),
+        )
         add_row(table, *cells, where(one.line))
     notes = []
     if any(one.estimated for one in longest):
@@ -116,21 +122,20 @@ def nodes(found: Sequence[NodeTime]) -> RenderableType:
     return section(table, *notes)
 
 
+def _cut(name: str, width: int) -> str:
+    """The name with its middle left out where it is too long: the ends tell it from others."""
+    if len(name) <= width:
+        return name
+    end = width // 3
+    return f"{name[: width - end - 1]}…{name[-end:]}"
+
+
 def _ms(seconds: float) -> str:
-    return _digits(1e3 * seconds)
+    return digits(1e3 * seconds)
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{_digits(100 * part / whole, least=0.1)}%"
-
-
-def _digits(value: float, least: float = 0.01) -> str:
-    """Three digits, two of what is below ``least``; never in powers of ten."""
-    if value >= 100 or not value:
-        return f"{value:.0f}"
-    if value >= least:
-        return f"{value:.3g}"
-    return f"{value:.{1 - math.floor(math.log10(value))}f}"
+    return f"{digits(100 * part / whole, least=0.1)}%"
 
 
 def _of(part: float, whole: float) -> str:
