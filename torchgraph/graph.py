@@ -19,6 +19,7 @@ from ._torch.listening import is_listening
 from .amp import Scaler
 from .blocks.block import Level, Ranks
 from .buckets.bucketing import Bucketing
+from .calls.fallback import no_advice_taken
 from .calls.stepping import building
 from .collection import weakly
 from .config import with_dynamic_input_shape
@@ -297,7 +298,7 @@ class Graph(Bucketing, Shown):
         self, look: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
-        with self._turns.lock, self._signals:
+        with self._turns.lock, self._signals, no_advice_taken(self.config.options):
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)

@@ -283,6 +283,7 @@ class TrainStep(Graph):
             raise UnsupportedInput(
                 f"train_step calls loss_fn(model(x), y): it takes x and y, not {len(batch)} "
                 "argument(s).",
+                fix="give it the inputs of the model, and the target last: step(x, y).",
                 falls_back=False,
             )
         *inputs, target = batch

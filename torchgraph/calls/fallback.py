@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..errors import EagerWarning, warn
+from ..errors import EagerWarning, NoProgram, warn
 from ..options.options import Options
 
 _ROWS = 50
@@ -28,6 +30,19 @@ class EagerCalls:
     """Their arguments, in words."""
     why: str
     count: int
+
+
+@contextmanager
+def no_advice_taken(options: Options) -> Iterator[None]:
+    """Looking for a program in here: where eager does it already, no error says to let it."""
+    try:
+        yield
+    except NoProgram as error:
+        if options.fallback != "eager" or not error.falls_back:
+            raise
+        own = error.way_out.removesuffix(NoProgram.fix).removesuffix("\n  Or ")
+        fix = own or "graph.report() says what runs in eager, and why."
+        raise type(error)(error.what, where=error.where, fix=fix, falls_back=False) from error
 
 
 class Fallback:

@@ -111,11 +111,26 @@ class Inputs:
         except TypeError as error:
             known = [one for one in self.signature.parameters.values() if one.name != filled]
             itself = f" (torchgraph fills {filled!r} itself)" if filled else ""
+            more = (
+                "" if "missing" not in str(error) else self._also_missing(args, given, str(error))
+            )
             raise UnsupportedInput(
-                f"{self._name}: {error}{itself}.",
+                f"{self._name}: {error}{more}{itself}.",
                 fix=right(self._name, inspect.Signature(known), kwargs),
                 falls_back=False,
             ) from None
+
+    def _also_missing(self, args: tuple[Any, ...], kwargs: Mapping[str, object], said: str) -> str:
+        """`inspect` names the first argument that a call lacks alone: the others."""
+        given = self.signature.bind_partial(*args, **kwargs).arguments
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        lacking = [
+            repr(name)
+            for name, one in self.signature.parameters.items()
+            if name not in given and one.default is one.empty and one.kind not in kinds
+        ]
+        others = [name for name in lacking if name not in said]
+        return f", and {', '.join(others)}" if others else ""
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> Call:
         """Flatten one call.
