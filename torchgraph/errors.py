@@ -352,7 +352,7 @@ class NotSavable(GraphError, TypeError):
 
 
 class CheckpointFileError(GraphError, OSError):
-    """``tg.save(state, "no/such/folder/file")``. A file that was there before is as it was."""
+    """``tg.save(x, "no/such/folder/file")``, a page, a plot to there. What was there still is."""
 
     fix = "make the folder, or room on the disk, or choose another path."
 

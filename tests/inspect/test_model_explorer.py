@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import settle
-from torchgraph.errors import CheckpointFileError
+from torchgraph.errors import CheckpointFileError, InvalidOption
 
 from .models import batch, trainer
 
@@ -81,6 +81,39 @@ def test_of_a_report(tmp_path):
     assert not (tmp_path / "step.time_ms.json").exists()
     with pytest.raises(CheckpointFileError):
         graph.report().save_model_explorer(tmp_path / "nowhere" / "step.json")
+
+
+@pytest.mark.parametrize(
+    ("overlays", "words"),
+    [
+        (3, "takes a dict"),
+        ({"error": 3}, r"overlays\['error'\] takes the numbers of nodes"),
+        ({3: {}}, "takes the numbers of nodes"),
+        ({"error": {"addmm_defautl": 1.0}}, "no such node(?s:.*)did you mean 'addmm_default'"),
+        ({"error": {"addmm_default": "much"}}, "no viewer can draw"),
+        ({"error": {"addmm_default": float("nan")}}, "no viewer can draw"),
+        ({"error": {"addmm_default": True}}, "no viewer can draw"),
+        ({"my error": {}, "my_error": {}}, "as another file is"),
+        ({"%": {}}, "another name"),
+    ],
+)
+def test_what_is_no_overlay_is_refused(tmp_path, overlays, words):
+    graph = trainer()
+    graph(*batch())
+    with pytest.raises(InvalidOption, match=words):
+        graph.report().save_model_explorer(tmp_path / "step.json", overlays)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_update_of_several_modules_is_in_none(tmp_path):
+    graph = trainer()
+    settle(graph, *batch())
+    graph.report().save_model_explorer(tmp_path / "step.json")
+    (found,) = read(tmp_path / "step.json")["graphs"]
+    (update,) = [node for node in found["nodes"] if node["id"] == "adamw"]
+    attributes = {one["key"]: one["value"] for one in update["attrs"]}
+    assert update["namespace"] == "update"
+    assert set(attributes["module"].split(", ")) == {"model.fc", "model.norm", "model.head"}
 
 
 @pytest.fixture

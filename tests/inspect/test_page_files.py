@@ -154,3 +154,30 @@ def test_a_report_keeps_no_tensor_alive(tmp_path):
 
     assert [one() for one in held if one() is not None] == []
     report.save_html(tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("save", "name", "words"),
+    [
+        ("save_svg", "memory.png", "call save_png"),
+        ("save_svg", "memory.html", "call save_html"),
+        ("save_png", "memory.SVG", "call save_svg"),
+        ("save_png", "memory.jpg", r"name it with \.png\.$"),
+        ("save_html", "page.svg", "call save_svg"),
+    ],
+)
+def test_a_name_of_another_form_is_refused(report, tmp_path, save, name, words):
+    with pytest.raises(InvalidOption, match=words):
+        getattr(report, save)(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["plot", "plot.v2", "plot.SVG"])
+def test_other_names_are_taken(report, tmp_path, name):
+    report.save_svg(tmp_path / name)
+    assert b"<svg" in (tmp_path / name).read_bytes()
+
+
+def test_a_folder_is_no_file(report, tmp_path):
+    with pytest.raises(CheckpointFileError, match="name a file in that folder"):
+        report.save_html(tmp_path)

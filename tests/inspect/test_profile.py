@@ -16,7 +16,7 @@ from tests.replay.conftest import recording as recording
 from tests.support import replay_of, settle
 from torchgraph.debug.figures import totals_of
 from torchgraph.debug.modules import ModuleForest
-from torchgraph.errors import NoProgram
+from torchgraph.errors import NoProgram, UnsupportedInput
 from torchgraph.inspect.profile.least import least_bytes, least_flops
 from torchgraph.inspect.profile.limits import bandwidth, product_rate
 from torchgraph.inspect.profile.profile import Profile
@@ -379,8 +379,24 @@ def test_a_step_that_stays_in_eager():
     graph.config.set_fallback("eager")
     with pytest.warns(tg.errors.EagerWarning):
         graph(torch.ones(2))
-    with pytest.raises(NoProgram):
-        graph.profile(torch.ones(2))
+    for look in (graph.profile, graph.check):
+        with pytest.raises(NoProgram, match=r"\.numpy\(\)") as error:
+            look(torch.ones(2))
+        assert "set_fallback" not in str(error.value), "that is set"
+    with pytest.raises(NoProgram, match=r"graph\.report") as error:
+        graph.report().save_memory_snapshot("nowhere")
+    assert "set_fallback" not in str(error.value)
+
+
+def test_arguments_that_are_missing_are_named():
+    graph = trainer()
+    for look in (graph.profile, graph.check):
+        with pytest.raises(UnsupportedInput, match=r"'x', and 'y'\.\n  Fix: build\(x, y, weight=1"):
+            look()
+    model = nn.Linear(4, 2)
+    step = tg.train_step(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(UnsupportedInput, match="the target last"):
+        step.profile()
 
 
 def test_text(profile):

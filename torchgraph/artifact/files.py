@@ -154,6 +154,8 @@ def refused(
     fix: str = "",
 ) -> CheckpointFileError:
     """The error to raise where a path cannot be ``what``, ``written`` or ``read``."""
+    if not fix and what == "written" and error.errno == errno.EISDIR:
+        fix = "name a file in that folder, or choose another path."
     found = kind(f"{path} cannot be {what}: {error.strerror or error}.", fix=fix)
     found.errno, found.filename = error.errno, path
     return found

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .. import __version__
+from ..debug.screen import OnAnyScreen, encoding_of_output, plain
 from ..errors import GraphError, InvalidOption
 from ..lower.inductor.cache.private import NotPrivate
 from ..saved.shown import shown
@@ -51,7 +52,11 @@ def show(directory: str, depth: int | None, ops: tuple[str, ...]) -> int:
     """
     console = Console()
     try:
-        console.print(shown(directory, depth=depth, ops=ops))
+        found = shown(directory, depth=depth, ops=ops)
+        if console.is_terminal:
+            console.print(OnAnyScreen(found))
+        else:
+            click.echo(plain(found, console.width, encoding_of_output()))
     except (GraphError, OSError) as error:
         console.print(Text(str(error), "bold red"))
         return 1

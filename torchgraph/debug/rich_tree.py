@@ -14,6 +14,7 @@ from rich.style import Style
 
 from ..ir.program import Phase
 from .branches import PHASES, Branch, Piece, root_of
+from .screen import encoding_of_output, plain
 from .tree import TreeSource
 
 
@@ -104,14 +105,13 @@ class GraphTree:
 
     def plain(self, width: int = 80) -> str:
         """The text without colour."""
-        console = Console(
-            file=io.StringIO(), width=width, color_system=None, force_jupyter=False, _environ={}
-        )
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+        return plain(self, width)
 
-    __str__ = __repr__ = plain
+    def __str__(self) -> str:
+        """The text without colour, 80 wide, in characters that standard output has."""
+        return plain(self, 80, encoding_of_output())
+
+    __repr__ = __str__
 
 
 def rich_tree(source: TreeSource, depth: int | None = None) -> GraphTree:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 from ..options.checking import Count, PositiveInt, checked
 from .rich_tree import GraphTree
+from .screen import printable
 from .tree import TreeSource, block_text, module_text, text
 
 
@@ -50,7 +51,7 @@ class Shown:
         return block_text(self._tree(), path)
 
     def __repr__(self) -> str:
-        return text(self._tree())
+        return printable(text(self._tree()))
 
     def __rich__(self) -> GraphTree:
         return GraphTree(self._tree())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -11,7 +10,7 @@ from rich.console import Group, RenderableType
 from torch import nn
 
 from ..calls.fallback import Fallback
-from ..errors import NoProgram
+from ..debug.screen import OnAnyScreen
 from ..ir.program import PassRecord, Refusal, Role
 from ..live.inputs import Call
 from ..options.checking import OWN_CHECK, checked
@@ -128,7 +127,8 @@ class Report:
         """Write a plot of the page: ``"memory"``, ``"modules"``, ``"phases"`` or ``"stages"``.
 
         Raises:
-            NoProgram: the step stays in eager; else what `save_html` raises.
+            NoProgram: the step stays in eager; InvalidOption: no such plot, or a path of another
+                form, as ``.png``; else what `save_html` raises.
         """
         page.save_plot(path, self._shown(), plot, "svg", profile)
 
@@ -206,7 +206,8 @@ class Report:
     drawn: Drawn | None = field(default=None, repr=False, compare=False)
     """The program, to be written for viewers; None where there is none."""
 
-    def save_memory_snapshot(self, path: str | os.PathLike[str]) -> None:
+    @checked
+    def save_memory_snapshot(self, path: page.Path) -> None:
         """Write the planned memory of a step for pytorch.org/memory_viz. It needs no step to run.
 
         What there is before a step, what it allocates, and until when, with the user's lines.
@@ -216,10 +217,9 @@ class Report:
         """
         memory_snapshot.save(path, self._drawn())
 
+    @checked
     def save_model_explorer(
-        self,
-        path: str | os.PathLike[str],
-        overlays: Mapping[str, Mapping[str, float]] | None = None,
+        self, path: page.Path, overlays: Annotated[model_explorer.Overlays, OWN_CHECK] = None
     ) -> None:
         """Write the program for Model Explorer; overlays for bytes and FLOPs in files beside it.
 
@@ -227,13 +227,14 @@ class Report:
             overlays: further ones, each ``{node: number}`` by its name, such as an ``"error"``.
 
         Raises:
-            NoProgram: the step stays in eager; CheckpointFileError: a path cannot be written.
+            NoProgram: the step stays in eager; InvalidOption: an overlay is none of this program;
+                CheckpointFileError: a path cannot be written.
         """
-        model_explorer.save(path, self.name, self._drawn(), overlays or {})
+        model_explorer.save(path, self.name, self._drawn(), overlays)
 
     def _drawn(self) -> Drawn:
         if self.drawn is None:
-            raise NoProgram(f"{self.name} stays in eager: there is no program to write.")
+            raise page.stays_in_eager(self.name, "write")
         return self.drawn
 
     @classmethod
@@ -322,8 +323,12 @@ class Report:
     def __rich__(self) -> RenderableType:
         if self.backend == "eager":
             head = tables.head(self.name, self.backend, self.nodes, self.steps, "")
-            return Group(head, tables.calls(self.calls), tables.programs(self.programs))
-        return Group(
+            parts = (head, tables.calls(self.calls), tables.programs(self.programs))
+            return OnAnyScreen(Group(*parts))
+        return OnAnyScreen(Group(*self._tables()))
+
+    def _tables(self) -> tuple[RenderableType, ...]:
+        return (
             tables.head(
                 self.name,
                 self.backend,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ..debug import screen
 from ..errors import SourceLine
 from ..ir.program import PassRecord, Refusal
 from ..lower.memory.planning import MemoryPlan
@@ -298,10 +297,7 @@ def baked(rows: Sequence[Baked]) -> RenderableType:
 
 def plain(shown: RenderableType) -> str:
     """What rich prints of it as plain text, 80 columns wide."""
-    screen = Console(file=io.StringIO(), width=80, color_system=None, force_jupyter=False)
-    with screen.capture() as capture:
-        screen.print(shown)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+    return screen.plain(shown, 80, screen.encoding_of_output())
 
 
 def digits(value: float, least: float = 0.01) -> str:
@@ -328,8 +324,7 @@ def size(count: int) -> str:
 
 def empty_table(title: str, *columns: tuple[str, _Justify]) -> Table:
     table = Table(
-        title=escape(title),
-        title_style="bold cyan",
+        title=Text(title, "bold cyan"),
         title_justify="left",
         header_style="dim",
         box=None,

@@ -18,10 +18,11 @@ from ..artifact.layout import read as read_tensors
 from ..artifact.tree import decoded
 from ..costs.by_module import work_by_module
 from ..costs.op_calls import Work, work_by_node
-from ..errors import CheckpointDamaged
-from ..inspect.tables import size
+from ..errors import CheckpointDamaged, CheckpointNotFound
+from ..inspect.tables import add_row, size
+from ..inspect.variants import expected
 from ..ir.names import StateName, module_of
-from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta
+from ..ir.program import OutputKind, Phase, Program, Role, TensorMeta, provenance
 from .directory import Directory, reading
 from .programs import ProgramReader
 from .saving import PROGRAM, WEIGHTS
@@ -30,6 +31,7 @@ from .values import NAMESPACES
 _PHASES = {Phase.FORWARD: "fwd", Phase.BACKWARD: "bwd", Phase.UPDATE: "upd"}
 _UNITS = ("", "K", "M", "G", "T", "P")
 _OUTSIDE = "(no module)"
+_FIX = "look at the path: it is a directory that torchgraph.save(graph, directory) has written."
 _STATES = (Role.PARAMETER, Role.BUFFER)
 
 
@@ -64,6 +66,8 @@ def shown(path: str, *, depth: int | None = None, ops: Collection[str] = ()) -> 
 
     try:
         return reading(path, drawn)
+    except CheckpointNotFound as error:
+        raise CheckpointNotFound(error.what, fix=_FIX) from error
     except CheckpointDamaged as error:
         raise CheckpointDamaged(f"{path}: {error.what}", fix=error.way_out) from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -74,11 +78,11 @@ def _head(directory: Directory) -> Table:
     about = directory.about
     table = _grid()
     kind = "trains" if about["training"] else "evaluates"
-    table.add_row("graph", f"{about['graph']}, of class {about['class']}, {kind}")
-    table.add_row("so far", f"{about['steps']:,} steps")
-    table.add_row("saved by", f"torch {about['torch']}, backend {about['backend']}")
+    add_row(table, "graph", f"{about['graph']}, of class {about['class']}, {kind}")
+    add_row(table, "so far", f"{about['steps']:,} steps")
+    add_row(table, "saved by", f"torch {about['torch']}, backend {about['backend']}")
     code = "holds compiled code" if about["compiled_for"] else "holds no compiled code"
-    table.add_row("states", f"{size(about['bytes'])}; {code}")
+    add_row(table, "states", f"{size(about['bytes'])}; {code}")
     return table
 
 
@@ -86,19 +90,20 @@ def _calls(program: Program, takes: list[TensorMeta], held: Any) -> Table:
     table = _grid()
     names = [spec.fqn for spec in program.signature.roles(Role.INPUT)]
     for name, meta in zip(names, takes, strict=True):
-        table.add_row("takes", f"{name}: {_described(meta)}")
+        add_row(table, "takes", f"{name}: {_described(meta)}")
     for other in _plain(held["args"], held["kwargs"]):
-        table.add_row("", other)
+        add_row(table, "", other)
     for out, value in program.returns():
         if out.kind is OutputKind.USER:
             meta = TensorMeta.of(value.meta["val"])
             name = f"{out.target.lstrip('.')}: " if out.target else ""
-            table.add_row("returns", f"{name}{_described(meta)}")
+            add_row(table, "returns", f"{name}{_described(meta)}")
+    for value in expected(program):
+        add_row(table, "where", value)
     work = sum(work_by_node(program).values(), Work())
-    table.add_row(
-        "a step",
-        f"{work.launches:,} ops, {_short(work.flops)}FLOPs, {size(work.bytes)} moved",
-    )
+    ops = "1 op" if work.launches == 1 else f"{work.launches:,} ops"
+    flops = f"{_short(work.flops, ' ')}FLOPs"
+    add_row(table, "a step", f"{ops}, {flops}, {size(work.bytes)} moved")
     return table
 
 
@@ -147,6 +152,9 @@ def _modules(program: Program, depth: int | None) -> Tree:
             if spec.role is Role.PARAMETER:
                 for module in (*above, own):
                     module.elements += math.prod(spec.meta.shape)
+    for path, name in _used_elsewhere(program):
+        *_, module = root.at(path)
+        module.tensors.append(f"uses {name}")
     for path, phases in work_by_module(program).items():
         for module in root.at(path) if path else [root.children.setdefault(_OUTSIDE, _Module())]:
             for phase, work in phases.items():
@@ -156,6 +164,22 @@ def _modules(program: Program, depth: int | None) -> Tree:
     tree = Tree(head, guide_style="dim")
     _add(tree, root, math.inf if depth is None else depth)
     return tree
+
+
+def _used_elsewhere(program: Program) -> dict[tuple[str, str], None]:
+    """(module, parameter) where a module computes with one that lies in another, as a tied weight.
+
+    What a module computes with parameters of those in it is usual.
+    """
+    found: dict[tuple[str, str], None] = {}
+    for spec, node in program.inputs():
+        owner = module_of(spec.fqn)
+        for user in node.users if spec.role is Role.PARAMETER else ():
+            origin = provenance(user)
+            around = f"{owner}.".startswith(f"{origin.module}.") or not origin.module
+            if origin.phase is Phase.FORWARD and not around:
+                found[origin.module, str(spec.fqn)] = None
+    return found
 
 
 def _add(parent: Tree, module: _Module, depth: float) -> None:
@@ -190,10 +214,10 @@ def _described(meta: TensorMeta) -> str:
     return f"{str(meta.dtype).removeprefix('torch.')}{list(meta.shape)}{where}"
 
 
-def _short(count: int) -> str:
-    """``4.2M``."""
+def _short(count: int, blank: str = "") -> str:
+    """``4.2M``; ``4.2 M`` or ``42 `` with a blank before the unit."""
     unit = 0
     scaled = float(count)
     while scaled >= 1000 and unit < len(_UNITS) - 1:
         scaled, unit = scaled / 1000, unit + 1
-    return f"{scaled:.1f}{_UNITS[unit]}" if unit else str(count)
+    return f"{scaled:.1f}{blank}{_UNITS[unit]}" if unit else f"{count}{blank}"

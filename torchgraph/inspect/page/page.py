@@ -23,10 +23,20 @@ from .data import Shown, found_of, page_data, plot
 from .timings import Timings
 
 Path = str | os.PathLike[str]
+_ENDINGS = {
+    "html": (".html", ".htm"),
+    "svg": (".svg",),
+    "png": (".png",),
+    "jpeg": (".jpg", ".jpeg"),
+    "pdf": (".pdf",),
+}
+"""What a path that ends so is taken for."""
+_WRITTEN = ("html", "svg", "png")
 
 
 def save_html(path: Path, shown: Shown, given: Timings) -> None:
     """Write the page. Nothing is written when its data cannot be made."""
+    _check_ending(path, "html")
     data = page_data(shown, given)
     vega = convert.javascript() if "plots" in data else ""
     text = _rendered(shown.name, data, vega)
@@ -43,13 +53,34 @@ def save_plot(path: Path, shown: Shown, name: str, form: str, given: Timings) ->
             f"No plot is called {name!r}. There are: {known}.",
             fix=f"did you mean {near!r}?" if near else "",
         )
+    _check_ending(path, form)
     programs = shown.source.programs
     if programs is None:
-        raise NoProgram(f"{shown.name} stays in eager: there is no program to plot.")
+        raise stays_in_eager(shown.name, "plot")
     spec = plot(shown, found_of(shown, programs, given), name)
     drawn = convert.svg(spec) if form == "svg" else convert.png(spec)
     with replaced(os.fspath(path)) as file:
         file.write(drawn)
+
+
+def stays_in_eager(name: str, verb: str) -> NoProgram:
+    """The error where there is no program to ``verb``."""
+    return NoProgram(
+        f"{name} stays in eager: there is no program to {verb}.",
+        fix="graph.report() says what runs in eager, and why.",
+        falls_back=False,
+    )
+
+
+def _check_ending(path: Path, form: str) -> None:
+    """A viewer goes by the ending: none that says another form than what is written."""
+    given = os.path.splitext(os.fspath(path))[1].lower()
+    said = next((one for one, endings in _ENDINGS.items() if given in endings), form)
+    if said != form:
+        raise InvalidOption(
+            f"save_{form} writes {form.upper()}: {os.fspath(path)!r} is a name for {said}.",
+            fix=f"name it with .{form}" + (f", or call save_{said}." if said in _WRITTEN else "."),
+        )
 
 
 def _rendered(name: str, data: dict[str, Any], vega: str) -> str:

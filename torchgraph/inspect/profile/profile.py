@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from rich.console import Group, RenderableType
 
+from ...debug.screen import OnAnyScreen
 from ...ir.program import Phase
 from ...live.inputs import Call
 from ...live.step import Step
+from ...options.checking import OWN_CHECK, checked
 from ...options.options import Options
 from ...replay.cuda.graphs import device_of, op_by_op
 from ...replay.replay import Replay
@@ -77,6 +80,7 @@ class Profile:
             found[one.phase] = found.get(one.phase, 0.0) + one.seconds
         return {phase: found[phase] for phase in Phase if phase in found}
 
+    @checked
     def save_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the step as a trace for ui.perfetto.dev and chrome://tracing, as JSON.
 
@@ -87,10 +91,11 @@ class Profile:
         """
         chrome_trace.save(path, self.name, planned=self.plan, measured=self.timeline)
 
+    @checked
     def save_model_explorer(
         self,
         path: str | os.PathLike[str],
-        overlays: Mapping[str, Mapping[str, float]] | None = None,
+        overlays: Annotated[model_explorer.Overlays, OWN_CHECK] = None,
     ) -> None:
         """Write the program for Model Explorer, with overlays for time, bytes and FLOPs.
 
@@ -98,22 +103,23 @@ class Profile:
             overlays: further ones, each ``{node: number}`` by its name, such as an ``"error"``.
 
         Raises:
-            CheckpointFileError: the path cannot be written.
+            InvalidOption: an overlay is none of this program; CheckpointFileError: a path cannot
+                be written.
         """
         assert self.drawn is not None
-        milliseconds = {one.node: 1e3 * one.seconds for one in self.nodes}
-        given = {"time (ms)": milliseconds, **(overlays or {})}
-        model_explorer.save(path, self.name, self.drawn, given)
+        times = {one.node: 1e3 * one.seconds for one in self.nodes}
+        model_explorer.save(path, self.name, self.drawn, overlays, times)
 
     def __rich__(self) -> RenderableType:
         facts = (self.name, self.backend, self.device, self.threads, self.step, self.notes)
-        return Group(
+        parts = Group(
             tables.head(*facts),
             tables.floors(self.floor, self.seconds),
             tables.phases(self.seconds_by_phase),
             tables.modules(self.modules),
             tables.nodes(self.nodes),
         )
+        return OnAnyScreen(parts)
 
     def __str__(self) -> str:
         """The tables as plain text, 80 columns wide."""
