@@ -315,6 +315,8 @@ def test_arguments_that_are_missing_are_named():
     for look in (graph.profile, graph.check):
         with pytest.raises(UnsupportedInput, match=r"'x', and 'y'\.\n  Fix: build\(x, y, weight=1"):
             look()
+    with pytest.raises(UnsupportedInput, match=r"'x', and 'y'"):
+        graph.profile(wieght=2.0)
     model = nn.Linear(4, 2)
     step = tg.train_step(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1))
     with pytest.raises(UnsupportedInput, match="the target last"):

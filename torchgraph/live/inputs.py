@@ -111,18 +111,21 @@ class Inputs:
         except TypeError as error:
             known = [one for one in self.signature.parameters.values() if one.name != filled]
             itself = f" (torchgraph fills {filled!r} itself)" if filled else ""
-            more = (
-                "" if "missing" not in str(error) else self._also_missing(args, given, str(error))
-            )
+            said = str(error)
+            more = self._also_missing(args, given, said) if "missing" in said else ""
             raise UnsupportedInput(
-                f"{self._name}: {error}{more}{itself}.",
+                f"{self._name}: {said}{more}{itself}.",
                 fix=right(self._name, inspect.Signature(known), kwargs),
                 falls_back=False,
             ) from None
 
     def _also_missing(self, args: tuple[Any, ...], kwargs: Mapping[str, object], said: str) -> str:
         """`inspect` names the first argument that a call lacks alone: the others."""
-        given = self.signature.bind_partial(*args, **kwargs).arguments
+        known = {key: value for key, value in kwargs.items() if key in self.signature.parameters}
+        try:
+            given = self.signature.bind_partial(*args, **known).arguments
+        except TypeError:  # they do not fit in another way, too
+            return ""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         lacking = [
             repr(name)
