@@ -331,7 +331,8 @@ class HistoryDiffers(GraphError):
 
     fix = (
         "where weights are changed between calls, keep the state of each step: "
-        "config.keep_history(n, every=1); pass arguments that nobody writes later."
+        "config.keep_history(n, every=1); what moves besides, as a number in a closure or a list, "
+        "give to the step as an argument."
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import HistoryDiffers, SharedMemory
 from ..history.history import Kept, Record, put_numbers_back
+from ..history.results import Result, difference
 from ..library import ValueMoved
 from ..live.inputs import Call
 from ..lower import Target
@@ -77,16 +78,36 @@ class Again(Running):
 
     def _given(self, record: Record) -> Call:
         """The call of a step, and numbers and generators as it found them."""
-        if record.held is None or record.held.moved():
+        if record.held is None:
             raise HistoryDiffers(
-                f"The arguments of step {record.step} of {self._graph_name} are not what they were."
+                f"Step {record.step} of {self._graph_name} had arguments that cannot be kept: they "
+                "could not be bound.",
+                fix="give it tensors, numbers, strings, and containers and dataclasses of them.",
             )
         record.random.put_back()
+        if record.settings is not None:
+            record.settings.put_back()
         put_numbers_back(self._optimizers, record.numbers)
         return record.held.again()
 
     def _step_again(self, record: Record) -> StepAgain:
-        """One step, by the program that ran it or, to the same bits, in eager."""
+        """One step, by the program that ran it or, to the same bits, in eager.
+
+        Raises:
+            HistoryDiffers: it does not give what it gave.
+        """
+        done = self._run_again(record)
+        now = [Result.of(*one) for one in done.returned]
+        apart = "" if record.gave is None else difference(record.gave, now)
+        if apart:
+            raise HistoryDiffers(
+                f"Step {record.step} of {self._graph_name} does not give what it gave: {apart}. "
+                "The steps before it, run again, do not lead to the state that was there, or it "
+                "reads what is not kept."
+            )
+        return done
+
+    def _run_again(self, record: Record) -> StepAgain:
         call = self._given(record)
         replay = self._program_of_step(record, call)
         if replay is not None:

@@ -10,7 +10,9 @@ from .._torch.surroundings import uncompiled
 from ..collection import paused
 from ..errors import EagerWarning, GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
-from ..history.history import History
+from ..history.history import History, Record
+from ..history.results import results_of
+from ..history.settings import Settings
 from ..library import ValueMoved
 from ..live.inputs import Call, unbound
 from ..passes import pipeline
@@ -64,28 +66,36 @@ class Running(Aside):
         if replay is None and patching.was_seen(since):
             with self._signals, patching.alone():
                 call, replay = self._fit(args, kwargs)
-        if self._met.history:
-            self._note(call, replay)
+        record = self._note(call, replay) if self._met.history else None
         try:
-            if replay is None:
-                return self._recorded(call)
-            return self._served(replay, call)
+            returned = self._recorded(call) if replay is None else self._served(replay, call)
         except Exception:  # what leaves a step half done has told the cache
             self._signals.torn = ""
             raise
+        if record is not None:
+            record.gave = results_of(returned)
+        return returned
 
-    def _note(self, call: Call, replay: Replay | None) -> None:
+    def _note(self, call: Call, replay: Replay | None) -> Record:
         """Keep what it takes to run the call again."""
         limits = (self._met.history, self._met.history_every or self._met.history)
         with self._signals, self._scaler_started():
-            self._history.note(
+            return self._history.note(
                 limits,
                 self._progress.step + 1,
                 call,
                 replay,
                 self._optimizers,
                 lambda: self._snapshot(self._scan()),
+                self._settings,
             )
+
+    def _settings(self) -> Settings:
+        """What modules, and the Graph by its user, are set to."""
+        step = self._scan()
+        modules = [(vars(module), ()) for module in step.modules.values()]
+        tensors = [leaf.value for _, leaf in step.tensors()]
+        return Settings([*modules, (vars(self), self._own_names)], tensors)
 
     def _served(self, replay: Replay, call: Call) -> Any:
         """A call for which there is a program."""

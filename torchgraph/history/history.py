@@ -10,12 +10,14 @@ from weakref import ref
 
 import torch
 
-from ..ir.program import OutputKind, Role
+from ..ir.program import OutputKind
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..replay.replay import Replay
 from .arguments import Arguments, Held
 from .random_state import RandomState
+from .results import Result
+from .settings import Settings
 
 Numbers = list[dict[str, Any]]
 """What the param groups of an optimizer hold besides parameters."""
@@ -34,6 +36,10 @@ class Record:
     program: ref[Replay] | None
     runs: int
     """How often the program had run before."""
+    settings: Settings | None
+    """What modules were set to; None where the program is that of the step before."""
+    gave: list[Result] | None = None
+    """What it returned; None for a step that raised."""
 
     def ran_compiled(self, replay: Replay) -> bool:
         """True when the step ran in Inductor's code of ``replay``."""
@@ -71,7 +77,8 @@ class History:
         replay: Replay | None,
         optimizers: Sequence[torch.optim.Optimizer],
         snapshot: Callable[[], Snapshot],
-    ) -> None:
+        settings: Callable[[], Settings],
+    ) -> Record:
         """Before a step: keep what it starts from. ``limits``: how many steps, a state every."""
         n, every = limits
         while self.records and self.records[-1].step >= step:
@@ -83,10 +90,18 @@ class History:
         if not self.states or step - self.states[-1].step >= every:
             self.states.append(Kept(step, snapshot(), RandomState()))
         self._drop(step - n)
-        held = None if call.unbound is not None else self._arguments.held(call, _written(replay))
+        held = None if call.unbound is not None else self._arguments.held(call)
         program, runs = (None, 0) if replay is None else (ref(replay), replay.runs)
         numbers = [list(map(_numbers, optimizer.param_groups)) for optimizer in optimizers]
-        self.records.append(Record(step, held, RandomState(), numbers, program, runs))
+        moved = None if self._goes_on(replay) else settings()
+        record = Record(step, held, RandomState(), numbers, program, runs, moved)
+        self.records.append(record)
+        return record
+
+    def _goes_on(self, replay: Replay | None) -> bool:
+        """True where the guards of the program have found all that it reads set as before."""
+        last = self.records[-1].program if self.records else None
+        return replay is not None and last is not None and last() is replay
 
     def forget(self) -> None:
         """Let all go."""
@@ -97,8 +112,9 @@ class History:
     @property
     def nbytes(self) -> int:
         """Bytes of all copies, without containers."""
-        inputs = sum(record.held.nbytes for record in self.records if record.held is not None)
-        return inputs + sum(state.snapshot.nbytes for state in self.states)
+        held = [record.held.call.tensors for record in self.records if record.held is not None]
+        copies = {id(tensor): tensor.nbytes for tensors in held for tensor in tensors}
+        return sum(copies.values()) + sum(state.snapshot.nbytes for state in self.states)
 
     def _drop(self, oldest: int) -> None:
         """Keep what it takes to come to the step ``oldest`` and those after it."""
@@ -126,16 +142,6 @@ def put_numbers_back(optimizers: Sequence[torch.optim.Optimizer], numbers: list[
                     now.detach().copy_(value)
                 else:
                     group[key] = value
-
-
-def _written(replay: Replay | None) -> frozenset[int]:
-    """The places of the arguments that a program writes."""
-    if replay is None:
-        return frozenset()
-    signature = replay.captured.program.signature
-    written = {out.target for out in signature.outputs if out.kind is OutputKind.UPDATE}
-    inputs = [spec.fqn for spec in signature.roles(Role.INPUT)]
-    return frozenset(place for place, fqn in enumerate(inputs) if fqn in written)
 
 
 def unwritten(replays: Sequence[Replay]) -> set[int]:

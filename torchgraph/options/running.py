@@ -102,8 +102,8 @@ class RunningVerbs(Verbs):
     def keep_history(self, steps: Count, *, every: PositiveInt | None = None) -> None:
         """Keep what it takes to run the last ``steps`` steps again, for `tg.bisect`; 0: nothing.
 
-        Of each step its inputs, random states and learning rates are kept, and the full state once
-        every so many steps. Inputs are copied where you write them later, and held where not; of
+        Of each step its inputs, results, random states and learning rates are kept, and the full
+        state once every so many steps. Inputs are copied, those that come again unchanged once; of
         the state, what a program writes is copied. That is memory for at most ``steps + every``
         batches and ``steps / every + 2`` states. It takes effect at the next call.
 

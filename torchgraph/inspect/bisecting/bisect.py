@@ -137,6 +137,9 @@ class _Search:
         self._above = above
         self._states = {kept.step: kept for kept in history.states}
         self._start = history.states[0]
+        options = graph.config.options
+        self._each = (options.history_every or options.history) == 1
+        """True where each step starts from a state of its own: between them all may be changed."""
         wanted = [record for record in history.records if record.step >= self._start.step]
         self._whole = step is None or step >= wanted[-1].step
         self.records = [record for record in wanted if step is None or record.step <= step]
@@ -157,10 +160,22 @@ class _Search:
         for record, done in self._again():
             found = self._judged(record, done, losses)
             if found is not None:
+                if not _is_shown(found, done):
+                    self._confirm(record.step, last)
                 return found
-        if self._whole and self.records[-1].step not in self._states and self._moved(last):
+        if self._whole and not self._each and self._moved(last):
             self._refuse(self.records[-1].step + 1)
         return None
+
+    def _confirm(self, step: int, last: Snapshot) -> None:
+        """Refuse a step that nothing it returned shows to be bad, where what came next differs."""
+        records = self._graph._history.records
+        after = next((record for record in records if record.step == step + 1), None)
+        kept = None if after is None else self._states.get(after.step)
+        if after is not None and kept is None:
+            self._graph._step_again(after)
+        elif not self._each and self._moved(last if kept is None else kept.snapshot):
+            self._refuse(step + 1)
 
     def _again(self, until: int | None = None) -> Iterator[tuple[Record, StepAgain]]:
         """Run the steps from the start on; those before ``until``."""
@@ -320,6 +335,12 @@ def _about(found: BadStep) -> str:
     at = f", at {found.line}" if found.line is not None else ""
     text = f"{found.op} as step {found.step} ran it{at}: {found.what}."
     return text.replace("\\", "/").replace('"', "'")
+
+
+def _is_shown(found: BadStep, done: StepAgain) -> bool:
+    """True where the step returned what is bad; that it did so then, too, has been compared."""
+    returned = [tensor for _, tensor in done.returned]
+    return bool(returned) and (found.kind == "spike" or not all(map(all_finite, returned)))
 
 
 def _named(tensor: torch.Tensor) -> str:
