@@ -25,16 +25,17 @@ from ...errors import (
     NotSupported,
     SourceLine,
 )
-from ...history.history import Record
-from ...ir.program import Phase, Program, provenance
+from ...history.history import Record, unwritten
+from ...ir.program import Phase, Program, Role, provenance
 from ...live.snapshot import Snapshot
 from ...options.checking import OWN_CHECK, PositiveInt, checked, shown
 from ...replay.replay import Replay
 from ..check import check
 from ..checking.divergence import Divergence
 from ..checking.side import GraphSide
+from .infinities import all_finite, kinds_of
 from .script import write
-from .watch import OpCall, Watch, all_finite, first_growth, watched
+from .watch import OpCall, Watch, first_growth, watched
 
 _SPIKE = 10.0
 """Times the median of the losses before: by default, a larger one is a spike."""
@@ -141,6 +142,8 @@ class _Search:
         self._each = (options.history_every or options.history) == 1
         """True where each step starts from a state of its own: between them all may be changed."""
         wanted = [record for record in history.records if record.step >= self._start.step]
+        self._meant: dict[str, frozenset[str]] = {}
+        """What is not finite in a state and no step has put there, as a buffer's mask."""
         self._whole = step is None or step >= wanted[-1].step
         self.records = [record for record in wanted if step is None or record.step <= step]
         if step is not None and step < self._start.step:
@@ -150,6 +153,7 @@ class _Search:
         """The first step with a NaN, an infinity or a spike."""
         last = self._graph._snapshot(self._graph._scan())  # as things are
         self._graph._back_to(self._start)
+        self._meant = self._meant_states()
         known = self._bad_states()
         if known:
             raise HistoryTooShort(
@@ -216,7 +220,17 @@ class _Search:
 
     def _bad_states(self) -> set[str]:
         states = self._graph._states_now().items()
-        return {name for name, value in states if not all_finite(value)}
+        meant = self._meant
+        return {name for name, value in states if not kinds_of(value) <= meant.get(name, set())}
+
+    def _meant_states(self) -> dict[str, frozenset[str]]:
+        fixed, first = unwritten(list(self._graph._cache)), self._start.step == 1
+        leaves = [leaf for _, leaf in self._graph._scan().tensors()]
+        return {
+            str(leaf.fqn): kinds_of(leaf.value)
+            for leaf in leaves
+            if id(leaf.value) in fixed or (first and leaf.role is Role.BUFFER)
+        }
 
     def _judged(self, record: Record, done: StepAgain, losses: deque[float]) -> BadStep | None:
         if not done.skipped:  # a scaler skips a step for its infinite gradients: it is no bad one
@@ -260,19 +274,7 @@ class _Search:
 
     def explained(self, found: BadStep, directory: Path) -> BadStep:
         """With the op, and a script."""
-        before = self._watched_before(found) if found.kind == "spike" else None
-        program, watch = self._watched(found.step, self._wanted(found))
-        call, source = watch.reader, watch.source
-        if found.kind == "mismatch":
-            call, source = watch.call, None
-        elif before is not None:
-            name = first_growth(before, watch, program, _SPIKE / 2)
-            program, watch = self._watched(found.step, name)
-            call, source = watch.call, _node(program, name)
-            if call is None and source is not None:
-                reader = next(iter(source.users), None)
-                name = "" if reader is None else reader.name
-                call = self._watched(found.step, name)[1].call
+        call, source, program = self._blamed(found)
         if call is None:
             return found
         found = _with_op(found, call, source, program)
@@ -280,15 +282,37 @@ class _Search:
         path = directory / f"step_{found.step}_{call.node.name}.py"
         return replace(found, script=write(call, str(path), _about(found)))
 
-    def _wanted(self, found: BadStep) -> str:
-        return "" if found.divergence is None else found.divergence.node
+    def _blamed(self, found: BadStep) -> tuple[OpCall | None, fx.Node | None, Program]:
+        """The call of the op that is to blame, and the node where it began: an input may be it."""
+        if found.divergence is not None:
+            program, watch = self._watched(found.step, found.divergence.node)
+            return watch.call, None, program
+        good = self._good_before(found.step)
+        if found.kind == "nan" or good is None:
+            program, watch = self._watched(found.step, good=good)
+            return watch.reader, watch.source, program
+        program, watch = self._watched(found.step)
+        name = first_growth(good[1], watch, program, _SPIKE / 2)
+        program, watch = self._watched(found.step, name)
+        call, source = watch.call, _node(program, name)
+        if call is None and source is not None:
+            reader = next(iter(source.users), None)
+            name = "" if reader is None else reader.name
+            call = self._watched(found.step, name)[1].call
+        return call, source, program
 
-    def _watched_before(self, found: BadStep) -> Watch | None:
-        if found.step - 1 < self.records[0].step:
-            return None
-        return self._watched(found.step - 1)[1]
+    def _good_before(self, step: int) -> tuple[Program, Watch] | None:
+        """A look at the last step before: if there is one, at one that the same program ran."""
+        before = [record for record in self.records if record.step < step]
+        bad = next(record for record in self.records if record.step == step)
+        runs = None if bad.program is None else bad.program()
+        alike = [one for one in before if one.program is not None and one.program() is runs]
+        chosen = alike[-1:] or before[-1:]
+        return self._watched(chosen[0].step) if chosen else None
 
-    def _watched(self, step: int, wanted: str = "") -> tuple[Program, Watch]:
+    def _watched(
+        self, step: int, wanted: str = "", good: tuple[Program, Watch] | None = None
+    ) -> tuple[Program, Watch]:
         """The program of a step, and a look at its run from where that step began."""
         graph = self._graph
         graph._back_to(self._start)
@@ -301,8 +325,9 @@ class _Search:
         call = graph._given(record)
         replay = graph._program_of_step(record, call) or self._made(call)
         program = replay.captured.program if replay.code.regions else replay.program
+        kinds = good[1].kinds if good is not None and _alike(good[0], program) else None
         with GraphSide(replay, call, graph._scan()).values(program.signature) as values:
-            watch = watched(program, values, wanted)
+            watch = watched(program, values, wanted, kinds)
         return program, watch
 
     def _made(self, call: Any) -> Replay:
@@ -325,6 +350,14 @@ def _with_op(found: BadStep, call: OpCall, source: fx.Node | None, program: Prog
         line=origin.line,
         came_with=came,
     )
+
+
+def _alike(left: Program, right: Program) -> bool:
+    """True for programs of which nodes may be compared by name."""
+    if left is right:
+        return True
+    ops = [[(node.name, node.target) for node in program.nodes] for program in (left, right)]
+    return ops[0] == ops[1]
 
 
 def _node(program: Program, name: str) -> fx.Node | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,10 @@ from torch import fx
 
 from ...ir import effects
 from ...ir.each import expanded
-from ...ir.program import Program
-from ...ir.values import tensors_of
+from ...ir.program import Program, Role
 from ...replay.audit.reference import Observed, Reference, parts_of
 from ..ops import base_name
+from .infinities import AnyIsBad, Expected, floats, kinds_of
 
 _UNSET = ("empty", "new_empty")
 """Ops whose results hold whatever was there."""
@@ -32,61 +32,119 @@ class OpCall:
 
 
 @dataclass
-class Watch:
-    """Sees the values of a run go by; see `watched`."""
+class _Trail:
+    """Where what is not finite, and should be, came from."""
 
-    wanted: str = ""
-    """The name of a node whose call is kept."""
-    call: OpCall | None = None
-    """That call; of several, the first."""
+    expected: Expected
     source: fx.Node | None = None
-    """Where the first NaN or infinity that reaches a result comes from; an input or an op."""
     reader: OpCall | None = None
-    """Where that is an input: the first op that carries it on."""
-    sizes: dict[str, float] = field(default_factory=dict)
-    """The largest magnitude of each node, of its finite elements."""
-    _values: dict[fx.Node, Any] = field(default_factory=dict)
-    _tainted: dict[fx.Node, dict[fx.Node, None]] = field(default_factory=dict)
-    """What is not finite -> the nodes where that began."""
+    leaks: bool = False
+    """True when a result is bad, and was not in the good step, that nothing bad leads to."""
+    _begun: dict[fx.Node, dict[fx.Node, None]] = field(default_factory=dict)
+    """What is bad -> the nodes where that began."""
     _calls: dict[fx.Node, OpCall] = field(default_factory=dict)
-    _random: torch.Tensor = field(default_factory=torch.get_rng_state)
+
+    def fine(self, node: fx.Node) -> None:
+        """The value of ``node`` is finite now: of the next micro-batch, say."""
+        self._begun.pop(node, None)
+
+    def bad(
+        self,
+        node: fx.Node,
+        kinds: frozenset[str],
+        values: Mapping[fx.Node, Any],
+        call: Callable[[fx.Node], OpCall],
+    ) -> None:
+        """The value of ``node`` is not finite."""
+        self.fine(node)
+        inputs = [one for one in node.all_input_nodes if one in self._begun]
+        if inputs:
+            self._begun[node] = {source: None for one in inputs for source in self._begun[one]}
+        elif self.expected.holds(node, kinds, values):
+            return
+        else:
+            self._begun[node] = {node: None}
+        op = node.op == "call_function"
+        for source in self._begun[node] if op else ():
+            if source not in self._calls and (source is node or source.op != "call_function"):
+                self._calls[source] = call(node)
+
+    def end(
+        self, output: fx.Node, kinds: Mapping[str, frozenset[str]], order: list[fx.Node]
+    ) -> None:
+        """The end of a part: of what reaches its results, the first is the source."""
+        found = {source for one in output.all_input_nodes for source in self._begun.get(one, ())}
+        for one in output.all_input_nodes:
+            bad = kinds.get(one.name, frozenset())
+            explained = one in self._begun or self.expected.was_there(one, bad)
+            self.leaks = self.leaks or bool(bad and not explained)
+        if self.source is None and found:
+            self.source = min(found, key=order.index)
+            self.reader = self._calls.get(self.source)
+        self._begun, self._calls = {}, {}
+
+
+class Watch:
+    """Sees the values of a run go by; see `watched`.
+
+    Args:
+        wanted: the name of a node whose call is kept.
+        expected: what is no fault although it is not finite; the first that explains all results.
+    """
+
+    def __init__(self, wanted: str, expected: Sequence[Expected]) -> None:
+        self.call: OpCall | None = None
+        """The call of the node that is wanted; of several, the first."""
+        self.sizes: dict[str, float] = {}
+        """The largest magnitude of each node, of its finite elements."""
+        self.kinds: dict[str, frozenset[str]] = {}
+        """What is not finite in each node's value, where something is not."""
+        self._wanted = wanted
+        self._trails = [*map(_Trail, expected), _Trail(AnyIsBad())]
+        """The last for a step in which all that is bad may be."""
+        self._values: dict[fx.Node, Any] = {}
+        self._random = torch.get_rng_state()
+
+    @property
+    def source(self) -> fx.Node | None:
+        """Where the first bad value that reaches a result comes from; an input or an op."""
+        return self._trail.source
+
+    @property
+    def reader(self) -> OpCall | None:
+        """The call of that op; where it is an input, of the first op that carries it on."""
+        return self._trail.reader
+
+    @property
+    def _trail(self) -> _Trail:
+        whole = [one for one in self._trails if one.source is not None and not one.leaks]
+        return whole[0] if whole else self._trails[-1]
 
     def moved(self, node: fx.Node, value: Any) -> Any:
         """Told of each value as it comes; it stays as it is."""
         if node.op == "output":
-            self._end(node)
+            for trail in self._trails:
+                trail.end(node, self.kinds, list(self._values))
+            self._values = {}  # of the next part
             return value
-        if node.op == "call_function" and node.name == self.wanted and self.call is None:
+        if node.op == "call_function" and node.name == self._wanted and self.call is None:
             self.call = self._call(node)
         self._values[node] = value
-        self._tainted.pop(node, None)
-        size, finite = _measured(value)
-        self.sizes[node.name] = max(self.sizes.get(node.name, 0.0), size)
-        if not finite and not base_name(node.target).startswith(_UNSET):
-            self._taint(node)
+        self._see(node, value)
         if effects.of(node).random:
             self._random = torch.get_rng_state()
         return value
 
-    def _taint(self, node: fx.Node) -> None:
-        inputs = [one for one in node.all_input_nodes if one in self._tainted]
-        if not inputs:
-            self._tainted[node] = {node: None}
-            if node.op == "call_function":
-                self._calls[node] = self._call(node)
+    def _see(self, node: fx.Node, value: Any) -> None:
+        self.sizes[node.name] = max(self.sizes.get(node.name, 0.0), _largest(value))
+        kinds = kinds_of(value)
+        if not kinds or base_name(node.target).startswith(_UNSET):
+            for trail in self._trails:
+                trail.fine(node)
             return
-        self._tainted[node] = {source: None for one in inputs for source in self._tainted[one]}
-        for source in self._tainted[node]:
-            if source not in self._calls and source.op != "call_function":
-                self._calls[source] = self._call(node)
-
-    def _end(self, node: fx.Node) -> None:
-        found = {source for one in node.all_input_nodes for source in self._tainted.get(one, ())}
-        if self.source is None and found:
-            order = list(self._values)
-            self.source = min(found, key=order.index)
-            self.reader = self._calls.get(self.source)
-        self._values, self._tainted, self._calls = {}, {}, {}  # of the next part
+        self.kinds[node.name] = self.kinds.get(node.name, frozenset()) | kinds
+        for trail in self._trails:
+            trail.bad(node, kinds, self._values, self._call)
 
     def _call(self, node: fx.Node) -> OpCall:
         args = fx.map_arg(node.args, self._values.__getitem__)
@@ -94,38 +152,32 @@ class Watch:
         return OpCall(node, args, kwargs, self._random)
 
 
-def _measured(value: Any) -> tuple[float, bool]:
-    """The largest finite magnitude of a value, and whether all of it is finite."""
-    size, finite = 0.0, True
-    for tensor in _floats(value):
-        there = tensor.isfinite()
-        whole = bool(there.all())
-        finite = finite and whole
-        magnitude = tensor.abs() if whole else tensor.abs().masked_fill(~there, 0)
-        size = max(size, float(magnitude.max()))
-    return size, finite
+def _largest(value: Any) -> float:
+    """The largest finite magnitude of a value."""
+    size = 0.0
+    for tensor in floats(value):
+        magnitude = tensor.abs()
+        size = max(size, float(magnitude.masked_fill(~tensor.isfinite(), 0).max()))
+    return size
 
 
-def _floats(value: Any) -> Iterable[torch.Tensor]:
-    for tensor in tensors_of(value):
-        if tensor.numel() and (tensor.is_floating_point() or tensor.is_complex()):
-            yield tensor
-
-
-def all_finite(value: Any) -> bool:
-    """True when no float in a value is NaN or infinite."""
-    return all(bool(tensor.isfinite().all()) for tensor in _floats(value))
-
-
-def watched(program: Program, values: Sequence[Any], wanted: str = "") -> Watch:
+def watched(
+    program: Program,
+    values: Sequence[Any],
+    wanted: str = "",
+    good: Mapping[str, frozenset[str]] | None = None,
+) -> Watch:
     """Run a program, in its micro-batches, and see where it goes bad.
 
     Args:
         wanted: the name of a node whose call is to be kept.
+        good: the `Watch.kinds` of a good step of this program.
     """
-    whole = expanded(program)
+    inputs = program.signature.inputs
+    given = frozenset(spec.name for spec in inputs if spec.role in (Role.BUFFER, Role.FREE))
+    expected = [Expected(good, given, narrow=narrow) for narrow in (False, True)]
+    watch, whole = Watch(wanted, expected), expanded(program)
     parts = parts_of(whole)
-    watch = Watch(wanted)
     list(Reference(whole, parts, Observed(parts, ())).run(values, _look, watch))
     return watch
 
