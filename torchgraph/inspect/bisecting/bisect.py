@@ -110,7 +110,7 @@ def bisect(
 
     Raises:
         NoHistory; HistoryTooShort: it was bad before the first step that is kept; HistoryDiffers:
-            the steps do not give what they gave.
+            the steps do not give what they gave; InvalidOption: there is no such step.
     """
     if not isinstance(graph, Again):
         raise InvalidOption(f"bisect takes a Graph, not {shown(graph)}.")
@@ -122,9 +122,15 @@ def bisect(
     into = Path(path_of(directory))
     if into.exists() and not into.is_dir():
         raise InvalidOption(f"bisect: directory is a file: {into}.", fix="name a directory.")
+    first, last = history.records[0].step, history.records[-1].step
+    if step is not None and step > last:
+        many = "1 step" if last == 1 else f"{last} steps"
+        raise InvalidOption(
+            f"bisect: {graph.name} has made {many}: there is no step {step} yet.",
+            fix=f"name one from {first} to {last}, or none: then it looks at all.",
+        )
     search = _Search(graph, step, above)
-    if step is not None and not search.records:
-        first, last = history.records[0].step, history.records[-1].step
+    if not search.records:
         raise HistoryTooShort(f"Step {step} is not kept: steps {first} to {last} are.")
     with graph._going_back():
         found = search.bad() or search.mismatch()
