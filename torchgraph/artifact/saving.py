@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ..errors import CheckpointDamaged, InvalidOption
+from ..options.checking import shown
 from .files import opened, replaced
 from .layout import read, write
 from .tree import decoded, encoded
@@ -57,7 +58,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 def path_of(path: object) -> str:
     """A path as text; InvalidOption for what is none."""
     if not isinstance(path, (str, os.PathLike)):
-        raise InvalidOption(f"The path of a checkpoint is a str or a Path, not {path!r:.80}.")
+        raise InvalidOption(f"The path of a checkpoint is a str or a Path, not {shown(path)}.")
     found = os.fspath(path)
     try:
         named = isinstance(found, str) and b"\0" not in os.fsencode(found)

@@ -31,13 +31,18 @@ Readers: TypeAlias = Mapping[str, Callable[[Any], object]]
 """The way back, by kind."""
 
 
-def encoded(obj: object, writers: Writers | None = None) -> tuple[object, dict[str, Stored]]:
+def encoded(
+    obj: object, writers: Writers | None = None, root: str = "state"
+) -> tuple[object, dict[str, Stored]]:
     """The tree of a state, and its tensors by the names that the tree has for them.
+
+    Args:
+        root: what the user calls the state.
 
     Raises:
         NotSavable: something in it is neither a tensor nor a plain value; names the path to it.
     """
-    encoder = _Encoder(writers or {})
+    encoder = _Encoder(writers or {}, root)
     return encoder.encode(obj, ()), encoder.tensors
 
 
@@ -57,7 +62,8 @@ def decoded(
 
 
 class _Encoder:
-    def __init__(self, writers: Writers) -> None:
+    def __init__(self, writers: Writers, root: str) -> None:
+        self._root = root
         self.tensors: dict[str, Stored] = {}
         self._writers = writers
         self._names: dict[object, str] = {}
@@ -79,12 +85,12 @@ class _Encoder:
         if isinstance(value, float) and not isinstance(value, Enum):  # NumPy's float64 is one
             return _of_float(float(value))
         if type(value) not in _CONTAINERS:
-            what = f"{_path(keys)} is a {_name(type(value))}, which is not saved."
+            what = f"{self._path(keys)} is a {_name(type(value))}, which is not saved."
             raise NotSavable(what, fix=_way_out(value))
         if id(value) in self._around:
-            raise NotSavable(f"{_path(keys)} contains itself.")
+            raise NotSavable(f"{self._path(keys)} contains itself.")
         if len(keys) >= DEPTH:
-            raise NotSavable(f"{_path(keys)} is nested deeper than {DEPTH} levels.")
+            raise NotSavable(f"{self._path(keys)} is nested deeper than {DEPTH} levels.")
         self._around.add(id(value))
         found = self._container(value, keys)
         self._around.discard(id(value))
@@ -97,7 +103,7 @@ class _Encoder:
         pairs = []
         for key, item in value.items():
             if type(key) not in (str, int, bool, float, type(None)):
-                what = f"{_path(keys)} has a {_name(type(key))} as a key."
+                what = f"{self._path(keys)} has a {_name(type(key))} as a key."
                 raise NotSavable(what, fix="use strings or numbers as keys.")
             pairs.append([self.encode(key, keys), self.encode(item, (*keys, key))])
         found: dict[str, object] = {_CONTAINERS[type(value)]: pairs}
@@ -109,7 +115,7 @@ class _Encoder:
     def _tensor(self, tensor: torch.Tensor, keys: tuple[object, ...]) -> object:
         problem = problem_of(tensor)
         if problem:
-            raise NotSavable(f"{_path(keys)} {problem[0]}", fix=problem[1])
+            raise NotSavable(f"{self._path(keys)} {problem[0]}", fix=problem[1])
         found = stored(tensor)
         if found.identity not in self._names:
             self._names[found.identity] = self._free(keys)
@@ -125,6 +131,13 @@ class _Encoder:
             count += 1
             name = f"{dotted}~{count}"
         return name
+
+    def _path(self, keys: tuple[object, ...]) -> str:
+        """How Python writes the way to a value."""
+        parts = [f"[{key!r:.60}]" if type(key) is str else f"[{_short(key)}]" for key in keys]
+        return self._root + "".join(
+            parts if len(parts) < 12 else [*parts[:8], "[...]", *parts[-3:]]
+        )
 
 
 class _Decoder:
@@ -228,12 +241,6 @@ _READ_CONTAINERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": OrderedDict,
     "Counter": Counter,
 }
-
-
-def _path(keys: tuple[object, ...]) -> str:
-    """How Python writes the way to a value."""
-    parts = [f"[{key!r:.60}]" if type(key) is str else f"[{_short(key)}]" for key in keys]
-    return "state" + "".join(parts if len(parts) < 12 else [*parts[:8], "[...]", *parts[-3:]])
 
 
 def _short(key: object) -> str:

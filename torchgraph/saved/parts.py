@@ -123,16 +123,23 @@ def not_shown(options: Options) -> Options:
 
 
 def _without_program(graph: Running) -> Exception:
-    if graph._last_call is None:
+    name, last = graph._graph_name, graph._last_call
+    if last is None:
         why, fix = "has not been called yet", "call it three times or more, then save it."
-    else:
-        last = [] if graph._shown is None else [graph._shown[0].why_not()]
-        held = [one.why_not() for one in graph._cache]
-        said = held or [one.why for one in graph._recordings.fallback.eager] or last
-        reason = f": {said[-1]}" if said and said[-1] else ""
-        why = f"has no program that is confirmed and serves calls as things stand{reason}"
-        fix = "call it once or twice more as it is now; graph.report() says what it waits for."
-    return NotSavable(f"{graph._graph_name} {why}.", fix=fix)
+        return NotSavable(f"{name} {why}.", fix=fix)
+    if last[0].eager and not last[0].passing:  # and it is the last that no program has served
+        return NotSavable(
+            f"{name} has no program that is confirmed, and stays in eager: {last[0].eager}.",
+            fix="let it run as a program, then save it; its weights and states alone are saved by "
+            "save(graph.state_dict(), path).",
+        )
+    shown = [] if graph._shown is None else [graph._shown[0].why_not()]
+    said = [one.why_not() for one in graph._cache] or shown
+    reason = f": {said[-1]}" if said and said[-1] else ""
+    return NotSavable(
+        f"{name} has no program that is confirmed and serves calls as things stand{reason}.",
+        fix="call it once or twice more as it is now; graph.report() says what it waits for.",
+    )
 
 
 def _parameters(signature: inspect.Signature) -> Iterator[tuple[str, int, bool]]:

@@ -16,7 +16,7 @@ from ..artifact.layout import write as write_tensors
 from ..artifact.saving import path_of
 from ..artifact.tree import decoded, encoded
 from ..calls.running import Running
-from ..errors import CheckpointDamaged, NotSavable
+from ..errors import CheckpointDamaged, InvalidOption, NotSavable
 from ..ir import text
 from ..ir.program import Role, TensorMeta
 from ..live.step import Leaf
@@ -46,7 +46,12 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         NotSavable: names what is no plain value. Nothing is written.
         CheckpointFileError: no such folder, no room, no right; or other files are at ``path``.
         GradPresent: the next step of the Graph would add to gradients that are there.
+        InvalidOption: ``path`` is no path.
     """
+    if isinstance(path, (Running, LoadedGraph)):
+        raise InvalidOption(
+            "save takes what is to be saved first, and then the path.", fix="save(graph, path)."
+        )
     if isinstance(obj, Running):
         place = path_of(path)
         with obj._turns.lock:
@@ -197,9 +202,10 @@ def _example(replay: Replay) -> tuple[dict[str, object], list[int]]:
     given = call.over(_numbered(len(call.tensors)))
     made = tree.example(_numbered(tree.count), given.args, given.kwargs)
     found = {"args": given.args, "kwargs": given.kwargs, "returned": made}
-    for what, value in (("takes", (given.args, given.kwargs)), ("returns", made)):
+    both = [("takes", "args", given.args), ("takes", "kwargs", given.kwargs)]
+    for what, root, value in (*both, ("returns", "output", made)):
         try:
-            encoded(value)
+            encoded(value, root=root)
         except NotSavable as error:
             raise NotSavable(
                 f"build {what} what no file can hold: {error.what}",

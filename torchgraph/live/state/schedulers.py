@@ -19,7 +19,7 @@ from ..._torch.optimizers import (
     has_custom_scale,
     schedulers_in,
 )
-from .values import independent, is_finite, is_list, is_number, short, unlike, unlike_own
+from .values import entries, independent, is_finite, is_list, is_number, short, unlike, unlike_own
 
 _MAY_BE_INFINITE = {"best", "mode_worse"}
 
@@ -89,7 +89,7 @@ def _entry(name: str, holder: object, key: str, own: Any, saved: Any) -> Iterato
 def _members(name: str, holder: object, own: Sequence[Any], saved: Sequence[Any]) -> Iterator[str]:
     """The states of the schedulers in a chain, or of the functions of a LambdaLR."""
     if len(own) != len(saved):
-        yield f"{name}: has {len(saved)} entries, not {len(own)}"
+        yield f"{name}: has {entries(len(saved))}, not {len(own)}"
         return
     held = schedulers_in(holder) or own  # functions are the user's, and so is all they have
     for number, (one, left, right) in enumerate(zip(held, own, saved, strict=True)):

@@ -13,7 +13,7 @@ from ...ir.names import TRAIN
 from .held import Held
 from .optimizers import has_torchs_form, optimizer_problems, own_form_problems
 from .schedulers import scheduler_problems
-from .values import is_count, is_finite, is_list, short
+from .values import entries, is_count, is_finite, is_list, short
 
 _KEYS = ("step", "optimizers", "schedulers", "rng")
 _COUNTS = {"growth_interval", SCALER_COUNT}
@@ -73,7 +73,7 @@ def _pairs(
         yield None, f"{TRAIN}.{key}: is {short(saved)}, not a list"
     elif len(saved) != len(own):
         if not unused:
-            yield None, f"{TRAIN}.{key}: has {len(saved)} entries, not {len(own)}"
+            yield None, f"{TRAIN}.{key}: has {entries(len(saved))}, not {len(own)}"
     else:
         for number, (one, state) in enumerate(zip(own, saved, strict=True)):
             fits = isinstance(state, Mapping)

@@ -13,6 +13,11 @@ from torch.nn.parameter import is_lazy
 _LARGEST = torch.finfo(torch.float32).max
 
 
+def entries(count: int) -> str:
+    """``1 entry``, ``2 entries``."""
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
 def short(value: object) -> str:
     """A value in a message, whatever it is."""
     if isinstance(value, torch.Tensor) and not is_lazy(value):
