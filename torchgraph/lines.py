@@ -124,6 +124,36 @@ def in_subscript() -> bool:
     return name.endswith("_SUBSCR") or (name == "BINARY_OP" and code[at + 1] == _SUBSCR_OF_3_14)
 
 
+class Looker(NamedTuple):
+    """Who looks at a value where no line of the user's does, and how to have it not do so."""
+
+    who: str
+    fix: str
+
+
+_DISTRIBUTIONS = Looker(
+    "torch.distributions, as it checks arguments,",
+    "pass validate_args=False to the distribution, or call "
+    "torch.distributions.Distribution.set_default_validate_args(False)",
+)
+_BACKWARD = Looker(
+    "torch's backward of this line",
+    "compute it by ops whose backward goes by no value: of x.prod(dim), say, multiply the tensors "
+    "of x.unbind(dim)",
+)
+
+
+def looker() -> Looker | None:
+    """Who looks at a value at this moment; None for the user, or nobody who is known."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not (_is_users(frame) or _is_of_library(frame.f_code.co_filename)):
+        frame = frame.f_back
+    path = "" if frame is None else frame.f_code.co_filename.replace(os.sep, "/")
+    if path.endswith("/torch/distributions/distribution.py"):
+        return _DISTRIBUTIONS
+    return _BACKWARD if path.endswith("/torch/autograd/graph.py") else None
+
+
 _hearing: ContextVar[Callable[[str], None] | None] = ContextVar("_hearing", default=None)
 
 

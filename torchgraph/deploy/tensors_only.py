@@ -222,10 +222,12 @@ def _flags(program: Program) -> dict[str, fx.Node]:
 
 def _looked(node: fx.Node) -> NotExportable:
     what = "the size of a tensor" if node.target is library.expect_shape else "a value"
+    who, fix = "Python", "compute with torch.where instead, or look at it after the step"
+    who, fix = provenance(node).looker or (who, fix)
     return NotExportable(
-        f"Python looks at {what} in the step, and goes on by it; an exported step has no Python.",
+        f"{who} looks at {what} in the step, and goes on by it; an exported step cannot.",
         where=provenance(node).line,
-        fix="compute with torch.where instead, or look at it after the step.",
+        fix=f"{fix}.",
     )
 
 

@@ -19,6 +19,7 @@ from torch import fx
 
 from .._torch import graph_module
 from ..errors import SourceLine
+from ..lines import Looker
 from . import names, nodes
 
 IN_PLACE = "in_place"
@@ -202,6 +203,8 @@ class Provenance:
     """The modules that ran a forward node, outermost first, each as (path, call number)."""
     stack: tuple[SourceLine, ...] = field(default=(), compare=False, repr=False)
     """Like ``frames``, with those of libraries; empty unless `debug` asks for them."""
+    looker: Looker | None = field(default=None, compare=False, repr=False)
+    """Who looks at the value, of a node that expects one, where no line of the user's does."""
 
     @property
     def line(self) -> SourceLine | None:

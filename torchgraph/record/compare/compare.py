@@ -247,7 +247,8 @@ def _expectations(old: Outcome, new: Outcome) -> Iterator[Difference]:
         if one[:2] != other[:2]:
             return  # the ops tell
         if not _same(one.value, other.value):
-            which, fix = "a value that decides what follows", ""
+            which, looker = "a value that decides what follows", other.provenance.looker
+            fix = "" if looker is None else f"{looker.who} looks at it: {looker.fix}"
             if other.is_index and isinstance(other.value, int):
                 which = "a tensor without dimensions, an index that Python reads as a number,"
                 fix = _INDEX

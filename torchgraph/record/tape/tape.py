@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from ...ir.program import Provenance
-from ...lines import SourceLine, in_subscript
+from ...lines import SourceLine, in_subscript, looker
 
 Args = tuple[object, ...]
 Kwargs = dict[str, object]
@@ -116,6 +116,7 @@ class Tape:
 
     def expect(self, index: int, value: object, at: Provenance) -> None:
         """Python looks at a value now, or a kernel does."""
+        at = replace(at, looker=looker())
         found = Expectation(len(self.entries), index, value, at, in_subscript())
         self.expectations.append(found)
 
