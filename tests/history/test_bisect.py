@@ -206,14 +206,6 @@ def test_no_further_than_a_step(tmp_path):
     assert found.step == 9
 
 
-def test_a_step_that_has_not_come_yet(tmp_path):
-    graph = _made(20)
-    _run(graph, 8)
-    assert _found(graph, tmp_path, 8) is None
-    with pytest.raises(InvalidOption, match=r"has made 8 steps: there is no step 9 yet"):
-        _found(graph, tmp_path, 9)
-
-
 def test_a_history_that_is_too_short(tmp_path):
     graph = _made(4)
     _run(graph, 30, 12, _nan)

@@ -47,3 +47,10 @@ def test_weights_that_are_changed_between_calls(tmp_path):
     assert found.step == 10
     with pytest.raises(tg.errors.HistoryDiffers, match="every=1"):
         tg.bisect(_ran(OPTIMIZERS["adam"], 3, clamps=True), directory=str(tmp_path))
+
+
+def test_a_step_that_has_not_come_yet(tmp_path):
+    step = _ran(OPTIMIZERS["sgd"], None)
+    assert tg.bisect(step, 9, directory=tmp_path) is None
+    with pytest.raises(tg.errors.InvalidOption, match="has made 12 steps: there is no step 13 yet"):
+        tg.bisect(step, 13, directory=tmp_path)
