@@ -130,15 +130,16 @@ class Again(Running):
             return self._on_aten(found)
         return found
 
-    def _on_aten(self, replay: Replay) -> Replay:
+    def _on_aten(self, replay: Replay) -> Replay | None:
         """The program of ``replay`` as it ran before the switch to Inductor's code."""
-        if id(replay) in self._twins:
-            return self._twins[id(replay)]
-        options = self.config.options
-        program = run(replay.captured.program, pipeline(options), options.passes)
-        code = self._cache.graphs.lower(program, f"{self._graph_name} again", Target(options))
-        self._twins[id(replay)] = Replay(replay.captured, code, options, Calls())
-        return self._twins[id(replay)]
+        twin = self._twins.get(id(replay))
+        if twin is None:
+            options = self.config.options
+            program = run(replay.captured.program, pipeline(options), options.passes)
+            code = self._cache.graphs.lower(program, f"{self._graph_name} again", Target(options))
+            twin = self._twins[id(replay)] = Replay(replay.captured, code, options, Calls())
+        # A first step that is run again makes slots anew, and they are not those of the capture.
+        return twin if twin.refit(self._scan()) else None
 
     def _in_eager_again(self, call: Call) -> StepAgain:
         outcome = self._take(self._scan(), call.noted(), False)
