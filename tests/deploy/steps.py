@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -95,3 +96,15 @@ def assert_same_training(
         torch.tensor(got), torch.tensor(expected), rtol=tolerance, atol=tolerance
     )
     assert expected[0] != expected[-1]
+
+
+def states_in(path: Path) -> dict[str, torch.Tensor]:
+    """The states of a package, read without torchgraph."""
+    reader = torch._C.PyTorchFileReader(str(path))
+    found = {}
+    for line in reader.get_record("torchgraph/states.tsv").decode().splitlines():
+        name, _, dtype, shape, _, file = line.split("\t")
+        values = numpy.frombuffer(bytearray(reader.get_record(file)), dtype=dtype)
+        sizes = [int(size) for size in shape.split(",") if size]
+        found[name] = torch.from_numpy(values).view(sizes)
+    return found

@@ -12,7 +12,7 @@ import torch
 
 import torchgraph as tg
 from examples.deploy_cpp import make_step
-from tests.deploy.steps import Net, TrainStep, assert_same_training, batches
+from tests.deploy.steps import Net, TrainStep, assert_same_training, batches, states_in
 
 SOURCE = Path(__file__).parents[2] / "examples" / "deploy_cpp"
 RATE = "optimizer.0.param_groups.0.lr"
@@ -111,15 +111,3 @@ def test_batch_norm_and_a_scaler_are_compiled(tmp_path):
     run(states, torch.full((8, 6), float("inf")), torch.zeros(8, dtype=torch.int64))
     assert torch.equal(states["model.last.weight"], weight)
     assert torch.equal(states["_train.scaler.scale"], scale / 2)
-
-
-def states_in(path: Path) -> dict[str, torch.Tensor]:
-    """The states of a package, read without torchgraph."""
-    reader = torch._C.PyTorchFileReader(str(path))
-    found = {}
-    for line in reader.get_record("torchgraph/states.tsv").decode().splitlines():
-        name, _, dtype, shape, _, file = line.split("\t")
-        values = numpy.frombuffer(bytearray(reader.get_record(file)), dtype=dtype)
-        sizes = [int(size) for size in shape.split(",") if size]
-        found[name] = torch.from_numpy(values).view(sizes)
-    return found

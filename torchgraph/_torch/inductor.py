@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import json
 import shlex
 import sys
 import warnings
@@ -57,11 +58,137 @@ def load(directory: Path, options: Mapping[str, object]) -> Compiled:
     return function
 
 
-def compile_ahead(program: Any, path: str, metadata: Mapping[str, str]) -> None:
-    """Compile an ExportedProgram with AOTInductor into a package at ``path``, for this machine."""
+def compile_ahead(
+    program: Any, path: str, metadata: Mapping[str, str], names: Sequence[str] = ()
+) -> None:
+    """Compile an ExportedProgram with AOTInductor into a package at ``path``, for this machine.
+
+    The package refuses tensors that it was not compiled for; its errors call them by ``names``.
+    """
     options = {"aot_inductor.metadata": dict(metadata)}
-    with environment_kept(), _libraries_quoted():
+    with environment_kept(), _libraries_quoted(), _inputs_checked(names):
         _inductor().aoti_compile_and_package(program, package_path=path, inductor_configs=options)
+
+
+@contextmanager
+def _inputs_checked(names: Sequence[str]) -> Iterator[None]:
+    """AOTInductor's code looks at its inputs in each call, and not only where a variable says so.
+
+    It reads them by the sizes and strides that it was compiled for: other ones are other numbers,
+    or memory of others. A method of another name would be an error of the C++ compiler.
+    """
+    wrapper: Any = importlib.import_module("torch._inductor.codegen.cpp_wrapper_cpu").CppWrapperCpu
+    original = wrapper.generate_input_output_runtime_checks
+
+    def checks(self: Any) -> None:
+        prefix = self.prefix
+        add = prefix.splice_aot if hasattr(prefix, "splice_aot") else prefix.splice
+        add(_CHECK_HEAD)
+        add("\n".join(_checks(names)))
+        add(_CHECK_TAIL)
+
+    wrapper.generate_input_output_runtime_checks = checks
+    try:
+        yield
+    finally:
+        wrapper.generate_input_output_runtime_checks = original
+
+
+def _checks(names: Sequence[str]) -> Iterator[str]:
+    """C++: the sizes that a call may choose, by their symbols, and a check of each input."""
+    graph: Any = importlib.import_module("torch._inductor.virtualized").V.graph
+    utils: Any = importlib.import_module("torch._inductor.codegen.cpp_utils")
+    ranges = graph.sizevars.shape_env.var_to_range
+    inputs = {
+        number: value
+        for number, value in enumerate(graph.graph_inputs.values())
+        if hasattr(value, "get_stride")  # the others are numbers
+    }
+    symbols: dict[Any, str] = {}
+    for number, value in inputs.items():
+        for dimension, size in enumerate(value.get_size()):
+            if getattr(size, "is_Symbol", False):
+                symbols.setdefault(size, f"tg_size(input_handles[{number}], {dimension})")
+    yield from (f"[[maybe_unused]] const int64_t {name} = {get};" for name, get in symbols.items())
+
+    def written(sizes: Any) -> str:
+        """-1 for what follows from a size that no input has as it is."""
+        known = [
+            not hasattr(one, "free_symbols") or one.free_symbols <= {*symbols} for one in sizes
+        ]
+        return ", ".join(
+            f"static_cast<int64_t>({utils.cexpr(one)})" if ok else "-1"
+            for one, ok in zip(sizes, known, strict=True)
+        )
+
+    for number, value in inputs.items():
+        name = json.dumps(names[number] if number < len(names) else f"argument {number}")
+        dtype = str(value.get_dtype()).removeprefix("torch.")
+        device = utils.DEVICE_TO_INT.get(value.get_device().type, -1)
+        lists = f"{{{written(value.get_size())}}}, {{{written(value.get_stride())}}}"
+        yield f"tg_check(input_handles[{number}], {name}, "
+        yield f'    aoti_torch_dtype_{dtype}(), "{dtype}", {device}, {lists});'
+    for symbol, get in symbols.items():
+        low, high = ranges[symbol].lower, ranges[symbol].upper
+        if low > 2:  # below, the trace says no more than that 0 and 1 were not looked at
+            yield f'tg_require({symbol} >= {low}, "a size is " + std::to_string({get}) + '
+            yield f'    ", and must be {low} or more");'
+        if high < 2**62:
+            yield f'tg_require({symbol} <= {high}, "a size is " + std::to_string({get}) + '
+            yield f'    ", and must be {high} or less");'
+
+
+_CHECK_HEAD = """
+static void tg_require(bool right, const std::string& what) {
+    if (!right) throw std::runtime_error("torchgraph: " + what + ".");
+}
+static int64_t tg_size(AtenTensorHandle handle, int64_t dimension) {
+    int64_t dimensions = 0, *sizes = nullptr;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dimensions));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
+    return dimension < dimensions ? sizes[dimension] : -1;
+}
+static std::string tg_text(const int64_t* values, size_t count) {
+    std::string text = "[";
+    for (size_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+    return text + "]";
+}
+AOTI_NOINLINE static void tg_check(
+    AtenTensorHandle handle, const std::string& name, int32_t dtype, const char* dtype_name,
+    int32_t device, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+    int32_t its_dtype = 0, its_device = 0;
+    int64_t dimensions = 0, *its_sizes = nullptr, *its_strides = nullptr;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &its_dtype));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &its_device));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dimensions));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &its_sizes));
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &its_strides));
+    tg_require(its_dtype == dtype, name + " is not of dtype " + dtype_name);
+    tg_require(device < 0 || its_device == device, name + " is on another kind of device");
+    bool fits = static_cast<size_t>(dimensions) == sizes.size(), empty = false, lies = true;
+    for (size_t i = 0; fits && i < sizes.size(); ++i) {
+        empty = empty || its_sizes[i] == 0;
+        if (its_sizes[i] > 1 && strides[i] >= 0) lies = lies && its_strides[i] == strides[i];
+    }
+    for (size_t i = 0; fits && i < sizes.size(); ++i) {
+        fits = sizes[i] < 0 || its_sizes[i] == sizes[i];
+    }
+    tg_require(fits, name + " has the shape " + tg_text(its_sizes, dimensions) +
+        ", the step was compiled for " + tg_text(sizes.data(), sizes.size()));
+    tg_require(lies || empty, name + " has the strides " + tg_text(its_strides, dimensions) +
+        ", the step was compiled for " + tg_text(strides.data(), strides.size()) +
+        "; copy it into a tensor with these");
+}
+AOTI_NOINLINE static void __check_inputs_outputs(
+    AtenTensorHandle* input_handles, AtenTensorHandle* output_handles) {
+"""
+_CHECK_TAIL = """
+}
+static bool _check_aoti_runtime_check_inputs_env() {
+    const static char* value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
+    return value != nullptr && value[0] != '0';
+}
+"""
 
 
 def changed_config() -> str:

@@ -82,6 +82,7 @@ def described_trace(program: ExportedProgram, name: str) -> dict[str, Any]:
                 "name": one,
                 "dtype": str(value.dtype).removeprefix("torch."),
                 "shape": [size if type(size) is int else str(size) for size in value.shape],
+                "strides": [size if type(size) is int else str(size) for size in value.stride()],
             }
             for one in program.graph_signature.user_inputs
             if isinstance(value := sizes.get(str(one)), torch.Tensor)

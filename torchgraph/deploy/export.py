@@ -12,8 +12,8 @@ from ..errors import InvalidOption, NotExportable
 from ..options.checking import OWN_CHECK, OneOf, checked, shown
 from . import files
 from .captured import captured_step
-from .described import as_text, described
 from .dynamic import described_trace, traced
+from .formats.described import as_text, described
 
 FORMATS = ("pt2", "aoti", "onnx")
 
@@ -61,15 +61,15 @@ def export(
     if shapes is not None:
         with graph._turns.lock, graph._signals:
             program = traced(graph, given, shapes)
-        files.write(program, place, format, as_text(described_trace(program, name)))
+        files.write(program, place, format, as_text(described_trace(program, name)), graph.build)
         return
     with graph._turns.lock, graph._signals:
         one, held = captured_step(graph, given)
     text = as_text(described(one, name, held))
     if format == "aoti" and any(state.written for state in one.states):
-        files.write_states(one, place, text)
+        files.write_states(one, place, text, graph.build)
     else:
-        files.write(one.whole(), place, format, text)
+        files.write(one.whole(), place, format, text, graph.build)
 
 
 def _inference_only(format: str) -> NotExportable:

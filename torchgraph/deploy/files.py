@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,15 @@ from ..artifact.files import replaced
 from ..errors import NotExportable, NotSupported
 from ..live.inputs import described
 from .assembled import PARAMETER_MUTATION, opened_again, quiet
-from .described import FILE, TABLE, bytes_of, record, table
 from .exported import Exportable
+from .formats.described import FILE, TABLE, bytes_of, record, table
+from .formats.names import argument_names
+
+Build = Callable[..., object]
 
 
-def write(program: ExportedProgram, path: str, format: str, description: str) -> None:
-    """Write a program in one of the formats; ``description`` goes with it."""
+def write(program: ExportedProgram, path: str, format: str, description: str, build: Build) -> None:
+    """Write a program of `build` in one of the formats; ``description`` goes with it."""
     if format != "pt2":
         _check_still(program, format)
     if format == "pt2":
@@ -35,15 +38,18 @@ def write(program: ExportedProgram, path: str, format: str, description: str) ->
             torch.export.save(program, file, extra_files={FILE: description})
     elif format == "aoti":
         with _beside(path, "model.pt2") as made:
-            _compile(opened_again(program), made, {FILE: description})
+            names = argument_names(program, build)
+            _compile(opened_again(program), made, {FILE: description}, names)
     else:
         _write_onnx(program, path, description)
 
 
-def write_states(one: Exportable, path: str, description: str) -> None:
+def write_states(one: Exportable, path: str, description: str, build: Build) -> None:
     """Compile a step that takes its states and writes them; their values lie in the package."""
     with _beside(path, "model.pt2") as made:
-        _compile(opened_again(one.lifted()), made, {FILE: description})
+        lifted = one.lifted()
+        names = argument_names(lifted, build, [state.name for state in one.states])
+        _compile(opened_again(lifted), made, {FILE: description}, names)
         with zipfile.ZipFile(made, "a", zipfile.ZIP_STORED) as package:
             root = package.namelist()[0].partition("/")[0]
             contents = {f"extra/{FILE}": description.encode(), TABLE: table(one.states).encode()}
@@ -66,10 +72,12 @@ def _check_still(program: ExportedProgram, format: str) -> None:
         )
 
 
-def _compile(program: ExportedProgram, path: str, metadata: dict[str, str]) -> None:
+def _compile(
+    program: ExportedProgram, path: str, metadata: dict[str, str], names: Sequence[str]
+) -> None:
     with quiet():
         try:
-            compile_ahead(program, path, metadata)
+            compile_ahead(program, path, metadata, names)
         except Exception as error:  # a compiler that is missing or fails, an op without a kernel
             raise NotExportable(
                 f"AOTInductor cannot compile the step: {type(error).__name__}: {error}",

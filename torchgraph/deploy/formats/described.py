@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..ir.program import OutputKind, TensorMeta
-from .calling import Argument, Result
-from .exported import Exportable, State
+from ...ir.program import OutputKind, TensorMeta
+from ..calling import Argument, Result
+from ..exported import Exportable, State
 
 FILE = "torchgraph.json"
 """What it is called in a package, and its key in the metadata of other files."""
@@ -37,7 +37,11 @@ def described(one: Exportable, name: str, held: Sequence[str]) -> dict[str, Any]
         "torch": torch.__version__,
         "graph": name,
         "arguments": [
-            {"name": leaf.path, **_tensor(metas[leaf.path])}
+            {
+                "name": leaf.path,
+                **_tensor(metas[leaf.path]),
+                "strides": list(metas[leaf.path].stride),
+            }
             if isinstance(leaf, Argument) and leaf.path in metas
             else {"constant": leaf}
             for leaf in calling.arguments
@@ -99,6 +103,10 @@ def _state(state: State) -> dict[str, Any]:
         "shape": list(state.value.shape),
         "written": state.written,
     }
+
+
+def _argument(path: str, meta: Any) -> dict[str, Any]:
+    return {"name": path, **_tensor(meta), "strides": list(meta.stride)}
 
 
 def _tensor(meta: Any) -> dict[str, Any]:

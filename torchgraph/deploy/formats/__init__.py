@@ -1,0 +1,5 @@
+"""What the formats need besides a program: names, descriptions, a trial beside torch.
+
+Touches: exported programs, to read and to run copies of them; files that are being made.
+Never: a Graph, its states, the random generators; the file at the user's path.
+"""
