@@ -28,6 +28,10 @@ class ConfirmWarning(GraphWarning):
     not used."""
 
 
+class ExportWarning(GraphWarning):
+    """`tg.export` wrote an ONNX file that nothing ran beside the step: there is no onnxruntime."""
+
+
 class EagerWarning(GraphWarning):
     """``for _ in range(next(numbers)):`` in ``build``: another step at each call; it runs in eager.
 

@@ -17,6 +17,7 @@ from .categories import (
     CacheThrashWarning as CacheThrashWarning,
     ConfirmWarning as ConfirmWarning,
     EagerWarning as EagerWarning,
+    ExportWarning as ExportWarning,
     GraphWarning as GraphWarning,
     MemoryBudgetWarning as MemoryBudgetWarning,
     MovingConstant as MovingConstant,

@@ -70,6 +70,13 @@ def compile_ahead(
         _inductor().aoti_compile_and_package(program, package_path=path, inductor_configs=options)
 
 
+def load_ahead(path: str) -> Callable[..., Any]:
+    """What `compile_ahead` compiled."""
+    with environment_kept():
+        package: Callable[..., Any] = _inductor().aoti_load_package(path)
+    return package
+
+
 @contextmanager
 def _inputs_checked(names: Sequence[str]) -> Iterator[None]:
     """AOTInductor's code looks at its inputs in each call, and not only where a variable says so.

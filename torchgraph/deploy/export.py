@@ -6,6 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import torch
+
+from .._torch import pytree
 from ..artifact.saving import path_of
 from ..calls.running import Running
 from ..errors import InvalidOption, NotExportable
@@ -61,15 +64,23 @@ def export(
     if shapes is not None:
         with graph._turns.lock, graph._signals:
             program = traced(graph, given, shapes)
-        files.write(program, place, format, as_text(described_trace(program, name)), graph.build)
+        text = as_text(described_trace(program, name))
+        known = None if given is None else _tensors(program.example_inputs)
+        files.write(program, place, format, text, graph.build, known)
         return
     with graph._turns.lock, graph._signals:
+        call = None if given is None else graph._inputs.bind(*given)
+        known = None if call is None else _tensors((call.args, call.kwargs))
         one, held = captured_step(graph, given)
     text = as_text(described(one, name, held))
     if format == "aoti" and any(state.written for state in one.states):
         files.write_states(one, place, text, graph.build)
     else:
-        files.write(one.whole(), place, format, text, graph.build)
+        files.write(one.whole(), place, format, text, graph.build, known)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _inference_only(format: str) -> NotExportable:

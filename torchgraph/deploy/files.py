@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -10,27 +9,38 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind, TensorArgument
+from torch.export.graph_signature import OutputKind
 
-from .._torch import pytree
-from .._torch.inductor import compile_ahead
+from .._torch.inductor import compile_ahead, load_ahead
 from ..artifact.files import replaced
-from ..errors import NotExportable, NotSupported
-from ..live.inputs import described
+from ..errors import NotExportable
 from .assembled import PARAMETER_MUTATION, opened_again, quiet
 from .exported import Exportable
+from .formats import onnx_model
 from .formats.described import FILE, TABLE, bytes_of, record, table
+from .formats.examples import call
 from .formats.names import argument_names
+from .formats.trial import tensor_results, tried
 
 Build = Callable[..., object]
 
 
-def write(program: ExportedProgram, path: str, format: str, description: str, build: Build) -> None:
-    """Write a program of `build` in one of the formats; ``description`` goes with it."""
+def write(
+    program: ExportedProgram,
+    path: str,
+    format: str,
+    description: str,
+    build: Build,
+    given: Sequence[torch.Tensor] | None = None,
+) -> None:
+    """Write a program of `build` in one of the formats; ``description`` goes with it.
+
+    Args:
+        given: the tensors of a call, on which the file is tried out before it is there.
+    """
     if format != "pt2":
         _check_still(program, format)
     if format == "pt2":
@@ -40,8 +50,11 @@ def write(program: ExportedProgram, path: str, format: str, description: str, bu
         with _beside(path, "model.pt2") as made:
             names = argument_names(program, build)
             _compile(opened_again(program), made, {FILE: description}, names)
+            _try_out(program, made, given)
     else:
-        _write_onnx(program, path, description)
+        with _beside(path, "model.onnx") as made:
+            onnx_model.write(program, made, build, **{FILE: description})
+            onnx_model.try_out(program, made, given)
 
 
 def write_states(one: Exportable, path: str, description: str, build: Build) -> None:
@@ -85,58 +98,15 @@ def _compile(
             ) from error
 
 
-def _write_onnx(program: ExportedProgram, path: str, description: str) -> None:
-    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise NotSupported(
-            f'format="onnx" needs {" and ".join(missing)}.', fix="pip install 'torchgraph[onnx]'."
-        )
-    with _beside(path, "model.onnx") as made, quiet():
-        try:
-            found: Any = torch.onnx.export(
-                opened_again(program),
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-                output_names=_result_names(program),
-                dynamic_shapes=_dimension_names(program),
-            )
-        except Exception as error:
-            raise NotExportable(
-                f"torch.onnx cannot write the step: {error}", fix='use format="pt2" or "aoti".'
-            ) from error
-        assert found is not None
-        found.model.metadata_props[FILE] = description
-        found.save(made)
+def _try_out(program: ExportedProgram, path: str, given: Sequence[torch.Tensor] | None) -> None:
+    """Run a package beside the step in torch."""
+    package = load_ahead(path)
 
+    def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        args, kwargs = call(program, tensors)
+        return tensor_results(program, package(*args, **kwargs))
 
-def _result_names(program: ExportedProgram) -> list[str]:
-    """``out`` for ``{"out": tensor}``: where each tensor is in what the step returns."""
-    signature, spec = program.graph_signature, program.call_spec.out_spec
-    specs = [one for one in signature.output_specs if one.kind is OutputKind.USER_OUTPUT]
-    tensors = [isinstance(one.arg, TensorArgument) for one in specs]
-    paths = described(pytree.tree_unflatten(tensors, spec))
-    names = ["_".join(["result", *filter(None, path.split("."))]) for path, _ in paths]
-    return [name for name, tensor in zip(names, tensors, strict=True) if tensor]
-
-
-def _dimension_names(program: ExportedProgram) -> Any:
-    """For each argument its free dimensions by number, all under the name of their first place."""
-    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
-    known: dict[str, str] = {}
-    shapes = []
-    for name in map(str, program.graph_signature.user_inputs):
-        value: Any = nodes[name].meta.get("val") if name in nodes else None
-        free: dict[int, str] = {}
-        for number, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-            if type(size) is not int:
-                first = "batch" if number == 0 else f"{name}_{number}"
-                free[number] = known.setdefault(str(size), first)
-        shapes.append(free or None)
-    if not known:
-        return None
-    args, kwargs = pytree.tree_unflatten(shapes, program.call_spec.in_spec)
-    return (*args, *kwargs.values())
+    tried(program, run, given, "the compiled package", 'use format="pt2", or compute it otherwise.')
 
 
 @contextmanager

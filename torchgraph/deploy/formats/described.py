@@ -37,11 +37,7 @@ def described(one: Exportable, name: str, held: Sequence[str]) -> dict[str, Any]
         "torch": torch.__version__,
         "graph": name,
         "arguments": [
-            {
-                "name": leaf.path,
-                **_tensor(metas[leaf.path]),
-                "strides": list(metas[leaf.path].stride),
-            }
+            _argument(leaf.path, metas[leaf.path])
             if isinstance(leaf, Argument) and leaf.path in metas
             else {"constant": leaf}
             for leaf in calling.arguments

@@ -1,0 +1,61 @@
+"""What torch's exporters say, without their advice to torch's developers, and whose line it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch.export import ExportedProgram
+
+from ...lines import SourceLine, is_library
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NODE = re.compile(r"\bnode %?(\w+)")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+_LIMIT = 400
+
+
+def reason(error: BaseException) -> str:
+    """What an error comes of, in few lines: of a chain its first cause, of a list its items."""
+    text = _COLOUR.sub("", str(list(_chain(error))[-1])).strip()
+    lines = [line.strip() for line in text.splitlines()]
+    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    found = " ".join(items) or next(iter(lines), "") or type(error).__name__
+    found = found.replace("Failure message: ", "").removesuffix(".")
+    return found if len(found) <= _LIMIT else f"{found[:_LIMIT]}..."
+
+
+def suggested(error: BaseException) -> str:
+    """What torch.export suggests for a dimension, as ``batch = Dim('batch', max=16)``; or empty."""
+    _, there, rest = _COLOUR.sub("", str(error)).partition("Suggested fixes:\n")
+    lines = (line.strip() for line in rest.partition("\n\n")[0].splitlines())
+    return ", ".join(filter(None, lines)) if there else ""
+
+
+def line_of(error: BaseException, program: ExportedProgram) -> SourceLine | None:
+    """The user's line of the node that an exporter was at; None where it names none."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    for one in _chain(error):
+        for name in _NODE.findall(str(one)):
+            found = _last_line(nodes[name].meta.get("stack_trace")) if name in nodes else None
+            if found is not None:
+                return found
+    return None
+
+
+def _last_line(trace: str | None) -> SourceLine | None:
+    frames = (
+        SourceLine(one["file"], int(one["line"]), one["function"])
+        for one in _FRAME.finditer(trace or "")
+        if not is_library(one["file"])
+    )
+    return next(iter(reversed(list(frames))), None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__

@@ -1,0 +1,131 @@
+"""A file that was made runs once beside the step in torch, before it is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind
+
+from ..._torch import pytree
+from ...errors import NotExportable
+from .examples import Tensors, call, calls
+from .names import result_names
+
+_SHARES = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""By the dtype of what is rounded, how far a result may be off, as a share of its largest value."""
+_SHARE = 1e-5
+
+
+def tried(
+    program: ExportedProgram,
+    run: Callable[[Tensors], Sequence[torch.Tensor]],
+    given: Sequence[torch.Tensor] | None,
+    where: str,
+    fix: str,
+) -> None:
+    """Run a file on the arguments of the export, on others like them, and on another free batch.
+
+    A step that draws random numbers is run, not compared: another library draws others.
+
+    Args:
+        run: what the file computes of the tensors of a call, in order.
+        given: the tensors of the user's call; None where only their shapes are known.
+        where: what runs the file, such as ``onnxruntime``.
+        fix: the way out.
+
+    Raises:
+        NotExportable: it does not run, or a result differs; names it, and by how much.
+    """
+    names, share = result_names(program, ()), _share(program)
+    step = program.module()
+    for tensors, made_up in calls(program, given):
+        expected, random = _by_torch(program, step, tensors, made_up)
+        if expected is None:
+            continue
+        try:
+            got = run(tensors)
+        except Exception as error:
+            raise NotExportable(
+                f"{where} cannot run the step that was exported: {first_line(error)}", fix=fix
+            ) from error
+        for name, mine, its in zip(names, expected, got, strict=True):
+            said = "" if random else _difference(mine, its, share, made_up)
+            if said:
+                what = f"{where} computes {name} otherwise than torch: {said}."
+                raise NotExportable(what, fix=fix)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what is said, or the kind of an error that says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def tensor_results(program: ExportedProgram, results: Any) -> Tensors:
+    """Of what a call returned, that which the program computes; a size as a tensor."""
+    specs = program.graph_signature.output_specs
+    users = [one.arg for one in specs if one.kind is OutputKind.USER_OUTPUT]
+    leaves = pytree.tree_leaves(results)
+    return [
+        torch.as_tensor(leaf)
+        for leaf, one in zip(leaves, users, strict=True)
+        if not isinstance(one, ConstantArgument)
+    ]
+
+
+def _by_torch(
+    program: ExportedProgram, step: Callable[..., Any], tensors: Tensors, made_up: bool
+) -> tuple[Tensors | None, bool]:
+    """What the step itself computes, and whether it draws; None where torch refuses the values."""
+    args, kwargs = call(program, [one.clone() for one in tensors])
+    devices = sorted({one.device.index or 0 for one in tensors if one.is_cuda})
+    try:
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            before = _random_state(devices)
+            found = tensor_results(program, step(*args, **kwargs))
+            states = zip(before, _random_state(devices), strict=True)
+            return found, not all(torch.equal(one, other) for one, other in states)
+    except Exception as error:
+        if made_up:
+            return None, False
+        raise NotExportable(f"The step does not run on args=: {first_line(error)}") from error
+
+
+def _random_state(devices: Sequence[int]) -> Tensors:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(one) for one in devices)]
+
+
+def _share(program: ExportedProgram) -> float:
+    """What the coarsest dtype in the step allows."""
+    found = {
+        value.dtype
+        for node in program.graph.nodes
+        for value in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(value, torch.Tensor)
+    }
+    return max(_SHARES.get(dtype, _SHARE) for dtype in {*found, torch.float32})
+
+
+def _difference(expected: torch.Tensor, got: torch.Tensor, share: float, made_up: bool) -> str:
+    """In words; empty for none. What is no number for made-up arguments in torch says nothing."""
+    got = got.to(expected.device)
+    for what in ("dtype", "shape"):
+        mine, its = getattr(expected, what), getattr(got, what)
+        if mine != its:
+            return f"its {what} is {its}, and not {mine}"
+    kind = torch.complex128 if expected.is_complex() else torch.float64
+    mine, its = expected.to(kind), got.to(kind)
+    exact = not (expected.is_floating_point() or expected.is_complex())
+    size = float(mine[mine.isfinite()].abs().max()) if mine.isfinite().any() else 0.0
+    near = (mine - its).abs() <= (0.0 if exact else share * size)
+    alike = (mine == its) | near | (mine.isnan() & (its.isnan() | made_up))
+    if alike.all():
+        return ""
+    worst = int((mine - its).abs().nan_to_num(torch.inf).where(~alike, -1.0).argmax())
+    count = int((~alike).sum())
+    return (
+        f"{count} of {alike.numel()} values differ; one is {its.flatten()[worst].item():.6g}, "
+        f"and in torch {mine.flatten()[worst].item():.6g}"
+    )
