@@ -31,6 +31,10 @@ class ConfirmWarning(GraphWarning):
 class ExportWarning(GraphWarning):
     """`tg.export` wrote an ONNX file that nothing ran beside the step: there is no onnxruntime."""
 
+    fix: ClassVar[str] = (
+        "pip install 'torchgraph[onnx]', or compare the file with the step where it is to run."
+    )
+
 
 class EagerWarning(GraphWarning):
     """``for _ in range(next(numbers)):`` in ``build``: another step at each call; it runs in eager.

@@ -41,6 +41,11 @@ class Aside(Compiling):
     def _key(self, call: Call) -> Any:
         return (call.key, *self._things())
 
+    def _why_eager(self, call: Call) -> str:
+        """Why such calls stay in eager; empty where they may have a program."""
+        known = self._recordings._signatures.get(self._key(call))
+        return known.eager if known is not None else ""
+
     def _things(self) -> tuple[Any, ...]:
         """What a program depends on besides the call and what its guards look at."""
         return (ambient(), self.config.options, getattr(self.build, "__func__", None))

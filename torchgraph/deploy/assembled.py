@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram, ModuleCallEntry, ModuleCallSignature
-from torch.export.graph_signature import ExportGraphSignature, InputSpec, OutputKind, OutputSpec
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
 
 PARAMETER_MUTATION: OutputKind = getattr(
     OutputKind, "PARAMETER_MUTATION", OutputKind.BUFFER_MUTATION
@@ -73,3 +80,29 @@ def opened_again(program: ExportedProgram) -> ExportedProgram:
         torch.export.save(program, file)
         file.seek(0)
         return torch.export.load(file)
+
+
+def with_tensors(program: ExportedProgram) -> ExportedProgram:
+    """``program``, changed: numbers among its results are tensors without dimensions.
+
+    AOTInductor returns tensors alone: it makes such of integers, and fails at a float.
+    """
+    graph = program.graph
+    output = graph.output_node()
+    results = list(output.args[0])
+    for number, spec in enumerate(program.graph_signature.output_specs):
+        dtype = _DTYPES.get(type(results[number]))
+        if not isinstance(spec.arg, ConstantArgument) or dtype is None:
+            continue
+        with graph.inserting_before(output):
+            made = graph.call_function(
+                torch.ops.aten.full.default, ([], results[number]), {"dtype": dtype}
+            )
+        made.meta["val"] = torch.empty((), dtype=dtype, device="meta")
+        results[number], spec.arg = made, TensorArgument(made.name)
+    output.args = (tuple(results),)
+    program.graph_module.recompile()
+    return program
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}

@@ -12,9 +12,10 @@ from ..ir.program import Program, Role, TensorMeta
 from ..live.inputs import Call, sharing_of
 from ..options.options import Options
 from ..passes import MixedPrecision, run
+from ..record.compare.outcome import Outcome
 from .calling import Argument, calling
-from .conditions import conditions, moved
 from .exported import Exportable, states_of
+from .formats.conditions import conditions, moved
 from .tensors_only import tensors_only
 from .unrolled import unrolled
 
@@ -71,22 +72,21 @@ def _metas(captured: Captured) -> dict[str, TensorMeta]:
 
 def _last(graph: Running) -> tuple[Captured, Call]:
     """The program that was made last."""
-    if graph.config.options != graph._met:
-        raise NotExportable("Options changed since the last call.", fix=_AGAIN)
-    if graph._shown is None and graph._last_call is not None:
-        outcome, call = graph._last_call
-        if not outcome.is_whole:
-            raise NotExportable(
-                "The last call made states of the optimizers; the next ones compute otherwise.",
-                fix=_AGAIN,
-            )
-        return graph._program_of(outcome, call), call
-    if graph._shown is None:
+    if graph._shown is None and graph._last_call is None:
         raise NotCompiled(
             f"{graph._graph_name} has not been called yet.",
             fix="call it, or give tg.export the arguments of a call: args=(x, y).",
         )
+    if graph.config.options != graph._met:
+        raise NotExportable("Options changed since the last call.", fix=_AGAIN)
+    if graph._shown is None:
+        assert graph._last_call is not None
+        outcome, call = graph._last_call
+        _check_not_eager(graph, graph._why_eager(call))
+        _check_whole(graph, outcome, "The last call made", _AGAIN)
+        return graph._program_of(outcome, call), call
     replay, call, _ = graph._shown
+    _check_not_eager(graph, graph._why_eager(call))
     why = replay.why_not()
     if why:
         raise NotExportable(f"The last program no longer fits: {why}.", fix=_AGAIN)
@@ -103,13 +103,32 @@ def _aside(graph: Running, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
         if graph._optimizers and not graph._driven:
             replay.guards.check_gradients(replay.name_of)
         return _bound(replay.captured, replay.leaves), call.without_data()
+    _check_not_eager(graph, graph._why_eager(call))
     outcome = graph._aside_outcome(call)
-    if not outcome.is_whole:
-        raise NotExportable(
-            "The first step makes states of the optimizers; the next ones compute otherwise.",
-            fix="call the Graph with a batch before tg.export, which then exports the next step.",
-        )
+    _check_whole(
+        graph,
+        outcome,
+        "The first step makes",
+        "call the Graph with a batch before tg.export, which then exports the next step.",
+    )
     return graph._program_of(outcome, call), call.without_data()
+
+
+def _check_whole(graph: Running, outcome: Outcome, made: str, fix: str) -> None:
+    """Raise NotExportable for a call that no program can be made of, with the reason."""
+    if outcome.is_whole:
+        return
+    _check_not_eager(graph, outcome.eager)
+    whose = "states of the optimizers" if graph._optimizers else "buffers or parameters"
+    raise NotExportable(f"{made} {whose}; the next ones compute otherwise.", fix=fix)
+
+
+def _check_not_eager(graph: Running, why: str) -> None:
+    if why:
+        raise NotExportable(
+            f"{graph._graph_name} runs in eager: {why.rstrip('.')}.",
+            fix="change what is named; only a step that has a program can be exported.",
+        )
 
 
 def _bound(captured: Captured, leaves: Sequence[Any]) -> Captured:

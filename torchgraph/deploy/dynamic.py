@@ -19,6 +19,7 @@ from ..record.amp import Autocast
 from . import own_ops
 from .assembled import quiet
 from .captured import examples
+from .formats.reasons import reason, suggested
 
 
 class _Step(nn.Module):
@@ -64,8 +65,8 @@ def traced(
                 )
         except Exception as error:
             raise NotExportable(
-                f"torch.export cannot trace build with a dynamic dimension: {_first(error)}",
-                fix="export without dynamic_batch and dynamic_shapes, for one size.",
+                f"torch.export cannot trace build with a dynamic dimension: {reason(error)}.",
+                fix=_way_out(error),
             ) from error
     return _without_marks(found)
 
@@ -118,6 +119,15 @@ def _without_marks(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _first(error: Exception) -> str:
-    """The first line of what torch says."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _way_out(error: Exception) -> str:
+    """What there is to do about an error of torch.export's."""
+    text, one_size = str(error), "without dynamic_batch and dynamic_shapes, for one size."
+    if "pytree" in text or "output type" in text or "register_dataclass" in text:
+        return (
+            "return tensors, numbers, and dicts, lists and tuples of them, or make the class known "
+            "with torch.export.register_dataclass."
+        )
+    found = suggested(error)
+    if "Dim(" in found:
+        return f"give the dimension such limits by dynamic_shapes= ({found}), or export {one_size}"
+    return f"leave what depends on the size to torch's ops, or export {one_size}"

@@ -17,12 +17,13 @@ from torch.export.graph_signature import OutputKind
 from .._torch.inductor import compile_ahead, load_ahead
 from ..artifact.files import replaced
 from ..errors import NotExportable
-from .assembled import PARAMETER_MUTATION, opened_again, quiet
+from .assembled import PARAMETER_MUTATION, opened_again, quiet, with_tensors
 from .exported import Exportable
 from .formats import onnx_model
 from .formats.described import FILE, TABLE, bytes_of, record, table
 from .formats.examples import call
 from .formats.names import argument_names
+from .formats.reasons import line_of, reason
 from .formats.trial import tensor_results, tried
 
 Build = Callable[..., object]
@@ -44,12 +45,14 @@ def write(
     if format != "pt2":
         _check_still(program, format)
     if format == "pt2":
-        with replaced(path) as file, quiet():
+        with replaced(path) as file, quiet(), _writable(program):
             torch.export.save(program, file, extra_files={FILE: description})
     elif format == "aoti":
         with _beside(path, "model.pt2") as made:
             names = argument_names(program, build)
-            _compile(opened_again(program), made, {FILE: description}, names)
+            with _writable(program):
+                opened = opened_again(program)
+            _compile(with_tensors(opened), made, {FILE: description}, names)
             _try_out(program, made, given)
     else:
         with _beside(path, "model.onnx") as made:
@@ -62,13 +65,28 @@ def write_states(one: Exportable, path: str, description: str, build: Build) -> 
     with _beside(path, "model.pt2") as made:
         lifted = one.lifted()
         names = argument_names(lifted, build, [state.name for state in one.states])
-        _compile(opened_again(lifted), made, {FILE: description}, names)
+        _compile(with_tensors(opened_again(lifted)), made, {FILE: description}, names)
         with zipfile.ZipFile(made, "a", zipfile.ZIP_STORED) as package:
             root = package.namelist()[0].partition("/")[0]
             contents = {f"extra/{FILE}": description.encode(), TABLE: table(one.states).encode()}
             contents |= {record(i): bytes_of(state) for i, state in enumerate(one.states)}
             for name, content in contents.items():
                 package.writestr(zipfile.ZipInfo(f"{root}/{name}"), content)
+
+
+@contextmanager
+def _writable(program: ExportedProgram) -> Iterator[None]:
+    """Raise NotExportable for what torch cannot write to a file."""
+    try:
+        yield
+    except (OSError, NotExportable):
+        raise
+    except Exception as error:
+        raise NotExportable(
+            f"torch cannot write the step to a file: {reason(error)}.",
+            where=line_of(error, program),
+            fix="compute sizes by +, -, *, // and torch's ops, or export for one size.",
+        ) from error
 
 
 def _check_still(program: ExportedProgram, format: str) -> None:
@@ -93,7 +111,7 @@ def _compile(
             compile_ahead(program, path, metadata, names)
         except Exception as error:  # a compiler that is missing or fails, an op without a kernel
             raise NotExportable(
-                f"AOTInductor cannot compile the step: {type(error).__name__}: {error}",
+                f"AOTInductor cannot compile the step: {type(error).__name__}: {reason(error)}.",
                 fix='install a C++ compiler if it misses one, or use format="pt2".',
             ) from error
 

@@ -24,7 +24,7 @@ from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
 from ..ir.values import evaluate, leaves, mode_of, neutral, with_values
 from ..lower.numbers import list_forms, numbers, tensor_forms
-from . import arithmetic, own_ops, recurrent
+from . import arithmetic, looks, own_ops, recurrent
 
 aten = torch.ops.aten
 _ITEM = aten._local_scalar_dense.default
@@ -222,10 +222,9 @@ def _flags(program: Program) -> dict[str, fx.Node]:
 
 def _looked(node: fx.Node) -> NotExportable:
     what = "the size of a tensor" if node.target is library.expect_shape else "a value"
-    who, fix = "Python", "compute with torch.where instead, or look at it after the step"
-    who, fix = provenance(node).looker or (who, fix)
+    who, fix = looks.who(node)
     return NotExportable(
-        f"{who} looks at {what} in the step, and goes on by it; an exported step cannot.",
+        f"{who} looks at {what} in the step, and goes on by it; an exported step has no Python.",
         where=provenance(node).line,
         fix=f"{fix}.",
     )

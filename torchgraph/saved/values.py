@@ -41,7 +41,7 @@ from ..ir.program import (
     Signature,
     TensorMeta,
 )
-from ..lines import SourceLine
+from ..lines import Looker, SourceLine
 from ..options.options import Options, PassOptions
 from ..record.tape.number import Integer, Number, stand_in
 
@@ -109,6 +109,7 @@ def writers() -> Writers:
         Integer: lambda number: ("number", number.node.value),
         Number: lambda number: ("number", number.node.value),
         OpOverload: lambda op: ("op", op.name()),
+        Looker: lambda looker: ("looker", tuple(looker)),
         SourceLine: lambda line: ("line", tuple(line)),
         torch.SymBool: _symbol,
         torch.SymFloat: _symbol,
@@ -157,6 +158,7 @@ def readers(mode: FakeTensorMode, namespaces: frozenset[str]) -> dict[str, Calla
         "function": lambda name: _known(_FUNCTIONS, name, "a function of numbers"),
         "layout": lambda name: _constant(name, torch.layout),
         "line": lambda parts: SourceLine(*parts),
+        "looker": lambda parts: Looker(*parts),
         "memory_format": lambda name: _constant(name, torch.memory_format),
         "number": stand_in,
         "op": lambda name: op_of(name, namespaces),

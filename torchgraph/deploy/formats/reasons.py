@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from torch import fx
 from torch.export import ExportedProgram
 
 from ...lines import SourceLine, is_library
@@ -21,7 +22,8 @@ def reason(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines()]
     items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     found = " ".join(items) or next(iter(lines), "") or type(error).__name__
-    found = found.replace("Failure message: ", "").removesuffix(".")
+    found = found.replace("Failure message: ", "").partition(" If you're using ")[0]
+    found = found.removesuffix(".")
     return found if len(found) <= _LIMIT else f"{found[:_LIMIT]}..."
 
 
@@ -34,13 +36,30 @@ def suggested(error: BaseException) -> str:
 
 def line_of(error: BaseException, program: ExportedProgram) -> SourceLine | None:
     """The user's line of the node that an exporter was at; None where it names none."""
-    nodes = {node.name: node for node in program.graph.nodes}
     for one in _chain(error):
         for name in _NODE.findall(str(one)):
-            found = _last_line(nodes[name].meta.get("stack_trace")) if name in nodes else None
+            node = _named(name, program)
+            found = None if node is None else _last_line(node.meta.get("stack_trace"))
             if found is not None:
                 return found
     return None
+
+
+def _named(name: str, program: ExportedProgram) -> fx.Node | None:
+    """The node that an exporter, which writes the program anew, calls by the name of its op.
+
+    ``lgamma_1`` is the second ``lgamma``.
+    """
+    base, _, number = name.rpartition("_")
+    base, index = (base, int(number)) if base and number.isdigit() else (name, 0)
+    found = []
+    for node in program.graph.nodes:
+        if node.name == name:
+            return node  # type: ignore[no-any-return]
+        op = getattr(node.target, "__name__", "").partition(".")[0]
+        if node.op == "call_function" and op == base:
+            found.append(node)
+    return found[index] if index < len(found) else None
 
 
 def _last_line(trace: str | None) -> SourceLine | None:

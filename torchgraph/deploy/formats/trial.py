@@ -64,7 +64,7 @@ def first_line(error: BaseException) -> str:
 
 
 def tensor_results(program: ExportedProgram, results: Any) -> Tensors:
-    """Of what a call returned, that which the program computes; a size as a tensor."""
+    """What the program computes of what a call returned; a size as a tensor."""
     specs = program.graph_signature.output_specs
     users = [one.arg for one in specs if one.kind is OutputKind.USER_OUTPUT]
     leaves = pytree.tree_leaves(results)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from torch import fx
 
-from ..guards import ValueGuard
+from ...guards import ValueGuard
 
 _SIGNS = {
     **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="},
