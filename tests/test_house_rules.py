@@ -112,6 +112,7 @@ IMPORTS_BY_NAME = {
     "_extension",
     "_torch",
     "cli.doctor",
+    "deploy.formats.onnx_model",
     "inspect.page.convert",
     "lower.inductor.process.child",
     "passes.checkpointing.rule",

@@ -331,9 +331,8 @@ class HistoryDiffers(GraphError):
     """``tg.bisect(graph)`` where a step that is run again does not give what it gave."""
 
     fix = (
-        "where weights are changed between calls, keep the state of each step: "
-        "config.keep_history(n, every=1); what moves besides, as a number in a closure or a list, "
-        "give to the step as an argument."
+        "where weights are changed between calls, config.keep_history(n, every=1); what moves "
+        "besides, as a number in a closure or a list, give to the step as an argument."
     )
 
 

@@ -64,7 +64,11 @@ LOOKS = {
     "backward": (_product, "torch's backward of this line looks", r"x\.unbind\(dim\)"),
     "normal": (functools.partial(_normal, None), "torch.distributions, as", "validate_args=False"),
     "categorical": (functools.partial(_categorical, None), "torch.distr", "validate_args=False"),
-    "branch": (_branch, "Python looks at a value", r"torch\.where"),
+    "branch": (
+        _branch,
+        "Python, or a function that this line calls, looks at a value",
+        r"torch\.where",
+    ),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,8 +29,3 @@ def standing_for(namespace: dict[str, Any], replacements: Mapping[str, Any]) -> 
                 namespace.pop(name, None)
             else:
                 namespace[name] = value
-
-
-def installed(name: str) -> Any:
-    """A package that stands beside torch and need not be there, such as onnxruntime."""
-    return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Who looks at a value in a step: the user's Python, or a function of torch's that checks its own."""
+"""Who looks at a value in a step: the user's Python, or a function of torch's that checks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..lines import Looker
 
 _ANYBODY = Looker(
     "Python, or a function that this line calls,",
-    "compute with torch.where instead, or look at it after the step. Of torch's functions F.one_hot "
-    "looks, for which (index[..., None] == torch.arange(classes)).long() stands, and a cross "
-    "entropy with weight=, label_smoothing= and ignore_index= together",
+    "compute with torch.where instead, or look at it after the step. Of torch's functions "
+    "F.one_hot looks, for which (index[..., None] == torch.arange(classes)).long() stands, and a "
+    "cross entropy with weight=, label_smoothing= and ignore_index= together",
 )
 
 

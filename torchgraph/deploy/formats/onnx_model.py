@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import torch
 from torch.export import ExportedProgram
 
 from ..._torch import pytree
-from ..._torch.names import installed
 from ...errors import ExportWarning, NotExportable, NotSupported
 from ...lines import warn
 from ..assembled import opened_again, quiet
@@ -69,7 +69,7 @@ def try_out(program: ExportedProgram, path: str, given: Sequence[torch.Tensor] |
             ExportWarning,
         )
         return
-    runtime: Any = installed("onnxruntime")
+    runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -107,7 +107,8 @@ def _taken(value: Any) -> torch.Tensor:
 
 def _rename(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Name what the model takes and gives; what bears such a name inside gets another one."""
-    graph, ir = model.graph, installed("onnxscript").ir
+    graph: Any = model.graph
+    ir: Any = importlib.import_module("onnxscript").ir
     taken = {*inputs, *outputs}
     outer = [*graph.inputs, *graph.outputs]
     inner = [*graph.initializers.values()]
