@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from torch.distributions import Distribution
 
 from tests.lower.conftest import interpreted as interpreted
 from torchgraph.record.reads.line_reads import lines_of
@@ -47,6 +48,7 @@ def _house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     seed = zlib.crc32(request.node.nodeid.encode())
     random.seed(seed)
     torch.manual_seed(seed)
+    Distribution.set_default_validate_args(__debug__)  # which torch.compile turns off for all
     before = _global_state()
     yield
     after = _global_state()
