@@ -29,7 +29,7 @@ class ConfirmWarning(GraphWarning):
 
 
 class ExportWarning(GraphWarning):
-    """`tg.export` wrote an ONNX file that nothing ran beside the step: there is no onnxruntime."""
+    """A file of `tg.export` rounds otherwise than torch, or nothing ran it: no onnxruntime."""
 
     fix: ClassVar[str] = (
         "pip install 'torchgraph[onnx]', or compare the file with the step where it is to run."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -168,7 +169,7 @@ def test_a_compiled_package_is_tried_too(fault, tmp_path, monkeypatch):
             if fault == "error":
                 raise RuntimeError("no such kernel\nat all")
             wrong = fault == "result" or len(x) != len(X)
-            return x * 2 + wrong * 1e-3
+            return x * 2 + wrong * 0.1
 
         return package
 
@@ -192,20 +193,44 @@ def program_of(function, *args: torch.Tensor):
 
 
 @pytest.mark.parametrize(
-    ("off", "right"), [(0.0, True), (9e-6, True), (2e-5, False), (float("inf"), False)]
+    ("off", "becomes"),
+    [
+        (0.0, nullcontext()),
+        (9e-6, nullcontext()),
+        (2e-5, pytest.warns(errors.ExportWarning, match="result_b otherwise .* It may be round")),
+        (2e-3, pytest.raises(errors.NotExportable, match="it computes result_b otherwise")),
+        (float("inf"), pytest.raises(errors.NotExportable, match="it computes result_b")),
+    ],
 )
-def test_how_far_a_result_may_be_off(off, right):
+def test_how_far_a_result_may_be_off(off, becomes):
     program = program_of(lambda x: {"a": x.sum(), "b": x.clamp(-1, 1)}, X)
 
     def run(tensors):
         (x,) = tensors
         return [x.sum(), x.clamp(-1, 1) + torch.eye(4, 6) * off]
 
-    if right:
+    with becomes:
         trial.tried(program, run, [X], "it", "fix.")
-        return
-    with pytest.raises(errors.NotExportable, match="it computes result_b otherwise"):
-        trial.tried(program, run, [X], "it", "fix.")
+
+
+@pytest.mark.parametrize(
+    ("others", "becomes"),
+    [
+        (2, pytest.warns(errors.ExportWarning, match="2 of 400 values differ")),
+        (9, pytest.raises(errors.NotExportable, match="9 of 400 values differ")),
+    ],
+)
+def test_a_few_indices_may_be_others(others, becomes):
+    x = torch.randn(400, 5)
+    program = program_of(lambda x: x.argmax(1), x)
+
+    def run(tensors):
+        found = tensors[0].argmax(1)
+        found[:others] = (found[:others] + 1) % 5
+        return [found]
+
+    with becomes:
+        trial.tried(program, run, [x], "it", "fix.")
 
 
 def test_kinds_and_shapes_are_compared():

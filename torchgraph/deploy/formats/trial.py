@@ -10,13 +10,18 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from ..._torch import pytree
-from ...errors import NotExportable
+from ...errors import ExportWarning, NotExportable
+from ...lines import warn
 from .examples import Tensors, call, calls
 from .names import result_names
 
 _SHARES = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """By the dtype of what is rounded, how far a result may be off, as a share of its largest value."""
 _SHARE = 1e-5
+_ROUNDING = 1e-3
+"""Up to here rounding of a deep model may lead: it is said, and the file is written."""
+_FEW = 0.01
+"""So many integers, such as indices of the largest, may be others where two are nearly equal."""
 
 
 def tried(
@@ -37,7 +42,8 @@ def tried(
         fix: the way out.
 
     Raises:
-        NotExportable: it does not run, or a result differs; names it, and by how much.
+        NotExportable: it does not run, or a result differs by more than rounding, which is a
+            warning; names it, and by how much.
     """
     names, share = result_names(program, ()), _share(program)
     step = program.module()
@@ -52,10 +58,12 @@ def tried(
                 f"{where} cannot run the step that was exported: {first_line(error)}", fix=fix
             ) from error
         for name, mine, its in zip(names, expected, got, strict=True):
-            said = "" if random else _difference(mine, its, share, made_up)
-            if said:
-                what = f"{where} computes {name} otherwise than torch: {said}."
+            said, wrong = ("", False) if random else _difference(mine, its, share, made_up)
+            what = f"{where} computes {name} otherwise than torch: {said}."
+            if wrong:
                 raise NotExportable(what, fix=fix)
+            if said:
+                warn(f"{what} It may be rounding.", ExportWarning)
 
 
 def first_line(error: BaseException) -> str:
@@ -108,24 +116,36 @@ def _share(program: ExportedProgram) -> float:
     return max(_SHARES.get(dtype, _SHARE) for dtype in {*found, torch.float32})
 
 
-def _difference(expected: torch.Tensor, got: torch.Tensor, share: float, made_up: bool) -> str:
-    """In words; empty for none. What is no number for made-up arguments in torch says nothing."""
+def _difference(
+    expected: torch.Tensor, got: torch.Tensor, share: float, made_up: bool
+) -> tuple[str, bool]:
+    """In words, empty for none; and True for what is no rounding.
+
+    What is no number for made-up arguments in torch says nothing.
+    """
     got = got.to(expected.device)
     for what in ("dtype", "shape"):
         mine, its = getattr(expected, what), getattr(got, what)
         if mine != its:
-            return f"its {what} is {its}, and not {mine}"
+            return f"its {what} is {its}, and not {mine}", True
     kind = torch.complex128 if expected.is_complex() else torch.float64
     mine, its = expected.to(kind), got.to(kind)
     exact = not (expected.is_floating_point() or expected.is_complex())
     size = float(mine[mine.isfinite()].abs().max()) if mine.isfinite().any() else 0.0
-    near = (mine - its).abs() <= (0.0 if exact else share * size)
-    alike = (mine == its) | near | (mine.isnan() & (its.isnan() | made_up))
-    if alike.all():
-        return ""
-    worst = int((mine - its).abs().nan_to_num(torch.inf).where(~alike, -1.0).argmax())
-    count = int((~alike).sum())
-    return (
-        f"{count} of {alike.numel()} values differ; one is {its.flatten()[worst].item():.6g}, "
+    off = (mine - its).abs()
+
+    def alike(share: float) -> torch.Tensor:
+        near = off <= (0.0 if exact else share * size)
+        return (mine == its) | near | (mine.isnan() & (its.isnan() | made_up))
+
+    close = alike(share)
+    count = int((~close).sum())
+    if not count:
+        return "", False
+    few = exact and count <= _FEW * close.numel()
+    worst = int(off.nan_to_num(torch.inf).where(~close, -1.0).argmax())
+    words = (
+        f"{count} of {close.numel()} values differ; one is {its.flatten()[worst].item():.6g}, "
         f"and in torch {mine.flatten()[worst].item():.6g}"
     )
+    return words, not few and not alike(max(share, _ROUNDING)).all()
