@@ -22,7 +22,7 @@ def test_warnings_are_one_family():
     assert found == {
         "AttributeReadAndWritten", "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning",
         "ConfirmWarning",
-        "EagerWarning", "GraphWarning", "MemoryBudgetWarning", "MovingConstant", "MovingValue",
+        "EagerWarning", "ExportWarning", "GraphWarning", "MemoryBudgetWarning", "MovingConstant", "MovingValue",
         "PaddingWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
