@@ -21,9 +21,8 @@ def test_warnings_are_one_family():
     }
     assert found == {
         "AttributeReadAndWritten", "AttributeWriteWarning", "BackendWarning", "CacheThrashWarning",
-        "ConfirmWarning",
-        "EagerWarning", "ExportWarning", "GraphWarning", "MemoryBudgetWarning", "MovingConstant", "MovingValue",
-        "PaddingWarning", "UnregisteredModuleWarning",
+        "ConfirmWarning", "EagerWarning", "ExportWarning", "GraphWarning", "MemoryBudgetWarning",
+        "MovingConstant", "MovingValue", "PaddingWarning", "UnregisteredModuleWarning",
     }  # fmt: skip
     assert issubclass(GraphWarning, UserWarning)
 

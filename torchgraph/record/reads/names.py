@@ -70,8 +70,12 @@ class NameWatch:
     @contextmanager
     def active(self, give_up: Callable[..., None] | None = None) -> Iterator[None]:
         """Look at what the block reads, in this thread; ``give_up`` is told why nobody could."""
-        with self._ledger.listening(), self.frames.active():
-            yield
+        try:
+            with self._ledger.listening(), self.frames.active():
+                yield
+        except BaseException:
+            self._walk.frame = None  # its error leads to the frame, which leads here
+            raise
         if self.frames.lost and give_up is not None:
             give_up(_LOST, passing=True)
 
