@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 import torchgraph as tg
-from tests.saved.cases import CASES, Step, batches, mlp
+from tests.saved.cases import CASES, Predict, Step, batches, mlp
 from tests.saved.test_round_trips import differences
 from torchgraph.errors import CheckpointFileError, GradPresent, NotSavable, StateDictMismatch
 
@@ -172,3 +172,17 @@ def test_a_text_that_no_reader_of_an_export_takes(tmp_path):
         graph(torch.randn(2, 4))
     with pytest.raises(tg.errors.NotExportable, match="a text"):
         tg.export(graph, tmp_path / "step.pt2")
+
+
+@pytest.mark.parametrize("saved_in", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("called_in", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_an_evaluation_is_saved_in_any_grad_mode(called_in, saved_in, tmp_path):
+    graph, x = Predict(mlp().eval()), torch.randn(3, 4)
+    with called_in():
+        expected = [graph(x) for _ in range(4)][-1]
+    with saved_in():
+        tg.save(graph, tmp_path / "graph")
+    loaded = tg.load(tmp_path / "graph")
+    for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+        with mode():
+            assert torch.equal(loaded(x), expected)

@@ -17,6 +17,7 @@ from ..artifact.saving import path_of
 from ..artifact.tree import decoded
 from ..calls.schedule import Schedulers
 from ..capture.program_of import Captured
+from ..collection import paused
 from ..debug.stages import Stages
 from ..errors import CheckpointDamaged, GraphError, NotSupported, VerifyError
 from ..guards import Guards, Modules
@@ -75,7 +76,7 @@ def load(
         return _state(place)
 
     def made(directory: Directory) -> LoadedGraph:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), paused():
             loading = _Loading(directory, NAMESPACES | frozenset(ops))
             with as_saved(loading.default_dtype):
                 graph = loading.graph()

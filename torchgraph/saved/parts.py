@@ -70,7 +70,7 @@ def parts_of(graph: Running) -> Parts:
     """
     options = graph.config.options
     _check(graph, options)
-    replays = tuple(graph._serving())
+    replays = tuple(_serving(graph))
     if not replays:
         raise _without_program(graph)
     for replay in replays if graph._optimizers else ():
@@ -115,6 +115,16 @@ def _check(graph: Running, options: Options) -> None:
                 "of its own: nobody but its class finds the numbers in it.",
                 fix="let it return what torch.optim.Optimizer.state_dict() does.",
             )
+
+
+def _serving(graph: Running) -> list[Replay]:
+    """The programs that serve calls; of a step that trains nothing, those of another grad mode."""
+    found = graph._serving()
+    modes = ((False, False), (True, False), (False, True))
+    for inference, gradients in () if graph.config.options.training else modes:
+        with torch.inference_mode(inference), torch.set_grad_enabled(gradients):
+            found = found or graph._serving()
+    return found
 
 
 def not_shown(options: Options) -> Options:
