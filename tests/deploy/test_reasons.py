@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -195,3 +196,13 @@ def test_a_number_that_moves_is_no_constant_of_a_file(tmp_path):
     for given in ({}, {"args": (X,)}):
         with pytest.raises(errors.NotExportable, match="runs in eager: from call to call"):
             tg.export(step, tmp_path / "s", **given)
+
+
+def test_torchs_own_listings_are_left_out(capsys, tmp_path):
+    def build(self, x):
+        sys.stderr.write("what the user prints\n")
+        return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(errors.NotExportable, match="data-dependent"):
+        tg.export(graph_of(build), tmp_path / "s.pt2", args=(X,), dynamic_batch=True)
+    assert set(capsys.readouterr().err.splitlines()) == {"what the user prints"}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -58,19 +59,42 @@ def exported_program(
     )
 
 
+_LOGS = (
+    *("torch.onnx._internal.exporter", "torch.fx.experimental.symbolic_shapes"),
+    *("onnxscript", "onnx_ir"),
+)
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what torch's exporters say about torch."""
-    logger = logging.getLogger("torch.onnx._internal.exporter")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in _LOGS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             for category in (FutureWarning, DeprecationWarning, UserWarning):
                 warnings.simplefilter("ignore", category)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def without_graphs() -> Iterator[None]:
+    """Without the graph that torch.export prints where it fails; what others print stays."""
+    held, graph = io.StringIO(), None
+    try:
+        with redirect_stderr(held):
+            yield
+    except Exception as error:
+        graph = getattr(error, "partial_fx_graph", None)
+        raise
+    finally:
+        said = held.getvalue()
+        sys.stderr.write(said if graph is None else said.replace(f"{graph}\n", ""))
 
 
 def opened_again(program: ExportedProgram) -> ExportedProgram:

@@ -17,7 +17,7 @@ from ..calls.running import Running
 from ..errors import NotExportable
 from ..record.amp import Autocast
 from . import own_ops
-from .assembled import quiet
+from .assembled import quiet, without_graphs
 from .captured import examples
 from .formats.reasons import reason, suggested
 
@@ -59,7 +59,7 @@ def traced(
         if shapes is True:
             shapes, args, kwargs = _batches(args, kwargs)
         try:
-            with quiet(), torch.no_grad():
+            with quiet(), without_graphs(), torch.no_grad():
                 found = torch.export.export(
                     module, args, kwargs, dynamic_shapes=shapes, strict=False
                 )
