@@ -24,8 +24,10 @@ class BackendWarning(GraphWarning):
 
 
 class ConfirmWarning(GraphWarning):
-    """A program comes to another result than eager, by a fault of torchgraph or of your pass: it is
-    not used."""
+    """A program comes to another result than eager, and is not used.
+
+    It is a fault of torchgraph, or of a pass that you have inserted.
+    """
 
 
 class ExportWarning(GraphWarning):

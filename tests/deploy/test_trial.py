@@ -177,7 +177,7 @@ def test_a_compiled_package_is_tried_too(fault, tmp_path, monkeypatch):
     step = graph_of(lambda self, x: x * 2)
     with pytest.raises(errors.NotExportable) as caught:
         tg.export(step, tmp_path / "step.pt2", "aoti", args=(X,), dynamic_batch=True)
-    said = "cannot run the step that was exported: no such kernel\n"
+    said = "cannot run the step that was exported: no such kernel.\n"
     assert (said if fault == "error" else "computes result otherwise than torch: ") in str(
         caught.value
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +63,13 @@ def windows() -> Iterator[Any]:
     generator = torch.Generator().manual_seed(3)
     while True:
         yield (torch.randint(50, (2, 9), generator=generator),), {}
+
+
+def ran(graph, calls, count=6):
+    """The Graph, after so many calls."""
+    for args, kwargs in itertools.islice(calls, count):
+        graph(*args, **kwargs)
+    return graph
 
 
 Case = tuple[tg.Graph, Iterator[Any]]

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torchgraph as tg
+from tests.saved.cases import CASES, ran
 from torchgraph.errors import CheckpointDamaged, CheckpointFileError, CheckpointNotFound
 from torchgraph.saved import directory
 
@@ -92,14 +93,8 @@ def test_a_damaged_file_is_found(name, seed, broken):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    from tests.saved.cases import CASES
-
     path = tmp_path_factory.mktemp("other") / "graph"
-    graph, calls = CASES["optimizer_adam"]()
-    for _ in range(6):
-        args, kwargs = next(calls)
-        graph(*args, **kwargs)
-    tg.save(graph, path)
+    tg.save(ran(*CASES["optimizer_adam"]()), path)
     return path
 
 
@@ -143,9 +138,10 @@ class Evil:
         return (pytest.fail, ("it was unpickled",))
 
 
-def resigned(path, files):
-    """Change files as somebody would who can write a new manifest, too."""
+def resigned(path, files, without=""):
+    """Change files as who can write a manifest, too; ``without``: a key that it lacks then."""
     about = directory.reading(str(path), lambda found: found.about)
+    about = {key: value for key, value in about.items() if key != without}
     contents = {name: (path / name).read_bytes() for name in FILES[1:]}
     contents.update(files)
     writers = {n: lambda file, content=c: file.write(content) for n, c in contents.items()}

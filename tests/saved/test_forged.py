@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import torchgraph as tg
-from tests.saved.cases import CASES
+from tests.saved.cases import CASES, ran
 from tests.saved.test_damaged import refused, resigned
 
 TEXT = "__import__('os').abort()"
@@ -25,11 +25,7 @@ NOT_CALLED = (
 def momentum(tmp_path_factory) -> Path:
     """A step whose program has rows, a scaler's flag, and a guard."""
     path = tmp_path_factory.mktemp("forged") / "graph"
-    graph, calls = CASES["optimizer_sgd"]()
-    for _ in range(6):
-        args, kwargs = next(calls)
-        graph(*args, **kwargs)
-    tg.save(graph, path)
+    tg.save(ran(*CASES["optimizer_sgd"]()), path)
     tg.load(path)  # what torch imports for it runs once
     return path
 
@@ -165,17 +161,8 @@ def test_a_name_of_rows_is_a_name(forged):
     refused(forged, "computes no rows")
 
 
-def test_a_manifest_without_what_it_was_compiled_for(forged, monkeypatch):
-    from tests.saved import test_damaged
-
-    reading = test_damaged.directory.reading
-    monkeypatch.setattr(
-        test_damaged.directory,
-        "reading",
-        lambda path, use: {k: v for k, v in reading(path, use).items() if k != "compiled_for"},
-    )
-    resigned(forged, {"compiled/key/code.so": b"\x7fELF"})
-    monkeypatch.undo()
+def test_a_manifest_without_what_it_was_compiled_for(forged):
+    resigned(forged, {"compiled/key/code.so": b"\x7fELF"}, without="compiled_for")
     with pytest.warns(tg.errors.BackendWarning, match="for another machine"):
         tg.load(forged, trust_compiled=True)
 
@@ -183,9 +170,7 @@ def test_a_manifest_without_what_it_was_compiled_for(forged, monkeypatch):
 def test_who_loads_says_where_programs_are_shown(tmp_path):
     graph, calls = CASES["optimizer_sgd"]()
     graph.config.passes.dump(str(tmp_path / "shown"))
-    for _ in range(6):
-        args, kwargs = next(calls)
-        graph(*args, **kwargs)
+    ran(graph, calls)
     assert (tmp_path / "shown").exists()
     tg.save(graph, tmp_path / "graph")
     assert str(tmp_path) not in (tmp_path / "graph" / "program.json").read_text(encoding="utf-8")

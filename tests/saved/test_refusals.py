@@ -19,15 +19,9 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as lrs
 
 import torchgraph as tg
-from tests.saved.cases import CASES, OPTIMIZERS, Predict, Step, batches, mlp, trained
+from tests.saved.cases import CASES, OPTIMIZERS, Predict, Step, batches, mlp, ran, trained
 from tests.support import Nothing
 from torchgraph.errors import CallNotSaved, CheckpointDamaged, NotSavable, StateDictMismatch
-
-
-def ran(graph, calls, count=6):
-    for args, kwargs in itertools.islice(calls, count):
-        graph(*args, **kwargs)
-    return graph
 
 
 def refused(graph, tmp_path, match):

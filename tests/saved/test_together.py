@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchgraph as tg
-from tests.saved.cases import CASES, Predict, Step, batches, mlp
+from tests.saved.cases import CASES, Predict, Step, batches, mlp, ran
 from torchgraph.errors import CheckpointFileError, StateDictMismatch
 from torchgraph.saved import directory
 
@@ -86,10 +86,7 @@ def test_files_of_others_beside_compiled_code_stay(tmp_path):
 
 
 def loaded(name: str, path: Path) -> tuple[tg.LoadedGraph, tg.Graph]:
-    graph, calls = CASES[name]()
-    for _ in range(6):
-        args, kwargs = next(calls)
-        graph(*args, **kwargs)
+    graph = ran(*CASES[name]())
     tg.save(graph, path)
     return tg.load(path), graph
 

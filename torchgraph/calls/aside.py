@@ -43,7 +43,7 @@ class Aside(Compiling):
 
     def _why_eager(self, call: Call) -> str:
         """Why such calls stay in eager; empty where they may have a program."""
-        known = self._recordings._signatures.get(self._key(call))
+        known = self._recordings.signatures.get(self._key(call))
         return known.eager if known is not None else ""
 
     def _things(self) -> tuple[Any, ...]:

@@ -57,7 +57,7 @@ class Recordings:
         compile: Callable[[Outcome, Call], Replay],
     ) -> None:
         self._cache, self._take, self._compile = cache, take, compile
-        self._signatures: dict[Hashable, Signature] = {}
+        self.signatures: dict[Hashable, Signature] = {}
         self._strangers = Strangers()
         self._last: Arguments | None = None
         """Those of the last recorded call."""
@@ -67,7 +67,7 @@ class Recordings:
 
     def clear(self) -> None:
         """Forget everything."""
-        for held in (self._signatures, self._doubts, self._drifting, self.fallback):
+        for held in (self.signatures, self._doubts, self._drifting, self.fallback):
             held.clear()
 
     def take(self, key: Any, step: Step, call: Call, options: Options) -> Taken:
@@ -112,7 +112,7 @@ class Recordings:
 
     def stays_eager(self, key: Any, options: Options) -> str | None:
         """The arguments in words of a call that runs in eager, counted; None where it may not."""
-        known = self._signatures.get(key)
+        known = self.signatures.get(key)
         if known is None and self._strangers.are_many and self._strangers.serves:
             self._strangers.meet(self._signature(key, options), options)
             serves, why = self._strangers.serves, STRANGERS
@@ -148,10 +148,10 @@ class Recordings:
 
     def _signature(self, key: Any, options: Options) -> Signature:
         """The least recently used go first: a value that moves is a new signature each time."""
-        known = self._signatures.pop(key, Signature())
-        self._signatures[key] = known
-        while len(self._signatures) > _SIGNATURES * options.cache_size:
-            del self._signatures[next(iter(self._signatures))]
+        known = self.signatures.pop(key, Signature())
+        self.signatures[key] = known
+        while len(self.signatures) > _SIGNATURES * options.cache_size:
+            del self.signatures[next(iter(self.signatures))]
         return known
 
     def alone(self, step: Step, call: Call, why: str, *, said: bool = True) -> Taken:

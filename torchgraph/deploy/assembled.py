@@ -89,7 +89,7 @@ def without_graphs() -> Iterator[None]:
     try:
         with redirect_stderr(held):
             yield
-    except Exception as error:
+    except Exception as error:  # whatever it is goes on
         graph = getattr(error, "partial_fx_graph", None)
         raise
     finally:
@@ -104,6 +104,9 @@ def opened_again(program: ExportedProgram) -> ExportedProgram:
         torch.export.save(program, file)
         file.seek(0)
         return torch.export.load(file)
+
+
+_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 def with_tensors(program: ExportedProgram) -> ExportedProgram:
@@ -127,6 +130,3 @@ def with_tensors(program: ExportedProgram) -> ExportedProgram:
     output.args = (tuple(results),)
     program.graph_module.recompile()
     return program
-
-
-_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64}

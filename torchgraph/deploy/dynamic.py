@@ -63,7 +63,7 @@ def traced(
                 found = torch.export.export(
                     module, args, kwargs, dynamic_shapes=shapes, strict=False
                 )
-        except Exception as error:
+        except Exception as error:  # of torch's tracer, or of `build` where a size is free
             raise NotExportable(
                 f"torch.export cannot trace build with a dynamic dimension: {reason(error)}.",
                 fix=_way_out(error),

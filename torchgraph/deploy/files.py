@@ -81,7 +81,7 @@ def _writable(program: ExportedProgram) -> Iterator[None]:
         yield
     except (OSError, NotExportable):
         raise
-    except Exception as error:
+    except Exception as error:  # its serializer raises what comes, KeyError and AssertionError too
         raise NotExportable(
             f"torch cannot write the step to a file: {reason(error)}.",
             where=line_of(error, program),

@@ -81,20 +81,21 @@ def reading(path: str, use: Callable[[Directory], Read]) -> Read:
     Raises:
         CheckpointNotFound; CheckpointFileError; CheckpointDamaged: says which file differs.
     """
-    for left in reversed(range(_READINGS)):
+    left = _READINGS
+    while True:
+        left -= 1
         try:
             with closing(Directory(path)) as directory:
                 try:
                     directory.check()
                     return use(directory)
-                except Exception:
+                except Exception:  # of files that are gone, or of two saves: whatever it is
                     if not left or not directory.is_replaced():
                         raise
         except FileNotFoundError as error:
             raise refused("read", path, error, CheckpointNotFound) from error
         except OSError as error:
             raise refused("read", path, error) from error
-    raise AssertionError("unreachable")
 
 
 class Directory:

@@ -17,7 +17,7 @@ from ...lines import warn
 from ..assembled import opened_again, quiet
 from .names import argument_names, result_names
 from .reasons import line_of, reason
-from .trial import first_line, tried
+from .trial import tried
 
 _FIX = 'use format="pt2" or "aoti", or compute it otherwise.'
 
@@ -44,7 +44,7 @@ def write(program: ExportedProgram, path: str, build: Callable[..., object], **h
                 dynamic_shapes=_dimension_names(program),
             )
             assert found is not None
-        except Exception as error:
+        except Exception as error:  # an op, a dtype or a size that it does not know
             raise NotExportable(
                 f"torch.onnx cannot write the step: {reason(error)}.",
                 where=line_of(error, program),
@@ -65,7 +65,7 @@ def try_out(program: ExportedProgram, path: str, given: Sequence[torch.Tensor] |
     if importlib.util.find_spec("onnxruntime") is None:
         warn(
             "The ONNX file was not run beside the step, since there is no onnxruntime: what "
-            "torch.onnx wrote may compute something else. pip install 'torchgraph[onnx]'.",
+            f"torch.onnx wrote may compute something else.\n  Fix: {ExportWarning.fix}",
             ExportWarning,
         )
         return
@@ -74,10 +74,10 @@ def try_out(program: ExportedProgram, path: str, given: Sequence[torch.Tensor] |
     options.log_severity_level = 4
     try:
         session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+    except Exception as error:  # classes of its own, below Exception alone
+        said = reason(error).replace(path, "the file")
         raise NotExportable(
-            f"onnxruntime cannot load what torch.onnx wrote: "
-            f"{first_line(error).replace(path, 'the file')}",
+            f"onnxruntime cannot load what torch.onnx wrote: {said}.",
             fix=_FIX,
         ) from error
     names = [one.name for one in session.get_inputs()]

@@ -55,7 +55,7 @@ def _named(name: str, program: ExportedProgram) -> fx.Node | None:
     found = []
     for node in program.graph.nodes:
         if node.name == name:
-            return node  # type: ignore[no-any-return]
+            return node  # type: ignore[no-any-return]  # a graph of torch.export's is untyped
         op = getattr(node.target, "__name__", "").partition(".")[0]
         if node.op == "call_function" and op == base:
             found.append(node)

@@ -14,6 +14,7 @@ from ...errors import ExportWarning, NotExportable
 from ...lines import warn
 from .examples import Tensors, call, calls
 from .names import result_names
+from .reasons import reason
 
 _SHARES = {torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """By the dtype of what is rounded, how far a result may be off, as a share of its largest value."""
@@ -53,9 +54,9 @@ def tried(
             continue
         try:
             got = run(tensors)
-        except Exception as error:
+        except Exception as error:  # of another library, or of compiled code
             raise NotExportable(
-                f"{where} cannot run the step that was exported: {first_line(error)}", fix=fix
+                f"{where} cannot run the step that was exported: {reason(error)}.", fix=fix
             ) from error
         for name, mine, its in zip(names, expected, got, strict=True):
             said, wrong = ("", False) if random else _difference(mine, its, share, made_up)
@@ -64,11 +65,6 @@ def tried(
                 raise NotExportable(what, fix=fix)
             if said:
                 warn(f"{what} It may be rounding.", ExportWarning)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what is said, or the kind of an error that says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def tensor_results(program: ExportedProgram, results: Any) -> Tensors:
@@ -95,10 +91,10 @@ def _by_torch(
             found = tensor_results(program, step(*args, **kwargs))
             states = zip(before, _random_state(devices), strict=True)
             return found, not all(torch.equal(one, other) for one, other in states)
-    except Exception as error:
+    except Exception as error:  # an index that is too large, say, among values that are made up
         if made_up:
             return None, False
-        raise NotExportable(f"The step does not run on args=: {first_line(error)}") from error
+        raise NotExportable(f"The step does not run on args=: {reason(error)}.") from error
 
 
 def _random_state(devices: Sequence[int]) -> Tensors:
