@@ -1,0 +1,87 @@
+"""Runs a function on several ranks: processes of this machine, joined by gloo."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+_SECONDS = 240
+
+
+def run(function: Callable[..., Any], world: int, *args: Any, seconds: float = _SECONDS) -> list:
+    """What ``function(rank, *args)`` returns on each rank, in order; raises what one has raised.
+
+    Args:
+        function: at the top of a module; what it takes and returns is pickled.
+        seconds: all of it may take so long; then the processes are killed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        context = mp.get_context("spawn")
+        pipes = [context.Pipe(duplex=False) for _ in range(world)]
+        ranks = [
+            context.Process(target=_rank, args=(function, rank, world, folder, pipe[1], args))
+            for rank, pipe in enumerate(pipes)
+        ]
+        for process, (_, sender) in zip(ranks, pipes, strict=True):
+            process.start()
+            sender.close()
+        try:
+            return _collected([receiver for receiver, _ in pipes], seconds)
+        finally:
+            for process in ranks:
+                process.join(5)
+                process.kill()
+                process.join()
+
+
+def _collected(receivers: list[Any], seconds: float) -> list:
+    found: dict[int, Any] = {}
+    open_ = {id(receiver): rank for rank, receiver in enumerate(receivers)}
+    while open_:
+        ready = wait([receivers[rank] for rank in open_.values()], seconds)
+        if not ready:
+            raise TimeoutError(f"ranks {sorted(open_.values())} did not end in {seconds} s.")
+        for receiver in ready:
+            rank = open_.pop(id(receiver))
+            try:
+                failed, value = receiver.recv()
+            except EOFError:
+                raise RuntimeError(f"rank {rank} died without a word.") from None
+            if failed:
+                raise RuntimeError(f"rank {rank}:\n{value}")
+            found[rank] = value
+    return [found[rank] for rank in range(len(receivers))]
+
+
+def _rank(
+    function: Callable[..., Any],
+    rank: int,
+    world: int,
+    folder: str,
+    pipe: Any,
+    args: tuple[Any, ...],
+) -> None:
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=60),
+        )
+        pipe.send((False, function(rank, *args)))
+    except BaseException:  # whatever it is, the test is told
+        pipe.send((True, traceback.format_exc()))
+    finally:
+        pipe.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
