@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def _collected(receivers: list[Any], seconds: float) -> list:
         for receiver in ready:
             rank = open_.pop(id(receiver))
             try:
-                failed, value = receiver.recv()
+                failed, value = pickle.loads(receiver.recv_bytes())
             except EOFError:
                 raise RuntimeError(f"rank {rank} died without a word.") from None
             if failed:
@@ -78,9 +79,9 @@ def _rank(
             world_size=world,
             timeout=timedelta(seconds=60),
         )
-        pipe.send((False, function(rank, *args)))
+        pipe.send_bytes(pickle.dumps((False, function(rank, *args))))
     except BaseException:  # whatever it is, the test is told
-        pipe.send((True, traceback.format_exc()))
+        pipe.send_bytes(pickle.dumps((True, traceback.format_exc())))
     finally:
         pipe.close()
         if dist.is_initialized():
