@@ -38,6 +38,7 @@ from torch.utils._python_dispatch import (
 )
 
 from ..collection import cached_by_class
+from .distributed.held import local
 from .names import standing_for
 from .ops import (
     composite as composite,
@@ -263,8 +264,8 @@ def track(value: object, proxy: fx.Proxy, tracer: Any) -> None:
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """Equal for two tensors exactly when they share memory. Works on fake tensors."""
-    return int(tensor.untyped_storage()._cdata)
+    """Equal for two tensors exactly when they share memory; of a DTensor, its local part's."""
+    return int(local(tensor).untyped_storage()._cdata)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .._torch.distributed.held import local
 from ..ir.names import key_of, last_of, parameter_of
 from ..ir.program import OutputKind, Role
 from ..live.inputs import Call
@@ -95,12 +96,18 @@ class Start:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of its own with the same strides."""
+    """A copy of its own with the same strides; of a DTensor, of its local part."""
+    tensor = local(tensor)
     with torch.no_grad():
         made = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )
         return made.copy_(tensor)
+
+
+def _here(value: Any) -> Any:
+    """What is compared of a value: of a DTensor, what lies in this process."""
+    return local(value) if isinstance(value, torch.Tensor) else value
 
 
 def blame(options: Options) -> str:
@@ -142,7 +149,7 @@ def unlike(replay: Replay, start: Start, call: Call, outcome: Outcome) -> str:
     besides = zip(outcome.extra, tensors[len(tensors) - len(outcome.extra) :], strict=True)
     left = [(f"result {number}", *pair) for number, pair in enumerate(besides)]
     states = _pairs(replay, leaves, own, extended, outcome.host.moved)
-    pairs = [*results, *left, *states]
+    pairs = [(name, *map(_here, pair)) for name, *pair in (*results, *left, *states)]
     update = _Update() if exact else _Update.of(pairs, before)
     for name, expected, got in pairs:
         if not _agree(expected, got, before.get(name), exact, *update.allowed(name)):

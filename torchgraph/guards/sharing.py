@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import torch
 
+from .._torch.distributed.held import local
 from ..ir.aliasing import MemoryLocation, has_strides, is_opaque, span
 from .compiled import CompiledChecks
 from .tensors import has_place
@@ -99,7 +100,7 @@ def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, int, str
     for name, tensor in tensors.items():
         if not _has_memory(tensor):
             continue
-        start = tensor.untyped_storage().data_ptr()
+        start = local(tensor).untyped_storage().data_ptr()
         first, end = span(tensor)
         if start and end > first:
             yield start + first, start + end, name

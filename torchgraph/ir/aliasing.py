@@ -13,6 +13,7 @@ from torch.fx.node import Argument
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .._torch import HigherOrderOperator, OpOverload, known_values, schema_of, storage_id
+from .._torch.distributed.held import is_dtensor, local
 from .._torch.functorch import is_wrapped
 from .nodes import operand
 from .program import Program
@@ -167,9 +168,14 @@ def restrided_inputs(program: Program) -> set[int]:
 
 
 def is_opaque(tensor: torch.Tensor) -> bool:
-    """True for a subclass with a dispatch of its own: what it holds, only its class knows."""
+    """True for a subclass with a dispatch of its own: what it holds, only its class knows.
+
+    A DTensor is none: it holds its local part.
+    """
     kind = type(tensor)
-    return kind is not torch.Tensor and kind.__torch_dispatch__ != torch.Tensor.__torch_dispatch__
+    if kind is torch.Tensor or kind.__torch_dispatch__ == torch.Tensor.__torch_dispatch__:
+        return False
+    return not is_dtensor(tensor)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
@@ -185,12 +191,14 @@ def has_strides(tensor: torch.Tensor) -> bool:
 
     Nor one that a transform of torch.func follows, which has no memory of its own.
     """
+    tensor = local(tensor)
     plain = tensor.layout is torch.strided and not tensor.is_nested
     return plain and not is_wrapped(tensor)
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor in its storage, and the one behind its last."""
+    tensor = local(tensor)
     first = int(tensor.storage_offset())
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     elements = sum((size - 1) * stride for size, stride in pairs) + 1 if tensor.numel() else 0
@@ -207,11 +215,12 @@ class MemoryLocation:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> MemoryLocation:
         """Where ``tensor`` lies."""
+        tensor = local(tensor)
         return cls(StorageWeakRef(tensor.untyped_storage()), int(tensor.storage_offset()))
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """True when ``tensor`` lies there."""
-        there = tensor.storage_offset() == self.offset
+        there = local(tensor).storage_offset() == self.offset
         return there and storage_id(tensor) == self.storage.cdata
 
 
@@ -227,7 +236,7 @@ def storages_overlap(tensors: Iterable[torch.Tensor], others: Iterable[torch.Ten
 
 def _addresses(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Where its storage begins and ends, and which it is."""
-    storage = tensor.untyped_storage()
+    storage = local(tensor).untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes(), storage_id(tensor)
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from .._torch import graph_module
+from .._torch.distributed.held import local
 from ..errors import SourceLine
 from ..lines import Looker
 from . import names, nodes
@@ -73,10 +74,9 @@ class TensorMeta:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorMeta:
-        """Read from a live or fake strided tensor."""
-        return cls(
-            tuple(tensor.shape), tensor.dtype, tensor.stride(), tensor.device, tensor.requires_grad
-        )
+        """Read from a live or fake strided tensor; of a DTensor, from its local part."""
+        part = local(tensor)
+        return cls(tuple(part.shape), part.dtype, part.stride(), part.device, tensor.requires_grad)
 
     @property
     def nbytes(self) -> int:
@@ -110,6 +110,8 @@ class InputSpec:
     """The fqn of the parameter that a DERIVED input is a cast of."""
     split: bool = False
     """True for an argument of the call of which a run gets one micro-batch after the other."""
+    layout: Any = None
+    """How the DTensor lies over its mesh of which the program takes the local part; else None."""
 
 
 class OutputKind(enum.Enum):
@@ -130,6 +132,8 @@ class OutputSpec:
 
     kind: OutputKind
     target: str
+    layout: Any = None
+    """How the DTensor lies over its mesh that the user gets, of which this is the local part."""
 
 
 @dataclass(frozen=True)

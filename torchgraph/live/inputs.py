@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from .._torch import pytree, tensor_hooks
+from .._torch.distributed.held import layout_of, local
 from .._torch.tensors import COMPILER_MARK
 from ..errors import UnsupportedInput
 from ..guards import Starts, starts_of_like
@@ -204,7 +205,7 @@ def _tensor_key(tensor: torch.Tensor) -> tuple[object, ...]:
             f"An input of shape {tuple(tensor.shape)} has the layout {tensor.layout}.",
             fix="pass a strided tensor (to_dense()).",
         )
-    lazy = (tensor.is_conj(), tensor.is_neg())
+    lazy = (tensor.is_conj(), tensor.is_neg(), *filter(None, [layout_of(tensor)]))
     own = tuple(
         (name, repr(value)) if _is_plain(value) else name for name, value in _own_of(tensor)
     )
@@ -247,7 +248,7 @@ def _apart(
 
 
 def _start(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return local(tensor).untyped_storage().data_ptr()
 
 
 def _sharing(

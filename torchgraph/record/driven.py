@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from .._torch.distributed.held import layout_of
 from ..collection import afresh, weakly
 from ..errors import GraphError, OptimizerStepInBuild, ScalerInBuild
 from ..ir.aliasing import has_strides
@@ -181,7 +182,10 @@ class Driven:
             for one, *given in self.own.actions
         )
         outputs[users:users] = [
-            (OutputSpec(OutputKind.USER, name), Ref(self._recorder.index(tensor)))
+            (
+                OutputSpec(OutputKind.USER, name, layout_of(tensor)),
+                Ref(self._recorder.index(tensor)),
+            )
             for name, tensor in sources.late
         ]
         tensors += [tensor.detach() for _, tensor in sources.late]

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from .._torch.distributed.held import layout_of
 from .._torch.surroundings import ANOMALY
 from ..collection import weakly
 from ..errors import BackwardWithoutOptimizer, OptimizerWithoutBackward
@@ -333,8 +334,8 @@ class _Taking:
     def _outcome(self, tensors: list[torch.Tensor], values: list[int]) -> Outcome:
         names, loss, returned = self._came.names, self._loss, self._packed(tensors)
         outputs: list[tuple[OutputSpec, object]] = [
-            (OutputSpec(OutputKind.USER, name), Ref(index))
-            for name, index in zip(names, values, strict=True)
+            (OutputSpec(OutputKind.USER, name, layout_of(tensor)), Ref(index))
+            for name, index, tensor in zip(names, values, tensors, strict=False)
         ]
         outputs += [
             (OutputSpec(OutputKind.UPDATE, leaf.fqn), now) for leaf, now in self._numbers.changed

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._torch.distributed.held import local
 from ..errors import SharedMemory
 from ..ir.aliasing import restrided_inputs, storages_overlap
 from ..ir.program import OutputKind, Program, Role
@@ -28,7 +29,7 @@ class Binding:
         self.live = {leaf.fqn: leaf for leaf in leaves}
         self.derived = Derived(program, {leaf.fqn: leaf.value for leaf in leaves})
         self._leaves = leaves
-        self._now = [*(leaf.value for leaf in leaves), *self.derived.tensors]
+        self._now = [*(_bound(leaf.value) for leaf in leaves), *self.derived.tensors]
         self._inputs = [i for i, leaf in enumerate(leaves) if leaf.role is Role.INPUT]
         self.release()
         restrided = restrided_inputs(captured)
@@ -57,7 +58,7 @@ class Binding:
         for i, leaf in self._nested_numbers:
             values[i] = leaf.read()
         for i, tensor in zip(self._inputs, call.tensors, strict=True):
-            values[i] = tensor
+            values[i] = local(tensor)
             if i in self._restrided and tensor.storage_offset():
                 raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
         if not self._written_memory.isdisjoint(call.memory):
@@ -79,7 +80,7 @@ class Binding:
         """Raise SharedMemory where an argument that the step writes shares memory otherwise."""
         for number in self._written_inputs:
             tensor = call.tensors[number]
-            held = tensor.untyped_storage().data_ptr() in self._memory
+            held = local(tensor).untyped_storage().data_ptr() in self._memory
             if held or storages_overlap([tensor], call.tensors):
                 raise SharedMemory(
                     f"{self._leaves[self._inputs[number]].fqn}, which the step writes, shares "
@@ -87,7 +88,13 @@ class Binding:
                 )
 
 
+def _bound(value: Any) -> Any:
+    """What a program takes: a number, a tensor, the local part of a DTensor."""
+    return local(value) if isinstance(value, torch.Tensor) else value
+
+
 def _memory(leaves: Iterable[Leaf]) -> set[int]:
     """Where the storages of tensors start that are no arguments."""
     held = (leaf.value for leaf in leaves if leaf.role is not Role.INPUT)
-    return {v.untyped_storage().data_ptr() for v in held if isinstance(v, torch.Tensor)} - {0}
+    tensors = (local(value) for value in held if isinstance(value, torch.Tensor))
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors} - {0}

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._torch.distributed.held import as_dtensor
 from ..ir.names import optimizer_of
 from ..ir.program import OutputKind, OutputSpec
 from ..live.places import assign
@@ -37,7 +38,7 @@ class Commit:
         self._outputs = outputs
         self._live = live
         self._norms = norms
-        self._all_returned = all(out.kind is OutputKind.USER for out in outputs)
+        self._as_they_come = all(out.kind is OutputKind.USER and not out.layout for out in outputs)
         given = _returned(outputs)
         # The update of a plan gives the gradients that build returns, after all else.
         same = given == self.returned
@@ -50,14 +51,14 @@ class Commit:
         if self._flags:
             hit = (out.target for i, out in self._flags if results[i].item())
             self.skipped = frozenset(hit)
-        returned = results if self._all_returned else self._store(results)
+        returned = results if self._as_they_come else self._store(results)
         return returned if self._order is None else [returned[i] for i in self._order]
 
     def _store(self, results: Sequence[Any]) -> list[torch.Tensor]:
         returned: list[torch.Tensor] = []
         for out, value in zip(self._outputs, results, strict=True):
             if out.kind is OutputKind.USER:
-                returned.append(value)
+                returned.append(value if out.layout is None else as_dtensor(value, out.layout))
             elif out.kind is OutputKind.NORM:
                 self._norms[out.target] = value
             elif out.kind is OutputKind.SKIP or optimizer_of(out.target) in self.skipped:

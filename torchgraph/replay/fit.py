@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .._torch.distributed.held import layout_of
 from ..capture.program_of import Captured
 from ..ir.program import InputSpec, Role, TensorMeta
 from ..live.step import Leaf
@@ -19,4 +20,5 @@ def fits(spec: InputSpec, leaf: Leaf, found: Leaf, captured: Captured) -> bool:
     if captured.driven and leaf.role is Role.PARAMETER and found.value is not leaf.value:
         return False
     # The meta of the capture: the leaf's own tensor may have changed since.
-    return spec.meta == TensorMeta.of(found.value)
+    meta, layout = TensorMeta.of(found.value), layout_of(found.value)
+    return spec.meta == meta and spec.layout == layout

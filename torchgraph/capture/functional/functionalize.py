@@ -34,6 +34,7 @@ from ..._torch import (
     trace_ops,
     track,
 )
+from ..._torch.distributed.held import layout_of
 from ..._torch.graphs import rename
 from ...errors import UnsupportedOptimizer
 from ...ir import effects
@@ -309,7 +310,14 @@ def _program(
     _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
     specs = tuple(
-        InputSpec(node.name, leaf.role, leaf.fqn, _meta(leaf, node), _alias_of(leaf, owners))
+        InputSpec(
+            node.name,
+            leaf.role,
+            leaf.fqn,
+            _meta(leaf, node),
+            _alias_of(leaf, owners),
+            layout=layout_of(leaf.value),
+        )
         for node, leaf in zip(placeholders, leaves, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards

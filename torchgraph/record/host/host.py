@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..._torch.distributed.held import local
 from ...ir.program import TensorMeta
 from ...library.expect import ValueMoved
 from ...live.inputs import Call
@@ -247,7 +248,7 @@ class Host:
             if not isinstance(tensor, torch.Tensor) or meta_of(tensor) != meta:
                 raise ValueMoved("", "", other=f"{leaf.fqn} is not like before")
             tensors.append(tensor)
-        starts = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+        starts = [local(tensor).untyped_storage().data_ptr() for tensor in tensors]
         memory = [*call.memory, *starts]
         if len(set(memory)) != len(memory) and not self._are_apart(starts):
             raise ValueMoved("", "", other="tensors that were apart share memory")

@@ -12,6 +12,7 @@ from ..._torch import OpOverload, schema_of
 from ..._torch.listening import decomposes
 from ...ir import effects
 from ..tape.tape import Args
+from . import collectives
 from .rewritten import runs_in_parts
 
 aten = torch.ops.aten
@@ -62,6 +63,8 @@ class Facts(NamedTuple):
     """The sizes of its results, or what its kernel does, depend on values."""
     sized_by_mask: bool
     """They do where it is indexed by a mask."""
+    starts: bool
+    """It is a collective, whose results fill later."""
     of_users: bool
     """It is none of torch's: it may draw and say nothing."""
     reads_for: tuple[tuple[int, int], ...]
@@ -93,6 +96,7 @@ def facts(op: OpOverload) -> Facts:
         takes_generator,
         effects.of_target(op).random,
         moves,
+        collectives.is_wait(op),
     )
     return Facts(
         runs_whole=not any(apart),
@@ -106,6 +110,7 @@ def facts(op: OpOverload) -> Facts:
         or op in _DRAWS_BY_SHAPE,
         sized_by_data=torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES,
         sized_by_mask=schema.name in _BY_MASK,
+        starts=collectives.starts(op),
         of_users=effects.of_users(op) and not effects.of_target(op).random,
         reads_for=_READS_FOR.get(op, ()),
         reads_values=_READS_VALUES.get(op, ()),

@@ -14,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..._torch import storage_id
+from ..._torch.distributed.held import local
 from ..._torch.tensors import address_of
 from ...guards import Alias
 from ...ir.aliasing import has_strides, span
@@ -56,7 +57,7 @@ class Memory:
         """A new value for an argument of the step: its memory begins where it does."""
         if has_strides(tensor):
             number = self.storage(tensor)
-            self._starts.setdefault(number, int(tensor.storage_offset()))
+            self._starts.setdefault(number, int(local(tensor).storage_offset()))
             self._spans.setdefault(number, []).append(span(tensor))
         return self.new(tensor)
 
@@ -70,7 +71,7 @@ class Memory:
     def offset(self, tensor: torch.Tensor) -> int:
         """Where in its memory a tensor lies."""
         start = self._starts.get(self._number(tensor), 0)
-        return int(tensor.storage_offset()) - start
+        return int(local(tensor).storage_offset()) - start
 
     def set_apart(self, tensor: torch.Tensor) -> None:
         """Tell the memory of an argument from ``tensor``, which the step found there elsewhere.
@@ -170,7 +171,7 @@ class Memory:
 
     def storage(self, tensor: torch.Tensor) -> int:
         """The number of a storage, given when it is first met."""
-        held = tensor.untyped_storage()
+        held = local(tensor).untyped_storage()
         known = self._storages.get(address_of(held))
         if known is None:
             known = self._storages[address_of(held)] = (next(self._numbers), StorageWeakRef(held))
@@ -211,7 +212,7 @@ class Memory:
         return self._strided(tensor)
 
     def _strided(self, tensor: torch.Tensor) -> TensorLayout:
-        number = self._number(tensor)
+        number, tensor = self._number(tensor), local(tensor)
         return TensorLayout(
             number,
             tensor.untyped_storage().nbytes(),
@@ -227,6 +228,7 @@ class Memory:
 
 def place_of(tensor: torch.Tensor) -> Place | None:
     """Where a tensor lies, and as what; None for one without strides."""
+    tensor = local(tensor)
     if not has_strides(tensor):
         return None
     return (

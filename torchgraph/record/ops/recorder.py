@@ -10,6 +10,7 @@ from weakref import proxy
 import torch
 
 from ..._torch import OpOverload
+from ..._torch.distributed.wrappers import any_wrapper, layouts_found_unheard, through
 from ..._torch.listening import decomposes, listening, not_listening
 from ...collection import afresh
 from ...errors import NoProgram, SourceLine
@@ -19,7 +20,7 @@ from ...ir.program import Phase
 from ..tape import number
 from ..tape.tape import Args, Arguments, Entry, Kwargs, Outs, Ref, Tape
 from ..tape.trail import Trail
-from . import operands, refusals
+from . import collectives, operands, refusals
 from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .generators import own_generators, without_default
@@ -62,7 +63,7 @@ class Recorder:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
-        with self._draws.active(), listening(self._hear):
+        with self._draws.active(), layouts_found_unheard(), listening(self._hear):
             yield
         if self._raised is not None:
             raise afresh(self._raised)
@@ -93,6 +94,8 @@ class Recorder:
         self._draws.give_up()
 
     def _hear(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
+        if any_wrapper(args, kwargs):
+            return through(op, args, kwargs)
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
@@ -102,7 +105,7 @@ class Recorder:
         return self.run(op, args, kwargs)
 
     def _hear_special(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        if op.namespace == "profiler" or op.namespace == "prim":
+        if op.namespace == "profiler" or op.namespace == "prim" or collectives.is_wait(op):
             with not_listening():
                 return op(*args, **kwargs)
         if decomposes(op, operands.device(args)):
@@ -161,6 +164,8 @@ class Recorder:
             if known.of_users:
                 self._draws.check_after(op)
             self._add(op, given, out)
+            if known.starts:
+                collectives.waited(out, self._wait)
             if known.gives_blank and isinstance(out, torch.Tensor) and out.numel():
                 self._unset.add(self.memory.storage(out))
             if known.sizes_depend_on(args) and not self.gave_up:
@@ -212,6 +217,13 @@ class Recorder:
         index = self.memory.new(tensor)
         with not_listening():
             self.tape.constants[index] = tensor.detach().clone()
+
+    def _wait(self, tensor: torch.Tensor) -> None:
+        """From here on, a value of its own lies where a collective has put its result."""
+        given = (Ref(self.index(tensor)),)
+        self.memory.grown(tensor)
+        outs = self.memory.new(tensor)
+        self.tape.write(Entry(collectives.WAIT, given, {}, outs, self._trail.here()))
 
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)

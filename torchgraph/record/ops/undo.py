@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ..._torch import storage_id
+from ..._torch.distributed.held import local
 from ..._torch.modules import state_of
 from ..._torch.tensors import address_of
 from ...ir.aliasing import has_strides
@@ -38,7 +39,7 @@ class Undo:
     def foreign(self, tensor: torch.Tensor) -> None:
         """``tensor`` was there before the step."""
         if has_strides(tensor):
-            storage = tensor.untyped_storage()
+            storage = local(tensor).untyped_storage()
             self._before.setdefault(address_of(storage), (storage, None))
 
     def holds(self, address: int) -> bool:
@@ -71,7 +72,8 @@ def taken_back(
     held: list[tuple[Any, dict[str, object]]] = [
         (holder, dict(holder)) for module in step.modules.values() for holder in state_of(module)
     ]
-    places = [(leaf.value, leaf.value.data) for _, leaf in step.tensors()]
+    held_tensors = [local(leaf.value) for _, leaf in step.tensors()]
+    places = [(tensor, tensor.data) for tensor in held_tensors]
     leaves = [(leaf.value, leaf.value.grad) for _, leaf in step.tensors() if leaf.value.is_leaf]
 
     def tensors_back() -> None:

@@ -34,7 +34,7 @@ from ..tape.tape import Args, Arguments, Kwargs
 from ..tape.trail import Trail
 from .numbers import Numbers
 from .trial import tried
-from .update import namespaces, noting_step
+from .update import mark_gradient, namespaces, noting_step
 
 
 class OwnSteps:
@@ -159,9 +159,7 @@ class OwnSteps:
         own = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         before = [parameter.grad for parameter in own]
         for parameter in own:
-            with torch.no_grad():
-                fqn = self._step.parameter_fqn(parameter)
-                parameter.grad = library.gradient(parameter.grad, str(fqn))
+            mark_gradient(library.gradient, parameter, self._step.parameter_fqn(parameter))
         try:
             yield
         finally:

@@ -13,6 +13,7 @@ import torch
 
 from ... import library
 from ..._torch import OpOverload
+from ..._torch.distributed.held import local, locally
 from ..._torch.listening import is_listening, not_listening
 from ..._torch.optimizers import step_hooks
 from ..._torch.symbolic import symbolic_python_math
@@ -109,9 +110,7 @@ class Update:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    with torch.no_grad():
-                        fqn = self._step.parameter_fqn(parameter)
-                        parameter.grad = mark(parameter.grad, str(fqn))
+                    mark_gradient(mark, parameter, self._step.parameter_fqn(parameter))
 
     def _parameters(self) -> list[torch.Tensor]:
         """In the order of their modules."""
@@ -131,7 +130,7 @@ class Update:
         with torch.no_grad():
             for leaf in self._tensors():
                 if leaf.role in (Role.PARAMETER, Role.SLOT, Role.BUFFER, Role.FREE):
-                    mark = library.before_update(leaf.value.detach())
+                    mark = library.before_update(local(leaf.value).detach())
                     spec = OutputSpec(OutputKind.BEFORE, leaf.fqn)
                     self.outputs.append((spec, self._ref(mark)))
 
@@ -147,6 +146,13 @@ class Update:
             for leaf in self._tensors():
                 if recorder.memory.storage(leaf.value) in inner:
                     self.written[leaf.fqn].add(n)
+
+
+def mark_gradient(mark: OpOverload, parameter: torch.Tensor, fqn: str) -> None:
+    """Let what follows read the gradient of ``parameter`` through ``mark``."""
+    assert parameter.grad is not None
+    with torch.no_grad():
+        parameter.grad = locally(lambda gradient: mark(gradient, str(fqn)), parameter.grad)
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""Tensors of torch.distributed that hold another one: DTensor, and what a collective will give.
+
+Importing this file loads neither; a tensor of such a class says that it is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_DTENSOR = "torch.distributed.tensor"
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+
+_wrapper_kinds: dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
+"""Classes that were met -> whether they hold another tensor."""
+
+
+def is_wrapper(value: object) -> bool:
+    """True for a DTensor, and for the result of a collective that nobody has waited for."""
+    kind = type(value)
+    known = _wrapper_kinds.get(kind)
+    if known is None:
+        known = _wrapper_kinds[kind] = issubclass(kind, _loaded())
+    return known
+
+
+def is_dtensor(value: object) -> bool:
+    """True for a DTensor."""
+    module = sys.modules.get(_DTENSOR)
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies in this process: the local part of a DTensor, else the tensor itself.
+
+    A collective that is under way is waited for.
+    """
+    while is_wrapper(tensor):
+        held: Any = tensor
+        tensor = held._local_tensor if is_dtensor(tensor) else held.wait()
+    return tensor
+
+
+def layout_of(tensor: torch.Tensor) -> Any:
+    """How a DTensor lies over its mesh, shape and strides of the whole included; else None."""
+    held: Any = tensor
+    return held._spec if is_dtensor(tensor) else None
+
+
+def as_dtensor(part: torch.Tensor, layout: Any) -> torch.Tensor:
+    """A DTensor over ``part``, which shares its memory; ``layout`` is another's `layout_of`."""
+    dtensor: Any = sys.modules[_DTENSOR]
+    made: torch.Tensor = dtensor.DTensor(part, layout, requires_grad=part.requires_grad)
+    return made
+
+
+def locally(function: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """``function(tensor)``; of a DTensor, a DTensor over what it makes of the local part.
+
+    It returns a tensor of the same shape and strides.
+    """
+    layout = layout_of(tensor)
+    found = function(local(tensor))
+    return found if layout is None else as_dtensor(found, layout)
+
+
+def _loaded() -> tuple[type, ...]:
+    places = ((_DTENSOR, "DTensor"), (_FUNCTIONAL, "AsyncCollectiveTensor"))
+    return tuple(getattr(sys.modules[m], name) for m, name in places if m in sys.modules)

@@ -1,0 +1,52 @@
+"""How ops on tensors that hold another one are heard: as the ops that their class makes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+
+from .. import OpOverload
+from ..listening import not_listening
+from .held import is_wrapper
+
+_PROPAGATION = "torch.distributed.tensor._sharding_prop"
+_PYTHON = torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+
+
+def any_wrapper(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """True when an argument of an op, or what a list among them holds, is a wrapper."""
+    return any(map(_holds_wrapper, args)) or any(map(_holds_wrapper, kwargs.values()))
+
+
+def through(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """Call ``op`` as the class of its arguments has it; the ops of that are heard, not ``op``."""
+    return op.redispatch(_PYTHON, *args, **kwargs)
+
+
+@contextmanager
+def layouts_found_unheard() -> Iterator[None]:
+    """In the block, the ops that DTensor runs to find a result's layout are heard by nobody."""
+    module = sys.modules.get(_PROPAGATION)
+    with ExitStack() as stack:
+        if module is not None:
+            cls = module.ShardingPropagator
+            original: Callable[..., object] = cls.propagate_op_sharding_non_cached
+
+            def unheard(self: object, *args: object) -> object:
+                with not_listening():
+                    return original(self, *args)
+
+            patched = mock.patch.object(cls, "propagate_op_sharding_non_cached", unheard)
+            stack.enter_context(patched)
+        yield
+
+
+def _holds_wrapper(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return is_wrapper(value)
+    return isinstance(value, (list, tuple)) and any(map(_holds_wrapper, value))
