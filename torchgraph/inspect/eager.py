@@ -11,6 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import TorchDispatchMode, engine_watch
+from .._torch.distributed.held import local
 from ..ir import bits
 from ..ir.program import Role
 from ..live.inputs import Call, paths
@@ -180,5 +181,5 @@ def _now(leaf: Leaf) -> object:
 
 
 def copied(value: object) -> Any:
-    """A tensor of its own with the same strides; other values as they are."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    """A tensor of its own with the same strides, of a DTensor one like its part that is here."""
+    return local(value).detach().clone() if isinstance(value, torch.Tensor) else value

@@ -7,6 +7,7 @@ import hashlib
 
 import torch
 
+from .._torch.distributed.held import layout_of, local
 from .text import value_type
 
 _SHOWN = 4
@@ -16,7 +17,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def same(left: object, right: object) -> bool:
     """Equal to the last bit, signs of zero included; one NaN is as good as another."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        kinds = [(t.shape, t.dtype, t.device) for t in (left, right)]
+        kinds = [(t.shape, t.dtype, t.device, layout_of(t)) for t in (left, right)]
         return kinds[0] == kinds[1] and torch.equal(_bits(left), _bits(right))
     if type(left) is not type(right):
         return False
@@ -29,7 +30,7 @@ def same_memory(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = local(tensor).detach().resolve_conj().resolve_neg()
     real = torch.view_as_real(plain) if plain.is_complex() else plain
     return real.view(_INTEGERS[real.element_size()])
 
@@ -43,7 +44,7 @@ def fingerprint(tensor: torch.Tensor) -> bytes:
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        tensor = tensor.detach().resolve_conj().resolve_neg()
+        tensor = local(tensor).detach().resolve_conj().resolve_neg()
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
         if tensor.is_floating_point() and tensor.element_size() > 1:  # float8 knows no isnan
@@ -55,6 +56,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 def gap(left: object, right: object) -> float | None:
     """The largest absolute difference; None for values that cannot be subtracted."""
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        left, right = local(left), local(right)
         if left.shape != right.shape or not left.numel():
             return None
         wide = torch.complex128 if left.is_complex() or right.is_complex() else torch.float64
@@ -69,7 +71,7 @@ def summary(value: object) -> str:
     """``f32[2, 8] from -1.2 to 0.7, mean 0.03``; the values themselves when there are few."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    value = value.detach()
+    value = local(value).detach()
     kind = value_type(value)
     if value.numel() <= _SHOWN or value.is_complex():
         return f"{kind} {value.cpu().tolist()}" if value.numel() <= _SHOWN else kind

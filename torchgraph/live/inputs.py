@@ -54,7 +54,8 @@ class Call(NamedTuple):
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape, strides and dtype that holds no data."""
+    """A tensor of the same shape, strides and dtype that holds no data; of a DTensor, a part."""
+    tensor = local(tensor)
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 

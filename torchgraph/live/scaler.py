@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from .. import library
+from .._torch.distributed.held import as_dtensor, layout_of, local
 from .._torch.optimizers import unscales_itself
 from .._torch.tensors import indices_of, values_of
+from ..distributed.agreed import most
 from ..errors import NotSupported
 from ..ir.names import scaler_key
 from .step import SCALER_NUMBERS, SCALER_TENSORS, Leaf
@@ -93,8 +95,8 @@ class Scaling:
             gradients = [_values(gradient) for gradient in given]
             *unscaled, hit = library.unscale(gradients, zero, scale.to(device), divide)
             for parameter, before, now in zip(here, given, unscaled, strict=True):
-                parameter.grad = _with_values(before, now) if before.is_sparse else now
-            found.append(hit.to(scale.device))
+                parameter.grad = _with_values(before, now)
+            found.append(most(hit, given).to(scale.device))
         self.found[number] = _sum(found)
 
     def update(self) -> None:
@@ -107,10 +109,13 @@ class Scaling:
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
     """What of a gradient is unscaled: of a sparse one, in eager, its values."""
-    return values_of(gradient) if gradient.is_sparse else gradient
+    return values_of(gradient) if gradient.is_sparse else local(gradient)
 
 
 def _with_values(gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    if not gradient.is_sparse:
+        layout = layout_of(gradient)
+        return values if layout is None else as_dtensor(values, layout)
     return torch.sparse_coo_tensor(
         indices_of(gradient),
         values,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from .._torch.distributed.held import local
 from ..ir import bits
 
 _CONTAINERS = (dict, list, set, deque)
@@ -94,10 +95,11 @@ class _Saved:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
-        self._place = tensor.data
-        self._data = tensor.detach().clone()
+        self._here = local(tensor)
+        self._place = self._here.data
+        self._data = self._here.detach().clone()
         self._grad = tensor.grad if tensor.is_leaf else None
-        self._grad_data = None if self._grad is None else self._grad.detach().clone()
+        self._grad_data = None if self._grad is None else local(self._grad).detach().clone()
         self._requires_grad = tensor.requires_grad
 
     @property
@@ -106,13 +108,13 @@ class _Saved:
 
     def moved(self) -> bool:
         """True when the tensor holds something else."""
-        return not bits.same(self._tensor.detach(), self._data)
+        return not bits.same(self._here.detach(), self._data)
 
     def restore(self) -> None:
-        tensor, place = self._tensor, self._place
-        moved = tensor.data_ptr() != place.data_ptr() or tensor.shape != place.shape
-        if moved or tensor.stride() != place.stride():
-            tensor.data = place
+        tensor, here, place = self._tensor, self._here, self._place
+        moved = here.data_ptr() != place.data_ptr() or here.shape != place.shape
+        if moved or here.stride() != place.stride():
+            here.data = place
         if not bits.same(place, self._data):
             place.copy_(self._data)  # through .data, which leaves the version counter alone
         if tensor.is_leaf:
@@ -120,13 +122,14 @@ class _Saved:
             if tensor.grad is not self._grad:
                 tensor.grad = self._grad
             if self._grad is not None and self._grad_data is not None:
-                self._grad.data.copy_(self._grad_data)
+                local(self._grad).data.copy_(self._grad_data)
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_meta or is_lazy(tensor):
         return False
     # The Graph itself holds its last batch as tensors whose memory is given back.
+    tensor = local(tensor)
     return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
 
 

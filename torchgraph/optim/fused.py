@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from .._torch import FUSED_KERNELS, OpOverload, fused_kernels_as, schema_of
+from ..distributed.layouts import parts_as
 from ..ir import effects
 from ..ir.values import tensors_of
 
@@ -152,9 +153,15 @@ def _recorded(name: str) -> Callable[..., None]:
         # torch's binding reads betas in tensors; only the learning rate has an overload of its own.
         numbers = {key: _number(value) for key, value in options.items()}
         op = packet.tensor_lr if isinstance(lr, torch.Tensor) else packet.default
-        op(*lists, lr=lr, **numbers)
+        op(*_parts(lists), lr=lr, **numbers)
 
     return update
+
+
+def _parts(lists: Sequence[Any]) -> list[list[torch.Tensor]]:
+    """What lies in this process of parameters and of what is updated with them."""
+    parameters = lists[0]
+    return [parts_as(one, parameters) if one else [] for one in lists]
 
 
 def _number(value: object) -> object:

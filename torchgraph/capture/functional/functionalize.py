@@ -34,7 +34,7 @@ from ..._torch import (
     trace_ops,
     track,
 )
-from ..._torch.distributed.held import layout_of
+from ..._torch.distributed.held import layout_of, local
 from ..._torch.graphs import rename
 from ...errors import UnsupportedOptimizer
 from ...ir import effects
@@ -274,7 +274,7 @@ def _fake_input(mode: FakeTensorMode, leaf: Leaf, node: fx.Node) -> torch.Tensor
         with mode:
             return torch.empty_strided(val.shape, val.stride(), dtype=val.dtype, device=val.device)
     if isinstance(leaf.value, torch.Tensor):
-        return mode.from_tensor(leaf.value.detach(), static_shapes=True)
+        return mode.from_tensor(local(leaf.value).detach(), static_shapes=True)
     # The 0-dim tensor that carries a Python number through a trace, without rounding it.
     dtype = torch.int64 if isinstance(leaf.value, int) else torch.float64
     return mode.from_tensor(torch.tensor(leaf.value, dtype=dtype), static_shapes=True)
