@@ -13,6 +13,7 @@ from .environment import chosen
 from .errors import InvalidOption, NotAvailableYet, NotSupported
 from .options.checking import Count, PositiveInt, checked, nearest, shown
 from .options.cuda_graph import CudaGraphVerbs
+from .options.distribution import DistributionVerbs
 from .options.fusion import FusionVerbs
 from .options.memory import MemoryVerbs
 from .options.options import Insertable, Options, PassOptions, known_passes
@@ -74,7 +75,9 @@ class PassSelection(Verbs):
         return frozenset(names)
 
 
-class GraphConfig(RunningVerbs, CudaGraphVerbs, TrainingVerbs, FusionVerbs, MemoryVerbs):
+class GraphConfig(
+    RunningVerbs, CudaGraphVerbs, TrainingVerbs, DistributionVerbs, FusionVerbs, MemoryVerbs
+):
     """The options of one Graph: ``graph.config``. Verbs and defaults are those of OneFlow 0.9.
 
     A change after the first call takes effect at the next one, with a new capture; how many

@@ -63,7 +63,7 @@ def updated(step: Step, options: Options) -> list[torch.optim.Optimizer]:
     parameters = [leaf.value for leaf in step.leaves if leaf.role is Role.PARAMETER]
     if not step.optimizers or not any(gradient_of(one) is not None for one in parameters):
         return []
-    step_all(step.optimizers, parameters, Scaling.over((), ()), options)
+    step_all(step.optimizers, parameters, Scaling.over((), ()), options, step.replicas)
     for _, leaf in step.tensors():
         if leaf.value.is_leaf:
             leaf.value.grad = None
@@ -86,6 +86,7 @@ def run_bare(build: Callable[..., Any], call: Call, step: Step) -> Any:
     Raises:
         UnsupportedOutput.
     """
+    step.replicas.spread()
     came = what_came(build(*call.args, **call.kwargs), call.contents)
     returned = came.forget()
     came.ended = with_history(returned)

@@ -173,7 +173,8 @@ class Running(Aside):
         self._recordings.fallback.say(BESIDE, BESIDE, EagerWarning)
         with self._building(patched=False):
             step = self._scan()
-            returned = run_bare(self.build, call, step)
+            with self._replicated(step):
+                returned = run_bare(self.build, call, step)
             self._signals.torn = CUT_SHORT
             stepped = [] if self._driven else updated(step, self.config.options)
             serves = in_words(call)
@@ -188,8 +189,9 @@ class Running(Aside):
         if self._last_call is not None and (serves := self._stays_eager(call)) is not None:
             self._progress.count(serves)
             opened = self._opened(not self._driven)
-            with self._building(), uncompiled(), opened:
-                return run_bare(self.build, call, self._last_call[0].step)
+            step = self._last_call[0].step
+            with self._building(), uncompiled(), opened, self._replicated(step):
+                return run_bare(self.build, call, step)
         with self._scaler_started(), paused():
             step = self._scan()
             updates = not self._driven and bool(self._optimizers)

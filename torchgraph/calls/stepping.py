@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -18,12 +18,14 @@ from ..amp import Scaler
 from ..blocks.holder import ModuleHolder
 from ..config import GraphConfig
 from ..debug.stages import Stages
+from ..distributed.replicas import Replicas
 from ..errors import BuildNotOverridden
 from ..guards import Name, patching
 from ..lines import warnings_told
 from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
+from ..live.replicas import averaging, groups_of
 from ..live.step import Step
 from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
@@ -54,7 +56,7 @@ class Stepping(ModuleHolder):
         module_text, block_text: as for `ModuleHolder`.
     """
 
-    __slots__ = ("_last_call", "_rebound", "_strays")
+    __slots__ = ("_last_call", "_rebound", "_replicas", "_strays")
 
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
@@ -69,6 +71,7 @@ class Stepping(ModuleHolder):
         """Places where a step keeps tensors, besides those that a scan finds."""
         self._driven = False
         """True when `build` takes the optimizers' steps itself."""
+        self._replicas = Replicas()
         self._schedulers = Schedulers()
         if isinstance(self.build, type) or not callable(self.build):
             found = shown(self.build)
@@ -145,7 +148,11 @@ class Stepping(ModuleHolder):
         """Run a call as eager runs it. ``heard``: write it down; ``strict``: as `take` has it."""
         given = call.unbound
         opened = self._opened(not self._driven)
-        with self._building(), uncompiled(), opened, self._announced(call, heard) as told:
+        replicated = self._replicated(step)
+        with ExitStack() as stack:
+            for one in (self._building(), uncompiled(), opened, replicated):
+                stack.enter_context(one)
+            told = stack.enter_context(self._announced(call, heard))
             outcome = take(
                 step,
                 self.build if given is None else partial(self.build, *given[0], **given[1]),
@@ -177,6 +184,16 @@ class Stepping(ModuleHolder):
     def _telling(self) -> AbstractContextManager[None]:
         """In the block, warnings are printed besides, from debug level 0 on."""
         return _SILENT if self._block_tree.is_silent else warnings_told(self._stages().warning)
+
+    @contextmanager
+    def _replicated(self, step: Step) -> Iterator[None]:
+        """A call of a step begins: its replicas are equal, and average where it updates itself."""
+        step.replicas = self._replicas
+        step.replicas.groups = groups_of(step, self.config.options)
+        step.replicas.begin()
+        itself = self._driven or not self._optimizers
+        with averaging(step.replicas, step) if itself else nullcontext():
+            yield
 
     @contextmanager
     def _announced(self, call: Call, heard: bool) -> Iterator[Told]:

@@ -126,7 +126,7 @@ class Eager:
             if not step.driven:
                 with watch:
                     parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
-                    step_all(optimizers, parameters, scaling, self._options)
+                    step_all(optimizers, parameters, scaling, self._options, step.replicas)
             ends.update(self._states())
             ends[GENERATOR] = torch.get_rng_state()
         return ends

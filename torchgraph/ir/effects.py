@@ -27,6 +27,9 @@ _COMMUNICATION = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"}
 )
 
+_COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})
+"""Those of _c10d_functional that have a form which writes its argument."""
+
 # Ops that write through an argument although their schema does not say so.
 LYING_SCHEMAS = frozenset(
     {
@@ -138,7 +141,8 @@ def other_form(op: OpOverload) -> OpOverload | None:
     """
     space, _, name = schema_of(op).name.partition("::")
     mutates = schema_of(op).is_mutable
-    if space not in ("aten", "torchgraph") or mutates != name.endswith("_"):
+    known = space in ("aten", "torchgraph") or name.removesuffix("_") in _COLLECTIVES_IN_PLACE
+    if not known or mutates != name.endswith("_"):
         return None
     other = name.removesuffix("_") if mutates else f"{name}_"
     packet = getattr(getattr(torch.ops, space), other, None)

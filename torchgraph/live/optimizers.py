@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .._torch.symbolic import clip_grad_norm
+from ..distributed.replicas import Replicas
 from ..options.options import Options
 from .scaler import Scaling
 
@@ -17,8 +18,10 @@ def step(
     parameters: Sequence[torch.Tensor],
     scaling: Scaling,
     options: Options,
+    replicas: Replicas,
 ) -> tuple[int, ...]:
     """What one call of a Graph does with its optimizers, in eager; the numbers of those skipped."""
+    average(optimizers, replicas)
     unscale(optimizers, scaling, options)
     clip_gradients(optimizers, parameters, options)
     skipped = tuple(number for number, found in scaling.found.items() if found.item())
@@ -27,6 +30,11 @@ def step(
             scaled_step(optimizer)
     scaling.update()
     return skipped
+
+
+def average(optimizers: Sequence[torch.optim.Optimizer], replicas: Replicas) -> None:
+    """Average the gradients of all optimizers over the ranks that train together."""
+    replicas.average(p for opt in optimizers for group in opt.param_groups for p in group["params"])
 
 
 def unscale(

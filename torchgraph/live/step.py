@@ -18,6 +18,7 @@ from .._torch import storage_id, tensor_hooks
 from .._torch.modules import buffers_of, hooks_of, parameters_of
 from .._torch.optimizers import scaler_attribute, step_hooks
 from ..amp import Scaler, StaticGradScaler
+from ..distributed.replicas import Replicas
 from ..errors import GraphError, ParameterInTwoOptimizers, ParameterOutsideGraph
 from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, shadows
 from ..guards.sharing import Relation, relations
@@ -116,6 +117,8 @@ class Step:
     """Which tensors required gradients when the step began."""
     shared: frozenset[Relation] = frozenset()
     """Which tensors lay in one memory then."""
+    replicas: Replicas = field(default_factory=Replicas)
+    """Who averages its gradients over ranks."""
     _names: set[StateName] = field(default_factory=set)
 
     @classmethod
@@ -174,6 +177,7 @@ class Step:
             rebound=self.rebound,
         )
         found.flags = self.flags.before(found.flags)
+        found.replicas = self.replicas
         return found
 
     @property

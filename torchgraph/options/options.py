@@ -52,6 +52,19 @@ class ShapeBuckets:
 
 
 @dataclass(frozen=True)
+class DataParallel:
+    """Who averages gradients with whom; see `GraphConfig.enable_data_parallel`."""
+
+    group: str
+    """The name of the process group."""
+    ranks: int
+    """How many it has."""
+    bucket_bytes: tuple[int, ...]
+    """At most so many travel together: in the first bucket, in each of the others."""
+    broadcast_buffers: bool
+
+
+@dataclass(frozen=True)
 class ProgramOptions:
     """What a recorded step and its passes come to: a change makes another program."""
 
@@ -80,6 +93,7 @@ class ProgramOptions:
     multi_tensor_update: bool = False
     fused_model_update_cast: bool = False
     sparse_update: bool = False
+    data_parallel: DataParallel | None = None
     passes: PassOptions = field(default_factory=PassOptions)
 
 

@@ -167,6 +167,7 @@ class _Taking:
     def _forward_and_backward(self) -> list[torch.Tensor]:
         with self._engine():
             with self._listening(), self._random():
+                self._step.replicas.spread()
                 self._came = what_came(self._run_build(self._batches[0]), self._whole)
                 self._border.refuse_texts(self._came)
                 self.driven.refuse_escaped(self._came.tensors)

@@ -19,7 +19,7 @@ from ..._torch.optimizers import step_hooks
 from ..._torch.symbolic import symbolic_python_math
 from ...ir import names
 from ...ir.program import OutputKind, OutputSpec, Role
-from ...live.optimizers import clip_gradients, scaled_step, unscale
+from ...live.optimizers import average, clip_gradients, scaled_step, unscale
 from ...live.scaler import Scaling
 from ...live.step import Leaf, Step
 from ...optim import fused
@@ -67,6 +67,7 @@ class Update:
         for optimizer in optimizers:
             if self._options.micro_batches > 1:
                 self._mark(optimizer, library.accumulated)
+        average(optimizers, self._step.replicas)
         written_down = is_listening() and not self._recorder.gave_up
         with ExitStack() as stack:
             stack.enter_context(eager_branches(optimizers))

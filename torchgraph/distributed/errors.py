@@ -1,0 +1,38 @@
+"""Errors of what runs on several ranks."""
+
+from __future__ import annotations
+
+from ..errors import GraphError, InvalidOption, NoProgram
+
+
+class NoProcessGroup(InvalidOption):
+    """``config.enable_data_parallel()`` before ``torch.distributed.init_process_group()``."""
+
+    fix = "call torch.distributed.init_process_group() first, and start the script by torchrun."
+
+
+class RanksDiffer(GraphError):
+    """``config.enable_data_parallel()`` on ranks whose models have other parameters."""
+
+    fix = "give every rank the same model, the same options and the same order of calls."
+
+
+class NotAveraged(GraphError):
+    """``tg.step`` of a data-parallel loop that makes its optimizer anew: who averages?"""
+
+    fix = "make the optimizer before the step, and let the function name it."
+
+
+class OutsideOfStep(GraphError):
+    """``with tg.no_sync(): step(x)``: around the call, not inside of the step."""
+
+    fix = "put the with block into the function, around backward()."
+
+
+class UnknownCollective(NoProgram):
+    """``torch.distributed.all_to_all(...)`` inside of a step: it holds a process group."""
+
+    fix = (
+        "use a functional collective, which names its group: "
+        "torch.distributed._functional_collectives."
+    )

@@ -1,0 +1,156 @@
+"""Replicas: the copies of one model that the ranks of a process group train together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .._torch.distributed import collectives
+from .._torch.tensors import version_of
+from ..options.options import DataParallel
+from .agreement import Agreement
+from .reducer import averaged, spread
+
+_unsynced: ContextVar[bool] = ContextVar("_unsynced", default=False)
+
+
+@contextmanager
+def no_sync() -> Iterator[None]:
+    """In the block, ``backward()`` of a data-parallel `tg.step` averages nothing over the ranks.
+
+    Gradients add up in ``.grad``; the next ``backward()`` outside of it averages their sums, as
+    that of `DistributedDataParallel.no_sync` does.
+    """
+    token = _unsynced.set(True)
+    try:
+        yield
+    finally:
+        _unsynced.reset(token)
+
+
+def inside_no_sync() -> bool:
+    """True in the block of `no_sync`."""
+    return _unsynced.get()
+
+
+def _always() -> bool:
+    return not inside_no_sync()
+
+
+@dataclass(frozen=True)
+class ReplicaGroup:
+    """Parameters that are averaged over one process group."""
+
+    parallel: DataParallel
+    parameters: Mapping[str, torch.Tensor]
+    """By name, in the order of their modules."""
+    buffers: Sequence[torch.Tensor] = ()
+    """What the first rank's are broadcast into before a step."""
+    syncs: Callable[[], bool] = _always
+    """True where a backward pass is to average."""
+    starts: bool = True
+    """True where parameters and buffers are still to be made equal."""
+
+
+@dataclass
+class Replicas:
+    """What one Graph does to stay equal on all ranks, and what the ranks have agreed about."""
+
+    groups: list[ReplicaGroup] = field(default_factory=list)
+    """Those of the step as it was scanned last."""
+    _agreements: dict[str, Agreement] = field(default_factory=dict)
+    _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    """Tensors that were made equal."""
+    _used: dict[object, list[int]] = field(default_factory=dict)
+    """The parameters for which some rank has a gradient, by what is known here."""
+    _passes: int = 0
+    """How many averages the running call has taken."""
+
+    def begin(self) -> None:
+        """A call begins: parameters that no call has met become those of the first rank.
+
+        Raises:
+            RanksDiffer: the ranks have other parameters.
+        """
+        self._passes = 0
+        for group in self.groups:
+            held = [*group.parameters.values(), *group.buffers]
+            new = [tensor.detach() for tensor in held if tensor not in self._known]
+            if group.starts and new:
+                self._agreement(group).check_alike(group.parameters)
+                collectives.send_all(new, group.parallel.group)
+                self._known.update({tensor: True for tensor in held})
+
+    def spread(self) -> None:
+        """Buffers become those of the first rank."""
+        for group in self.groups:
+            if group.parallel.broadcast_buffers and group.buffers:
+                spread(group.buffers, group.parallel.group)
+
+    def average(self, owned: Iterable[torch.Tensor]) -> None:
+        """Average the gradients of these parameters, which nobody else holds."""
+        mine = set(map(id, owned))
+        for group in self.groups:
+            if group.syncs():
+                held = {n: p for n, p in group.parameters.items() if id(p) in mine}
+                self._average(group, held, [p.grad is not None for p in held.values()], keep=False)
+
+    def marks(self) -> list[list[object]]:
+        """What tells later which gradients a backward pass has written."""
+        return [[_mark(p) for p in group.parameters.values()] for group in self.groups]
+
+    def average_since(self, marks: Sequence[Sequence[object]]) -> None:
+        """Average the gradients that a backward pass has written since `marks`, in their places."""
+        for group, before in zip(self.groups, marks, strict=True):
+            if group.syncs():
+                now = map(_mark, group.parameters.values())
+                touched = [one != other for one, other in zip(now, before, strict=True)]
+                self._average(group, group.parameters, touched, keep=True)
+
+    def _average(
+        self,
+        group: ReplicaGroup,
+        parameters: Mapping[str, torch.Tensor],
+        has: Sequence[bool],
+        *,
+        keep: bool,
+    ) -> None:
+        held = list(parameters.values())
+        used = self._agreed(group, list(parameters), has)
+        # From the last layer to the first, which is about how a backward pass makes them.
+        own = [held[number] for number in reversed(used)]
+        with torch.no_grad():
+            found = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
+            means = averaged(found, group.parallel)
+            for parameter, mean in zip(own, means, strict=True):
+                if not keep:
+                    parameter.grad = mean
+                elif parameter.grad is None:
+                    parameter.grad = mean.clone()
+                else:
+                    parameter.grad.copy_(mean)
+
+    def _agreed(self, group: ReplicaGroup, names: list[str], has: Sequence[bool]) -> list[int]:
+        """The positions of the parameters for which a rank has a gradient: asked once for each."""
+        mine = tuple(number for number, each in enumerate(has) if each)
+        key = (group.parallel.group, self._passes, tuple(names), mine)
+        self._passes += 1
+        if key not in self._used:
+            self._used[key] = self._agreement(group).union(mine)
+        return self._used[key]
+
+    def _agreement(self, group: ReplicaGroup) -> Agreement:
+        name = group.parallel.group
+        if name not in self._agreements:
+            self._agreements[name] = Agreement(name)
+        return self._agreements[name]
+
+
+def _mark(parameter: torch.Tensor) -> object:
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), version_of(gradient))
