@@ -67,7 +67,7 @@ def spread(buffers: Iterable[torch.Tensor], group: str) -> None:
     begun = []
     for held in kinds.values():
         flat = [buffer.reshape(-1) for buffer in held]
-        mine = flat[0].clone() if len(flat) == 1 else torch.cat(flat)
+        mine = flat[0] if len(flat) == 1 else torch.cat(flat)
         begun.append(collectives.begin_broadcast(mine, 0, group))
     for held, mine in zip(kinds.values(), begun, strict=True):
         whole = collectives.wait(mine)

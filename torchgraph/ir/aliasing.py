@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .._torch import HigherOrderOperator, OpOverload, known_values, schema_of, storage_id
 from .._torch.distributed.held import is_dtensor, local
 from .._torch.functorch import is_wrapped
+from . import effects
 from .nodes import operand
 from .program import Program
 from .values import evaluate, mode_of, neutral, tensors_of, with_values
@@ -138,7 +139,7 @@ def _alias_arguments(op: OpOverload | HigherOrderOperator) -> tuple[tuple[int, s
     if isinstance(op, HigherOrderOperator) or torch.Tag.maybe_aliasing_or_mutating in op.tags:
         return None
     schema = schema_of(op)
-    if schema.name in _SILENT_VIEWS:
+    if schema.name in _SILENT_VIEWS | effects.WAITS:
         return ((0, "self"),)
     return tuple(
         (position, argument.name)

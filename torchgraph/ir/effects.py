@@ -30,6 +30,9 @@ _COMMUNICATION = frozenset(
 _COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})
 """Those of _c10d_functional that have a form which writes its argument."""
 
+WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
+"""Views of their argument, although their schemas do not say so."""
+
 # Ops that write through an argument although their schema does not say so.
 LYING_SCHEMAS = frozenset(
     {
@@ -46,6 +49,7 @@ class Effects:
     """mutates: writes an argument; random: draws; communicates: a collective; opaque: unknown.
 
     expects: a predicate, which lets the step go on or ends it before anything is written.
+    waits: for a collective, whose memory may be read from there on; wherever it stands behind it.
     """
 
     mutates: bool = False
@@ -53,11 +57,12 @@ class Effects:
     communicates: bool = False
     opaque: bool = False
     expects: bool = False
+    waits: bool = False
 
     @property
     def pure(self) -> bool:
         """True when the node only computes its value from its arguments."""
-        return not (self.mutates or self.ordered)
+        return not (self.mutates or self.ordered or self.waits)
 
     @property
     def ordered(self) -> bool:
@@ -108,6 +113,12 @@ def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) 
             value = args[position] if position < len(args) else given
             return not (isinstance(value, (int, float)) and value == 0)
     return True
+
+
+@functools.cache
+def waits(target: object) -> bool:
+    """True for the op that waits for a collective, and returns the memory that it has filled."""
+    return isinstance(target, OpOverload) and schema_of(target).name in WAITS
 
 
 def of_users(target: object) -> bool:
@@ -182,7 +193,8 @@ def _of_overload(op: OpOverload) -> Effects:
     return Effects(
         mutates=schema_of(op).is_mutable or name in LYING_SCHEMAS,
         random=torch.Tag.nondeterministic_seeded in op.tags,
-        communicates=op.namespace in _COMMUNICATION,
+        communicates=op.namespace in _COMMUNICATION and name not in WAITS,
+        waits=name in WAITS,
         opaque=silent or op.namespace == "profiler" or "_assert" in name,
         expects=expects,
     )

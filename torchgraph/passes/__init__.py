@@ -14,6 +14,7 @@ from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
 from .checkpointing.rule import ActivationCheckpointing as ActivationCheckpointing
+from .collectives.overlap import OverlapCollectives as OverlapCollectives
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
 from .delay_variables import DelayVariables as DelayVariables
@@ -51,6 +52,7 @@ __all__ = [
     "FuseModelUpdate",
     "FuseRmsNorm",
     "MixedPrecision",
+    "OverlapCollectives",
     "Pass",
     "PruneDepend",
     "ScatterEmbedding",
@@ -76,6 +78,7 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
         DeadCode(),  # after all that leave nodes behind that nobody reads
         *_checkpointing(options),  # after cse and dce: the backward reads what it really needs
         *_fusions(options),  # after dce: a reader that is dead would count as one
+        OverlapCollectives(),  # after all that merge or move
     )
 
 

@@ -29,14 +29,14 @@ def wait(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def begin_sum(tensor: torch.Tensor, group: str) -> torch.Tensor:
-    """Begin to add up ``tensor`` over the ranks of a group, in place; `wait` is to follow."""
-    found: torch.Tensor = ops().all_reduce_(tensor, "sum", group)
+    """Begin to add up ``tensor`` over the ranks of a group; `wait` is to follow."""
+    found: torch.Tensor = ops().all_reduce(tensor, "sum", group)
     return found
 
 
 def begin_broadcast(tensor: torch.Tensor, source: int, group: str) -> torch.Tensor:
-    """Begin to write the first rank's into ``tensor``; ``source`` counts within the group."""
-    found: torch.Tensor = ops().broadcast_(tensor, source, group)
+    """Begin to hand out that of the rank ``source``, which counts within the group; then `wait`."""
+    found: torch.Tensor = ops().broadcast(tensor, source, group)
     return found
 
 

@@ -29,7 +29,8 @@ def in_place_form(op: object) -> OpOverload | None:
         return None
     name = schema_of(op).name
     elementwise = torch.Tag.pointwise in op.tags or name in _ELEMENTWISE | ACCUMULATING
-    if not (elementwise or name.startswith(("aten::_foreach_", "torchgraph::"))):
+    ours = ("aten::_foreach_", "torchgraph::", "_c10d_functional::")
+    if not (elementwise or name.startswith(ours)):
         return None
     if torch.Tag.nondeterministic_seeded in op.tags:
         return None

@@ -67,6 +67,8 @@ class Facts(NamedTuple):
     """It is a collective, whose results fill later."""
     of_users: bool
     """It is none of torch's: it may draw and say nothing."""
+    waits: bool
+    """It returns what it is given, which is another value then: a collective has filled it."""
     reads_for: tuple[tuple[int, int], ...]
     """(position, number in ``output_mask``) of what is read for one of its results alone."""
     reads_values: tuple[int, ...]
@@ -112,6 +114,7 @@ def facts(op: OpOverload) -> Facts:
         sized_by_mask=schema.name in _BY_MASK,
         starts=collectives.starts(op),
         of_users=effects.of_users(op) and not effects.of_target(op).random,
+        waits=effects.waits(op),
         reads_for=_READS_FOR.get(op, ()),
         reads_values=_READS_VALUES.get(op, ()),
     )

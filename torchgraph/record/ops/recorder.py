@@ -227,7 +227,9 @@ class Recorder:
 
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
-        self.tape.write(Entry(target, args, kwargs, self.outs(out), self._trail.here()))
+        waited = isinstance(out, torch.Tensor) and facts(op).waits
+        outs = self.memory.new(out) if waited else self.outs(out)
+        self.tape.write(Entry(target, args, kwargs, outs, self._trail.here()))
 
     def outs(self, out: object) -> Outs:
         """The values of results, new ones where nothing lay there."""
