@@ -5,18 +5,19 @@ Until the wait for it, a collective reads its argument and writes its result.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import fx
 
 from . import effects
 from .aliasing import storages_of
-from .program import Program
 
 
-def waits_for(program: Program) -> dict[fx.Node, fx.Node]:
+def waits_for(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
     """Each collective, with the first node that waits for it; those that nobody waits for not."""
     begun: dict[int, fx.Node] = {}
     found: dict[fx.Node, fx.Node] = {}
-    for node in program.nodes:
+    for node in nodes:
         known = effects.of(node)
         if known.communicates:
             begun.update(dict.fromkeys(storages_of(node), node))

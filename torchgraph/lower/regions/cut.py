@@ -4,7 +4,8 @@ Outside stay numbers and what they are read from, draws when they must be eager'
 our own ops over lists of tensors, which are one kernel already. Everything else joins the region of
 its level: ops outside of level n run before region n, which runs before those of level n + 1.
 Mostly there is one region: forward and backward. What the backward recomputes begins levels of its
-own, one for each checkpointed region: within one region the compiler would compute it once.
+own, one for each checkpointed region: within one region the compiler would compute it once. So does
+what a collective is to run beside: in one region with its argument, it would have run before.
 Predicates stay outside, and so do ops whose result's size depends on data; a region before the last
 predicate writes no state. Compiled code knows memory, and not the bit that says that it is to be
 read conjugated or negated: ops that meet such a value stay outside, too. So do the copies by which
@@ -32,6 +33,7 @@ from ..numbers import numbers
 from . import fast_draws
 from .region import Crossing, Region, RegionGraph
 from .repeats import RepeatedPart, repeats
+from .travels import begun_early, views_between, wait_late
 
 aten = torch.ops.aten
 
@@ -76,6 +78,7 @@ class _Cut:
         for node in self._ops:
             if self._stays_outside(node):
                 self._outside.add(node)
+        self._outside.update(views_between(self._ops, self._outside))
         self._guards = guards(program)
         self._level = self._levels()
         self._proven = max((self._level[node] for node in expects_of(program)), default=0)
@@ -131,12 +134,13 @@ class _Cut:
     def _levels(self) -> dict[fx.Node, int]:
         found: dict[fx.Node, int] = {}
         latest_ordered = 0
-        latest = 0
+        latest = beside = 0
+        flying = begun_early(self._ops, self._outside)
         begun: dict[RepeatedPart, int] = {}
         repeated = repeats(self._program)
         for node in self._ops:
             outside = node in self._outside
-            level = 0
+            level = 0 if outside else beside
             if node in repeated:
                 level = begun.setdefault(repeated[node], latest + 1)
             for source in self._sources(node):
@@ -147,6 +151,8 @@ class _Cut:
                 level = latest_ordered = max(level, latest_ordered)
             found[node] = level
             latest = max(latest, level)
+            beside = level if node in flying else beside
+        wait_late(found, self._outside)
         return found
 
     def _sources(self, node: fx.Node) -> list[fx.Node]:
