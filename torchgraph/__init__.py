@@ -11,6 +11,7 @@ from . import (
 )
 from .config import GraphConfig
 from .deploy import export
+from .distributed.replicas import no_sync
 from .graph import Graph
 from .inspect.bisecting.bisect import bisect
 from .library import depend
@@ -29,6 +30,7 @@ __all__ = [
     "export",
     "load",
     "nn",
+    "no_sync",
     "optim",
     "passes",
     "save",

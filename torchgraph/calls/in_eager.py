@@ -54,6 +54,8 @@ BESIDE = (
 
 def may_run_beside(call: Call, options: Options, schedulers: Schedulers) -> bool:
     """True for a call that is ``build`` and ``optimizer.step()``, and no more."""
+    if options.data_parallel is not None:
+        return False
     scaled = options.scaler or options.clips or options.gradient_norms or options.sparse_update
     return is_bare(call, options) and not scaled and not schedulers.needs_loss
 

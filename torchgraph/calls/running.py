@@ -8,6 +8,8 @@ from typing import Any
 
 from .._torch.surroundings import uncompiled
 from ..collection import paused
+from ..distributed.errors import OutsideOfStep
+from ..distributed.replicas import inside_no_sync
 from ..errors import EagerWarning, GraphBroken, SharedMemory, UnsupportedInput
 from ..guards import patching
 from ..history.history import History, Record
@@ -55,6 +57,8 @@ class Running(Aside):
         if broken := self._cache.broken or self._signals.torn:
             raise GraphBroken(f"An earlier step of {self._graph_name} failed half-way ({broken}).")
         self._schedulers.check()
+        if self.config.options.data_parallel is not None and inside_no_sync():
+            raise OutsideOfStep(f"{self._graph_name} is called inside of tg.no_sync().")
         if self.config.options is not self._met:
             check_names(pipeline(self.config.options), self.config.options.passes)
             self._met = self.config.options

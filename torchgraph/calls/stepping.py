@@ -25,7 +25,7 @@ from ..lines import warnings_told
 from ..live import state
 from ..live.discovery import steps_of
 from ..live.inputs import Call, Inputs
-from ..live.replicas import averaging, groups_of
+from ..live.replicas import groups_of, running
 from ..live.step import Step
 from ..options.checking import nearest, shown
 from ..record.compare.outcome import Outcome, rebound_between
@@ -189,10 +189,10 @@ class Stepping(ModuleHolder):
     def _replicated(self, step: Step) -> Iterator[None]:
         """A call of a step begins: its replicas are equal, and average where it updates itself."""
         step.replicas = self._replicas
-        step.replicas.groups = groups_of(step, self.config.options)
+        step.replicas.groups = groups_of(step, self.config.options, step.replicas)
         step.replicas.begin()
         itself = self._driven or not self._optimizers
-        with averaging(step.replicas, step) if itself else nullcontext():
+        with running(step.replicas, step, updates_itself=itself):
             yield
 
     @contextmanager

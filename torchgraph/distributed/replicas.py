@@ -63,6 +63,8 @@ class Replicas:
 
     groups: list[ReplicaGroup] = field(default_factory=list)
     """Those of the step as it was scanned last."""
+    armed: set[int] = field(default_factory=set)
+    """DDP modules, by id, whose forward has run and whose gradients are to be averaged."""
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
@@ -78,6 +80,7 @@ class Replicas:
             RanksDiffer: the ranks have other parameters.
         """
         self._passes = 0
+        self.armed.clear()
         for group in self.groups:
             held = [*group.parameters.values(), *group.buffers]
             new = [tensor.detach() for tensor in held if tensor not in self._known]
@@ -111,6 +114,7 @@ class Replicas:
                 now = map(_mark, group.parameters.values())
                 touched = [one != other for one, other in zip(now, before, strict=True)]
                 self._average(group, group.parameters, touched, keep=True)
+        self.armed.clear()
 
     def _average(
         self,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -111,7 +112,8 @@ def functions(cls: type) -> dict[str, object]:
     found = {}
     for name, value in vars(cls).items():
         if hasattr(value, "__get__") or callable(value) or isinstance(value, torch.Tensor):
-            real = getattr(value, "stands_for", value) if name.startswith("__") else value
+            ours = name.startswith("__") or isinstance(value, FunctionType)
+            real = getattr(value, "stands_for", value) if ours else value
             if real is not None:
                 found[name] = real
     return found

@@ -2,44 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .._torch import engine_watch
+from .._torch.distributed import ddp
+from ..distributed import batch_norm
 from ..distributed.errors import NotAveraged
+from ..distributed.reducer import spread
 from ..distributed.replicas import ReplicaGroup, Replicas
+from ..errors import NotSupported
+from ..guards.classes import stands_in
 from ..ir.program import Role
-from ..options.options import Options
+from ..options.options import DataParallel, Options
+from ..structure.nested import map_nested
 from .step import Step
 
 
-def groups_of(step: Step, options: Options) -> list[ReplicaGroup]:
-    """The groups of a step's parameters."""
+def groups_of(step: Step, options: Options, replicas: Replicas) -> list[ReplicaGroup]:
+    """The groups of a step's parameters: those of each DDP module, and all others."""
+    found: list[ReplicaGroup] = []
+    taken: set[int] = set()
+    for module in ddp.inside(iter(step.modules.values())):
+        held = {str(step.parameter_fqn(p)): p for p in ddp.parameters_of(module)}
+        found.append(_of_ddp(module, held, replicas))
+        taken.update(map(id, module.parameters()))
+        taken.update(map(id, module.buffers()))
     parallel = options.data_parallel
     if parallel is None:
-        return []
-    tensors = [leaf for _, leaf in step.tensors()]
+        return found
+    if step.lazy:
+        raise NotSupported(
+            "Data parallel: a lazy module has no parameters yet, and each rank would draw its own.",
+            fix="run the model once before the Graph's first call.",
+        )
+    tensors = [leaf for _, leaf in step.tensors() if id(leaf.value) not in taken]
     parameters = {
         str(leaf.fqn): leaf.value
         for leaf in tensors
         if leaf.role is Role.PARAMETER and leaf.value.requires_grad
     }
     buffers = [leaf.value for leaf in tensors if leaf.role is Role.BUFFER]
-    return [ReplicaGroup(parallel, parameters, buffers)]
+    return [*found, ReplicaGroup(parallel, parameters, buffers)]
+
+
+def _of_ddp(
+    module: DistributedDataParallel, parameters: dict[str, torch.Tensor], replicas: Replicas
+) -> ReplicaGroup:
+    group, number = module.process_group, id(module)
+    parallel = DataParallel(group.group_name, group.size(), ddp.bucket_bytes_of(module), False)
+    return ReplicaGroup(parallel, parameters, (), lambda: number in replicas.armed, starts=False)
 
 
 @contextmanager
-def averaging(replicas: Replicas, step: Step) -> Iterator[None]:
-    """In the block, backward passes of a step that updates by itself average what they leave.
+def running(replicas: Replicas, step: Step, *, updates_itself: bool) -> Iterator[None]:
+    """In the block a call of ``step`` runs, whose DDP modules leave communication to us.
 
     Raises:
         NotAveraged: an optimizer updates parameters that nobody averages.
+        NotSupported: a DDP module has a hook of its own.
     """
+    modules = list(step.modules.values())
+    with ExitStack() as stack:
+        if any(isinstance(module, DistributedDataParallel) for module in modules):
+            made = _ddp_forward(replicas, {id(module) for module in modules})
+            stack.enter_context(_forward_as(DistributedDataParallel, made))
+        normed = any(isinstance(module, nn.SyncBatchNorm) for module in modules)
+        if normed and dist.is_available() and dist.is_initialized():
+            stack.enter_context(_forward_as(nn.SyncBatchNorm, batch_norm.forward))
+        if replicas.groups and updates_itself:
+            stack.enter_context(_averaging(replicas))
+        yield
+
+
+@contextmanager
+def _forward_as(cls: type[nn.Module], made: Callable[..., object]) -> Iterator[None]:
+    """This thread's calls of such modules run ``made``."""
+    original, here = cls.forward, threading.get_ident()
+
+    def forward(module: nn.Module, *args: object, **kwargs: object) -> object:
+        if threading.get_ident() != here:
+            return original(module, *args, **kwargs)
+        return made(module, *args, **kwargs)
+
+    with mock.patch.object(cls, "forward", stands_in(forward, cls, "forward")):
+        yield
+
+
+def _ddp_forward(replicas: Replicas, own: set[int]) -> Callable[..., object]:
+    """What DDP's forward does, without its reducer, whose hooks expect nothing then."""
+    original = DistributedDataParallel.forward
+
+    def forward(module: DistributedDataParallel, *args: Any, **kwargs: Any) -> object:
+        if id(module) not in own:
+            return original(module, *args, **kwargs)
+        if what := ddp.why_not(module):
+            raise NotSupported(
+                f"A DistributedDataParallel with {what} is in the step, and its gradients are "
+                "averaged without it.",
+                fix="leave it out, or train this module without a Graph.",
+            )
+        syncs = torch.is_grad_enabled() and module.require_backward_grad_sync
+        if module.will_sync_module_buffers():
+            spread(ddp.buffers_of(module), module.process_group.group_name)
+        if module.device_ids:
+            device = torch.device(module.device_type, module.device_ids[0])
+            args, kwargs = map_nested((args, kwargs), torch.Tensor, lambda t: t.to(device))
+        output: object = module.module(*args, **kwargs)
+        module.require_forward_param_sync = syncs
+        if syncs:
+            replicas.armed.add(id(module))
+        return output
+
+    return forward
+
+
+@contextmanager
+def _averaging(replicas: Replicas) -> Iterator[None]:
+    """Backward passes average what they leave; steps of optimizers check that they did."""
     known = {id(p) for group in replicas.groups for p in group.parameters.values()}
+    complete = any(group.starts for group in replicas.groups)
+    """False where DDP alone averages: what is outside of it is nobody's, as in eager."""
     running = False
 
     @contextmanager
@@ -58,16 +151,14 @@ def averaging(replicas: Replicas, step: Step) -> Iterator[None]:
     def check(optimizer: Optimizer, *_: object) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and id(parameter) not in known:
+                stranger = complete and parameter.grad is not None and id(parameter) not in known
+                if stranger:
                     shape = tuple(parameter.shape)
                     raise NotAveraged(
                         f"{type(optimizer).__name__} updates a parameter of shape {shape}, whose "
                         "gradient is averaged over no ranks: the step does not name it."
                     )
 
-    if not replicas.groups:
-        yield
-        return
     hook = register_optimizer_step_pre_hook(check)
     try:
         with engine_watch(lambda roots: None, lambda: None, around):

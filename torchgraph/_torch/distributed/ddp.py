@@ -1,0 +1,51 @@
+"""What a `DistributedDataParallel` keeps to itself: its parameters, buckets, and what hooks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def parameters_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+    """Those that it averages."""
+    held: list[torch.Tensor] = ddp._module_parameters
+    return [parameter for parameter in held if parameter.requires_grad]
+
+
+def buffers_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
+    """Those that it broadcasts."""
+    ignored = ddp.parameters_to_ignore
+    return [buffer for name, buffer in ddp.module.named_buffers() if name not in ignored]
+
+
+def bucket_bytes_of(ddp: DistributedDataParallel) -> tuple[int, int]:
+    """Of its first bucket, and of the others."""
+    most = int(ddp.bucket_bytes_cap)
+    return min(dist._DEFAULT_FIRST_BUCKET_BYTES, most), most
+
+
+def why_not(ddp: DistributedDataParallel) -> str:
+    """What of it no other reducer does, in words; empty for nothing."""
+    found: dict[str, Any] = {
+        "a communication hook (register_comm_hook)": getattr(ddp, "_comm_hooks", ()),
+        "a hook for buffers": hasattr(ddp, "buffer_hook"),
+        "join()": getattr(getattr(ddp, "_join_config", None), "enable", False),
+        "mixed_precision=": ddp.mixed_precision,
+        "delay_all_reduce_named_params=": getattr(ddp, "_delay_all_reduce_params", ()),
+        'torch._dynamo.config.optimize_ddp = "python_reducer"': _python_reducer(ddp),
+    }
+    return next((what for what, there in found.items() if there), "")
+
+
+def _python_reducer(ddp: DistributedDataParallel) -> bool:
+    return bool(getattr(ddp, "_use_python_reducer", False))
+
+
+def inside(modules: Iterator[nn.Module]) -> list[DistributedDataParallel]:
+    """Those among modules."""
+    return [module for module in modules if isinstance(module, DistributedDataParallel)]
