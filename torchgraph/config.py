@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn
 from weakref import proxy
 
 from .environment import chosen
-from .errors import InvalidOption, NotAvailableYet, NotSupported
+from .errors import InvalidOption, NotSupported
 from .options.checking import Count, PositiveInt, checked, nearest, shown
 from .options.cuda_graph import CudaGraphVerbs
 from .options.distribution import DistributionVerbs
@@ -84,10 +84,6 @@ class GraphConfig(
     programs are kept, how results are handed out and where programs are dumped, without one.
     """
 
-    _LATER: ClassVar[dict[str, str]] = {
-        "enable_zero": "ZeRO",
-        "set_zero_redundancy_optimizer_mode": "ZeRO",
-    }
     _NEVER: ClassVar[tuple[str, ...]] = (
         "enable_auto_parallel",
         "enable_auto_parallel_ignore_user_sbp_config",
@@ -125,15 +121,6 @@ class GraphConfig(
         return f"(CONFIG:config:GraphConfig(training={self.training}, {fallback}))"
 
 
-def _later(name: str, subject: str) -> Callable[..., NoReturn]:
-    def option(self: GraphConfig, *args: Any, **kwargs: Any) -> NoReturn:
-        raise NotAvailableYet(f"config.{name}: {subject} is not available yet.")
-
-    option.__name__ = name
-    option.__doc__ = f"Not available yet ({subject}). Raises `NotAvailableYet`."
-    return option
-
-
 def _never(name: str) -> Callable[..., NoReturn]:
     def option(self: GraphConfig, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotSupported(
@@ -146,8 +133,6 @@ def _never(name: str) -> Callable[..., NoReturn]:
     return option
 
 
-for _name, _subject in GraphConfig._LATER.items():
-    setattr(GraphConfig, _name, _later(_name, _subject))
 for _name in GraphConfig._NEVER:
     setattr(GraphConfig, _name, _never(_name))
 

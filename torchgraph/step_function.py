@@ -113,6 +113,8 @@ class StepFunction(Graph):
 
     def _scan(self) -> Step:
         self._look()
+        if self._cover():
+            self._look()
         found = self._found
         attributes = [
             (name, vars(module))

@@ -63,7 +63,8 @@ def may_run_beside(call: Call, options: Options, schedulers: Schedulers) -> bool
 def updated(step: Step, options: Options) -> list[torch.optim.Optimizer]:
     """Let the optimizers of a step make theirs, and drop the gradients; those that did."""
     parameters = [leaf.value for leaf in step.leaves if leaf.role is Role.PARAMETER]
-    if not step.optimizers or not any(gradient_of(one) is not None for one in parameters):
+    left = any(gradient_of(one) is not None for one in parameters)
+    if not step.optimizers or not (left or any(step.replicas.unreduced())):
         return []
     step_all(step.optimizers, parameters, Scaling.over((), ()), options, step.replicas)
     for _, leaf in step.tensors():

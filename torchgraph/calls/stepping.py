@@ -19,6 +19,7 @@ from ..blocks.holder import ModuleHolder
 from ..config import GraphConfig
 from ..debug.stages import Stages
 from ..distributed.replicas import Replicas
+from ..distributed.zero.shards import Shards
 from ..errors import BuildNotOverridden
 from ..guards import Name, patching
 from ..lines import warnings_told
@@ -100,6 +101,7 @@ class Stepping(ModuleHolder):
         """What a step consists of now."""
         if not (self._driven or self._optimizers or self._scaler):
             self._find_own_steps()
+        self._cover()
         scaler = None if self._driven else self._scaler
         return Step.scan(
             self._modules,
@@ -108,6 +110,17 @@ class Stepping(ModuleHolder):
             driven=self._driven,
             containers=self._stray_containers(),
         )
+
+    def _cover(self) -> bool:
+        """Cut parameters into parts for ZeRO, where that is wanted; True when there was one."""
+        zero, parallel = self.config.options.zero, self.config.options.data_parallel
+        if zero is None or parallel is None or parallel.ranks == 1:
+            return False
+        if self._replicas.shards is None:
+            self._replicas.shards = Shards(zero, parallel)
+        roots = self._modules.values()
+        modules = list(dict.fromkeys(one for root in roots for one in root.modules()))
+        return self._replicas.shards.cover(modules, self._optimizers)
 
     def _held(self) -> state.Held:
         """What has a state."""

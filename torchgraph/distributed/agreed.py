@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._torch.distributed.functional import all_reduce
+from .._torch.distributed import collectives
 from .._torch.distributed.held import layout_of
 
 
@@ -24,5 +24,5 @@ def most(flag: torch.Tensor, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
                 group = layout.mesh.get_group(dim)
                 groups[group.group_name] = group
     for name in sorted(groups):
-        flag = all_reduce(flag, "max", name)
+        flag = collectives.reduced(flag, "max", name)
     return flag

@@ -78,5 +78,3 @@ class Agreement:
 def _kind(tensor: torch.Tensor) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind}{list(tensor.shape)}{'' if tensor.requires_grad else ', frozen'}"
-
-

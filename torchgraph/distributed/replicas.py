@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -15,6 +16,7 @@ from .._torch.tensors import version_of
 from ..options.options import DataParallel
 from .agreement import Agreement
 from .reducer import averaged, spread
+from .zero.shards import Shards
 
 _unsynced: ContextVar[bool] = ContextVar("_unsynced", default=False)
 
@@ -65,6 +67,8 @@ class Replicas:
     """Those of the step as it was scanned last."""
     armed: set[int] = field(default_factory=set)
     """DDP modules, by id, whose forward has run and whose gradients are to be averaged."""
+    shards: Shards | None = None
+    """The parameters that lie in parts; None where none does."""
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
@@ -85,9 +89,9 @@ class Replicas:
             held = [*group.parameters.values(), *group.buffers]
             new = [tensor.detach() for tensor in held if tensor not in self._known]
             if group.starts and new:
-                self._agreement(group).check_alike(group.parameters)
+                self._agreement(group.parallel.group).check_alike(group.parameters)
                 collectives.send_all(new, group.parallel.group)
-                self._known.update({tensor: True for tensor in held})
+                self._known.update(dict.fromkeys(held, True))
 
     def spread(self) -> None:
         """Buffers become those of the first rank."""
@@ -102,6 +106,7 @@ class Replicas:
             if group.syncs():
                 held = {n: p for n, p in group.parameters.items() if id(p) in mine}
                 self._average(group, held, [p.grad is not None for p in held.values()], keep=False)
+        self._reduce()
 
     def marks(self) -> list[list[object]]:
         """What tells later which gradients a backward pass has written."""
@@ -114,7 +119,21 @@ class Replicas:
                 now = map(_mark, group.parameters.values())
                 touched = [one != other for one, other in zip(now, before, strict=True)]
                 self._average(group, group.parameters, touched, keep=True)
+        self._reduce()
         self.armed.clear()
+
+    def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(parameter that lies in parts, the whole tensor that has its gradient so far)."""
+        return iter(()) if self.shards is None else self.shards.unreduced()
+
+    def covers(self, parameter: torch.Tensor) -> bool:
+        """True for one that lies in parts."""
+        return self.shards is not None and self.shards.holds(parameter)
+
+    def _reduce(self) -> None:
+        if self.shards is not None and _always():
+            group = self.shards.group
+            self.shards.reduce(partial(self._agreed, group, self.shards.names))
 
     def _average(
         self,
@@ -125,7 +144,7 @@ class Replicas:
         keep: bool,
     ) -> None:
         held = list(parameters.values())
-        used = self._agreed(group, list(parameters), has)
+        used = self._agreed(group.parallel.group, list(parameters), has)
         # From the last layer to the first, which is about how a backward pass makes them.
         own = [held[number] for number in reversed(used)]
         with torch.no_grad():
@@ -139,17 +158,16 @@ class Replicas:
                 else:
                     parameter.grad.copy_(mean)
 
-    def _agreed(self, group: ReplicaGroup, names: list[str], has: Sequence[bool]) -> list[int]:
+    def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
         """The positions of the parameters for which a rank has a gradient: asked once for each."""
         mine = tuple(number for number, each in enumerate(has) if each)
-        key = (group.parallel.group, self._passes, tuple(names), mine)
+        key = (group, self._passes, tuple(names), mine)
         self._passes += 1
         if key not in self._used:
             self._used[key] = self._agreement(group).union(mine)
         return self._used[key]
 
-    def _agreement(self, group: ReplicaGroup) -> Agreement:
-        name = group.parallel.group
+    def _agreement(self, name: str) -> Agreement:
         if name not in self._agreements:
             self._agreements[name] = Agreement(name)
         return self._agreements[name]

@@ -50,7 +50,8 @@ def groups_of(step: Step, options: Options, replicas: Replicas) -> list[ReplicaG
     parameters = {
         str(leaf.fqn): leaf.value
         for leaf in tensors
-        if leaf.role is Role.PARAMETER and leaf.value.requires_grad
+        if leaf.role is Role.PARAMETER
+        if leaf.value.requires_grad and not replicas.covers(leaf.value)
     }
     buffers = [leaf.value for leaf in tensors if leaf.role is Role.BUFFER]
     return [*found, ReplicaGroup(parallel, parameters, buffers)]
@@ -80,6 +81,8 @@ def running(replicas: Replicas, step: Step, *, updates_itself: bool) -> Iterator
         normed = any(isinstance(module, nn.SyncBatchNorm) for module in modules)
         if normed and dist.is_available() and dist.is_initialized():
             stack.enter_context(_forward_as(nn.SyncBatchNorm, batch_norm.forward))
+        if replicas.shards is not None:
+            stack.enter_context(replicas.shards.step())
         if replicas.groups and updates_itself:
             stack.enter_context(_averaging(replicas))
         yield
@@ -151,8 +154,8 @@ def _averaging(replicas: Replicas) -> Iterator[None]:
     def check(optimizer: Optimizer, *_: object) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                stranger = complete and parameter.grad is not None and id(parameter) not in known
-                if stranger:
+                held = id(parameter) in known or replicas.covers(parameter)
+                if complete and parameter.grad is not None and not held:
                     shape = tuple(parameter.shape)
                     raise NotAveraged(
                         f"{type(optimizer).__name__} updates a parameter of shape {shape}, whose "

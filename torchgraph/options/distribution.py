@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import torch.distributed as dist
 
 from ..distributed.errors import NoProcessGroup
-from ..errors import InvalidOption
-from .checking import OWN_CHECK, AtLeast, shown
-from .options import DataParallel
+from ..errors import InvalidOption, NotSupported
+from .checking import OWN_CHECK, AtLeast, Count, OneOf, shown
+from .options import DataParallel, Zero
 from .verbs import Verbs
 
 _MB = 1024 * 1024
@@ -50,8 +50,54 @@ class DistributionVerbs(Verbs):
             return
         group = _group_of(mesh)
         limits = (min(_FIRST, int(bucket_mb * _MB)), int(bucket_mb * _MB))
-        chosen = DataParallel(group.group_name, group.size(), limits, broadcast_buffers)
+        given = None if mesh is True else mesh
+        chosen = DataParallel(group.group_name, group.size(), limits, broadcast_buffers, given)
         self._set(data_parallel=chosen)
+
+    def enable_zero(
+        self,
+        mode: bool = True,
+        *,
+        stage: Annotated[int, OneOf((1, 2, 3))] = 2,
+        shard_min_size: Count = 1024,
+        shard_restore_level: Annotated[int, OneOf((0, 1, 2))] = 1,
+    ) -> None:
+        """Parameters, their gradients and optimizer state lie in parts, one on each rank.
+
+        The ranks are those of `enable_data_parallel`, which this brings where it was not called.
+        At the first call each parameter that an optimizer updates becomes a DTensor, cut along its
+        first dimension that has a row for each rank; optimizer state follows. Modules read the
+        whole of it by its name: it is gathered when it is used. Without a process group, or with
+        one rank, nothing is cut. OneFlow: the option of the same name; ZeRO: arXiv 1910.02054.
+
+        Args:
+            mode: False: nothing more is cut. What is cut stays so.
+            stage: 1: each rank has the mean of all gradients, and updates its part. 2: each has
+                the mean of its part's alone (reduce-scatter). 3: besides, what was gathered for
+                the forward is given back, and gathered again for the backward.
+            shard_min_size: a parameter of which a rank would have fewer elements stays whole.
+            shard_restore_level: 1 or 2: parameters are whole when modules compute with them.
+
+        Raises:
+            NotSupported: ``shard_restore_level=0``, which leaves OneFlow's search to choose how
+                modules compute with parts.
+        """
+        if mode and shard_restore_level == 0:
+            raise NotSupported(
+                "enable_zero(shard_restore_level=0): torchgraph does not search for a layout.",
+                fix="leave it at 1: parameters are gathered before modules compute with them.",
+            )
+        if mode and self.options.data_parallel is None and _has_ranks():
+            self.enable_data_parallel()
+        self._set(zero=Zero(stage, shard_min_size) if mode else None)
+
+    def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
+        """OneFlow's name of old: `enable_zero` with stage 1, whatever ``mode`` says of how."""
+        self.enable_zero(True, stage=1)
+
+
+def _has_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _group_of(mesh: Any) -> Any:

@@ -62,6 +62,16 @@ class DataParallel:
     bucket_bytes: tuple[int, ...]
     """At most so many travel together: in the first bucket, in each of the others."""
     broadcast_buffers: bool
+    mesh: Any = field(default=None, compare=False, repr=False)
+    """The mesh that was given, if one was."""
+
+
+@dataclass(frozen=True)
+class Zero:
+    """What lies in parts on the ranks; see `GraphConfig.enable_zero`."""
+
+    stage: int
+    shard_min_size: int
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ class ProgramOptions:
     fused_model_update_cast: bool = False
     sparse_update: bool = False
     data_parallel: DataParallel | None = None
+    zero: Zero | None = None
     passes: PassOptions = field(default_factory=PassOptions)
 
 

@@ -293,6 +293,9 @@ class _Taking:
         for leaf in [leaf for _, leaf in self._step.tensors()] + [leaf for leaf, _ in free]:
             if leaf.value.is_leaf and leaf.value.grad is not None:
                 yield leaf.value, leaf.value.grad
+        for _, whole in self._step.replicas.unreduced():
+            assert whole.grad is not None
+            yield whole, whole.grad
 
     # --- the update -------------------------------------------------------------------------------
 

@@ -45,6 +45,16 @@ def gathered(tensor: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
     return wait(ops().all_gather_into_tensor(tensor, ranks, group))
 
 
+def scattered_sum(tensor: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
+    """The sum over all ranks of the own row of ``(ranks, n)``: ``(1, n)``."""
+    return wait(ops().reduce_scatter_tensor(tensor, "sum", ranks, group))
+
+
+def reduced(tensor: torch.Tensor, op: str, group: str) -> torch.Tensor:
+    """``"sum"``, ``"max"`` ... of those of all ranks."""
+    return wait(ops().all_reduce(tensor, op, group))
+
+
 def buckets(tensors: Sequence[torch.Tensor], limits: Sequence[int]) -> list[list[int]]:
     """Positions of tensors that travel together, as DDP groups them; ``limits``: bytes.
 

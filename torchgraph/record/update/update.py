@@ -64,9 +64,8 @@ class Update:
     def run(self, wanted: Iterable[torch.Tensor]) -> None:
         """``wanted``: parameters whose gradients, as the optimizers read them, are returned."""
         optimizers = self._step.optimizers
-        for optimizer in optimizers:
-            if self._options.micro_batches > 1:
-                self._mark(optimizer, library.accumulated)
+        if self._options.micro_batches > 1:
+            self._mark_sums()
         average(optimizers, self._step.replicas)
         written_down = is_listening() and not self._recorder.gave_up
         with ExitStack() as stack:
@@ -112,6 +111,13 @@ class Update:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     mark_gradient(mark, parameter, self._step.parameter_fqn(parameter))
+
+    def _mark_sums(self) -> None:
+        """Here the gradients of all micro-batches have come together."""
+        for optimizer in self._step.optimizers:
+            self._mark(optimizer, library.accumulated)
+        for parameter, whole in self._step.replicas.unreduced():
+            mark_gradient(library.accumulated, whole, self._step.parameter_fqn(parameter))
 
     def _parameters(self) -> list[torch.Tensor]:
         """In the order of their modules."""

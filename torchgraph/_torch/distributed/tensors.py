@@ -1,0 +1,44 @@
+"""DTensors: made, and read as a whole. torch.distributed.tensor is loaded when they are needed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@functools.cache
+def _dtensor() -> Any:
+    return importlib.import_module("torch.distributed.tensor")
+
+
+@functools.cache
+def mesh_of(group: str, device_type: str) -> Any:
+    """A mesh of one dimension over a process group."""
+    found = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]  # a str
+    return dist.device_mesh.DeviceMesh.from_group(found, device_type)
+
+
+def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None) -> torch.Tensor:
+    """The first rank's values as a DTensor: cut along ``dim``, or whole on each rank. Collective.
+
+    Of a parameter a parameter.
+    """
+    kind = _dtensor().Replicate() if dim is None else _dtensor().Shard(dim)
+    made: torch.Tensor = _dtensor().distribute_tensor(tensor.detach(), mesh, [kind])
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made
+
+
+def whole_with_history(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
+    """The whole of a DTensor, for autograd: its gradient is the mean over ``ranks``."""
+    held: Any = tensor
+    replicated = held.redistribute(placements=[_dtensor().Replicate()])
+    whole: torch.Tensor = replicated.to_local(grad_placements=[_dtensor().Partial()])
+    if whole.requires_grad:
+        whole.register_hook(lambda gradient: gradient * (1.0 / ranks))
+    return whole

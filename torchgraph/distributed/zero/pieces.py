@@ -1,0 +1,61 @@
+"""One tensor in equal pieces, one for each rank, as collectives take and give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How a tensor of ``shape`` is cut along ``dim`` for ``ranks``, as DTensor's `Shard` cuts it.
+
+    The last ranks may have less than ``size`` rows, or none; on the wire all have as many.
+    """
+
+    shape: torch.Size
+    dim: int
+    ranks: int
+
+    @property
+    def size(self) -> int:
+        """Rows of a piece, the last ones apart."""
+        return -(-self.shape[self.dim] // self.ranks)
+
+    @property
+    def sent(self) -> torch.Size:
+        """The shape of each piece on the wire."""
+        return torch.Size([*self.shape[: self.dim], self.size, *self.shape[self.dim + 1 :]])
+
+    def padded(self, piece: torch.Tensor) -> torch.Tensor:
+        """The piece of one rank, flat, with zeros for the rows that it lacks."""
+        if piece.shape != self.sent:
+            whole = piece.new_zeros(self.sent)
+            whole.narrow(self.dim, 0, piece.shape[self.dim]).copy_(piece)
+            piece = whole
+        return piece.reshape(-1)
+
+    def cut(self, whole: torch.Tensor) -> torch.Tensor:
+        """``(ranks, n)``: the pieces of all ranks, flat, with zeros for the rows that are lacking.
+
+        A view where the memory allows it.
+        """
+        rows = self.size * self.ranks
+        if self.shape[self.dim] != rows:
+            padded = whole.new_zeros([*self.shape[: self.dim], rows, *self.shape[self.dim + 1 :]])
+            padded.narrow(self.dim, 0, self.shape[self.dim]).copy_(whole)
+            whole = padded
+        apart = whole.unflatten(self.dim, (self.ranks, self.size)).movedim(self.dim, 0)
+        return apart.reshape(self.ranks, -1)
+
+    def joined(self, pieces: torch.Tensor) -> torch.Tensor:
+        """The whole of ``(ranks, n)``, what `padded` gave on each rank; a view where it can be."""
+        apart = pieces.view(self.ranks, *self.sent).movedim(0, self.dim)
+        whole = apart.flatten(self.dim, self.dim + 1)
+        return whole.narrow(self.dim, 0, self.shape[self.dim])
+
+    def own(self, piece: torch.Tensor, rank: int) -> torch.Tensor:
+        """Without the rows that are not there, of a flat piece of ``rank``: a view."""
+        rows = min(self.size, max(0, self.shape[self.dim] - rank * self.size))
+        return piece.view(self.sent).narrow(self.dim, 0, rows)

@@ -1,0 +1,57 @@
+"""A parameter becomes a DTensor, for everybody who holds it."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+
+def replace_parameters(
+    made: Mapping[int, torch.Tensor],
+    old: Sequence[torch.Tensor],
+    modules: Iterable[nn.Module],
+    optimizers: Iterable[Optimizer],
+) -> None:
+    """Let modules, optimizers, lists, dicts and closures hold the new parameters.
+
+    What still holds an old one has a tensor without elements: nothing is computed with it silently.
+
+    Args:
+        made: by the identity of an old one, the new one.
+        old: the old ones.
+    """
+    for module in modules:
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) in made:
+                module.register_parameter(name, made[id(parameter)])  # type: ignore[arg-type]  # a DTensor that is a parameter
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [made.get(id(one), one) for one in group["params"]]
+    _replace_elsewhere(made, old)
+    for parameter in old:
+        parameter.grad = None
+        parameter.requires_grad_(False)
+        parameter.data = parameter.data.new_empty(0)
+
+
+def _replace_elsewhere(made: Mapping[int, torch.Tensor], old: Sequence[torch.Tensor]) -> None:
+    """In the user's own lists, dicts and closures: ``params = list(model.parameters())``."""
+    for holder in gc.get_referrers(*old):
+        if holder is old or holder is made:
+            continue
+        if type(holder) is list:
+            holder[:] = [_other(made, one) for one in holder]
+        elif type(holder) is dict:
+            holder.update({key: _other(made, value) for key, value in holder.items()})
+        elif isinstance(holder, types.CellType):
+            holder.cell_contents = _other(made, holder.cell_contents)
+
+
+def _other(made: Mapping[int, torch.Tensor], value: Any) -> Any:
+    return made.get(id(value), value) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,185 @@
+"""The parameters of one Graph that lie in parts, one on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from ..._torch.distributed import collectives, tensors
+from ..._torch.distributed.held import is_dtensor
+from ...errors import NotSupported
+from ...options.options import DataParallel, Zero
+from .access import let_read_whole
+from .pieces import Pieces
+from .replaced import replace_parameters
+from .unit import Part, Unit, units
+
+_TOGETHER = 25 * 1024 * 1024
+"""Bytes of parameters that are gathered together."""
+
+
+class Shards:
+    """Parameters in parts: gathered when a module reads them, their gradients reduced.
+
+    Modules read a parameter by its name, and get the whole of it; ``module.parameters()``,
+    optimizers and ``state_dict()`` have the DTensor.
+    """
+
+    def __init__(self, zero: Zero, parallel: DataParallel) -> None:
+        self._zero, self._parallel = zero, parallel
+        self._units: list[Unit] = []
+        self._place: dict[int, tuple[Unit, int]] = {}
+        """By the identity of a parameter: its unit, and which of its parts it is."""
+        self._stepping = False
+
+    def cover(self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> bool:
+        """Cut the parameters that optimizers update, those that are not yet. Collective.
+
+        True when there was one.
+        """
+        groups = [group for one in optimizers for group in one.param_groups]
+        updated = {id(parameter) for group in groups for parameter in group["params"]}
+        found: dict[int, torch.Tensor] = {}
+        for module in modules:
+            for parameter in module.parameters(recurse=False):
+                if id(parameter) in updated and not is_dtensor(parameter):
+                    found.setdefault(id(parameter), parameter)
+        if not found:
+            return False
+        old = list(found.values())
+        parts = [self._part(parameter) for parameter in old]
+        self._move_slots(optimizers, parts, old)
+        made = {id(one): part.parameter for one, part in zip(old, parts, strict=True)}
+        replace_parameters(made, old, modules, optimizers)
+        self._add(parts)
+        for module in modules:
+            let_read_whole(module, self._read, self._place)
+        return True
+
+    @property
+    def group(self) -> str:
+        """The name of the process group over which they lie."""
+        return self._parallel.group
+
+    def holds(self, parameter: torch.Tensor) -> bool:
+        """True for a parameter that lies in parts, or that is small and whole on each rank."""
+        return id(parameter) in self._place
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """In the block, gradients are kept whole until they are reduced."""
+        self._stepping = True
+        try:
+            yield
+        finally:
+            self._stepping = False
+            left = any(any(unit.has_gradients()) for unit in self._units)
+            for unit in self._units:
+                unit.forget()
+        if left:
+            raise NotSupported(
+                "ZeRO: gradients that no_sync kept from being reduced are left after the step.",
+                fix="let the last backward() of each call run outside of no_sync.",
+            )
+
+    def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(parameter, the whole tensor that has its gradient)."""
+        for unit in self._units:
+            pairs = zip(unit.parts, unit.whole, strict=False)
+            yield from ((part.parameter, whole) for part, whole in pairs if whole.grad is not None)
+
+    def reduce(self, agreed: Callable[[Sequence[bool]], Sequence[int]]) -> None:
+        """Put the means of all whole gradients into ``.grad``, or add them to what is there.
+
+        Args:
+            agreed: of whether each parameter has a gradient here, those that have one anywhere.
+        """
+        has = [found for unit in self._units for found in unit.has_gradients()]
+        used, first = set(agreed(has)), 0
+        for unit in self._units:
+            count = len(unit.parts)
+            mine = [first + number in used for number in range(count)]
+            first += count
+            if any(mine):
+                unit.gathered()
+            for parameter, mean in unit.reduce(mine):
+                with torch.no_grad():
+                    parameter.grad = mean if parameter.grad is None else parameter.grad + mean
+
+    @property
+    def names(self) -> list[str]:
+        """What stands for each parameter, in their order, on all ranks alike."""
+        return [str(number) for number in range(sum(len(unit.parts) for unit in self._units))]
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _read(self, parameter: torch.Tensor, runs: bool) -> torch.Tensor:
+        """What a module gets by the name of a parameter; ``runs``: a module runs."""
+        unit, number = self._place[id(parameter)]
+        if self._stepping:
+            return unit.gathered()[number]
+        if not runs:
+            return parameter
+        return tensors.whole_with_history(parameter, self._parallel.ranks)
+
+    def _part(self, parameter: torch.Tensor) -> Part:
+        pieces = self._pieces(parameter)
+        dim = None if pieces is None else pieces.dim
+        made = tensors.distributed(parameter, self._mesh(parameter), dim)
+        return Part(made, pieces)
+
+    def _pieces(self, parameter: torch.Tensor) -> Pieces | None:
+        """How a parameter is cut; None for one that stays whole on each rank."""
+        ranks = self._parallel.ranks
+        if parameter.numel() // ranks < self._zero.shard_min_size:
+            return None
+        rows = enumerate(parameter.shape)
+        dim = next((dim for dim, size in rows if size >= ranks), None)
+        return None if dim is None else Pieces(parameter.shape, dim, ranks)
+
+    def _add(self, parts: Sequence[Part]) -> None:
+        group = self._parallel.group
+        made = units(
+            parts,
+            _TOGETHER,
+            group=group,
+            ranks=self._parallel.ranks,
+            rank=dist.get_group_rank(collectives.group_of(group), dist.get_rank()),
+            scatters=self._zero.stage > 1,
+        )
+        self._units += made
+        for unit in made:
+            for number, part in enumerate(unit.parts):
+                self._place[id(part.parameter)] = unit, number
+
+    def _move_slots(
+        self, optimizers: Iterable[Optimizer], parts: Sequence[Part], old: Sequence[torch.Tensor]
+    ) -> None:
+        """What an optimizer has for a parameter is cut as the parameter is."""
+        made = {id(one): part for one, part in zip(old, parts, strict=True)}
+        for optimizer in optimizers:
+            state: Any = optimizer.state
+            for parameter in [key for key in state if id(key) in made]:
+                part = made[id(parameter)]
+                state[part.parameter] = {
+                    name: self._slot(value, parameter, part)
+                    for name, value in state.pop(parameter).items()
+                }
+
+    def _slot(self, value: Any, parameter: torch.Tensor, part: Part) -> Any:
+        if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+            return value
+        dim = None if part.pieces is None else part.pieces.dim
+        return tensors.distributed(value, self._mesh(value), dim)
+
+    def _mesh(self, tensor: torch.Tensor) -> Any:
+        given = self._parallel.mesh
+        return given or tensors.mesh_of(self._parallel.group, tensor.device.type)
