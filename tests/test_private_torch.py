@@ -19,7 +19,7 @@ import torch
 
 PACKAGE = Path(__file__).parents[1] / "torchgraph"
 FILES = sorted(set(PACKAGE.rglob("*.py")) - set((PACKAGE / "csrc").rglob("*.py")))
-OUTSIDE = [path for path in FILES if path.parent != PACKAGE / "_torch"]
+OUTSIDE = [path for path in FILES if PACKAGE / "_torch" not in path.parents]
 
 OF_PYTHON = frozenset({"_fields", "_make", "_replace"}) | {
     name

@@ -21,7 +21,7 @@ class GPT(nn.Module):
     def __init__(self, words: int = 32, width: int = 16, length: int = 8) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(words, width), nn.Embedding(length, width)
-        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width, bias=False)
         self.mix, self.last = nn.Linear(width, width), nn.LayerNorm(width)
         self.out = nn.Linear(width, words, bias=False)
         self.out.weight = self.embed.weight
@@ -141,12 +141,12 @@ def ran(
     """What comes of a run: losses, state, which gradients are there, and who ran it."""
     ranks = 1 if rank is None else dist.get_world_size()
     torch.manual_seed(7 + (rank or 0))  # for dropout
-    losses = [
-        step(*shard(batch(name, number), rank or 0, ranks)).item() for number in range(steps)
-    ]
+    losses = [step(*shard(batch(name, number), rank or 0, ranks)).item() for number in range(steps)]
     state = {k.removeprefix("module."): v.clone() for k, v in model.state_dict().items()}
     found: dict[str, Any] = {"losses": losses, "state": state}
-    found["grads"] = [k.removeprefix("module.") for k, p in model.named_parameters() if p.grad is not None]
+    found["grads"] = [
+        k.removeprefix("module.") for k, p in model.named_parameters() if p.grad is not None
+    ]
     if isinstance(step, tg.Graph):
         found["why"] = step._recordings.fallback.why
         found["runs"] = sum(replay.runs for replay in step._cache)

@@ -12,6 +12,11 @@ from torch.nn import functional
 from .._torch.distributed import collectives
 
 
+def may_sync() -> bool:
+    """True where there are other ranks."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def forward(module: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
     """What ``module(input)`` is; the ranks of its process group share mean and variance.
 
@@ -32,13 +37,14 @@ def forward(module: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
     tracked = not module.training or module.track_running_stats
     mean = module.running_mean if tracked else None
     var = module.running_var if tracked else None
-    group = module.process_group or dist.group.WORLD
+    group: Any = module.process_group or dist.group.WORLD
     ranks = dist.get_world_size(group)
     if not (module.training and ranks > 1):
         return functional.batch_norm(
             input, mean, var, module.weight, module.bias, by_batch, factor, module.eps
         )
-    found: torch.Tensor = _SyncBatchNorm.apply(
+    synced: Any = _SyncBatchNorm
+    found: torch.Tensor = synced.apply(
         input, module.weight, module.bias, mean, var, module.eps, factor, group.group_name, ranks
     )
     return found

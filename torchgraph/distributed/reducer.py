@@ -11,7 +11,7 @@ import torch
 
 from .._torch.distributed import collectives
 from ..errors import NotSupported
-from ..options.options import DataParallel
+from .parallel import DataParallel
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def averaged(gradients: Sequence[torch.Tensor], parallel: DataParallel) -> list[
 
 
 def _begin_mean(gradients: Sequence[torch.Tensor], parallel: DataParallel) -> torch.Tensor:
-    """As DDP does, each is multiplied before all are added up."""
+    """Each is multiplied before all are added up, as DDP does."""
     flat = [gradient.reshape(-1) for gradient in gradients]
     scale = 1.0 / parallel.ranks
     mine = flat[0].mul(scale) if len(flat) == 1 else torch.cat(flat).mul_(scale)

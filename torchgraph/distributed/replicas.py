@@ -13,8 +13,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .._torch.distributed import collectives
 from .._torch.tensors import version_of
-from ..options.options import DataParallel
 from .agreement import Agreement
+from .parallel import DataParallel
 from .reducer import averaged, spread
 from .zero.shards import Shards
 

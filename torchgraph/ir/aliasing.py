@@ -251,3 +251,21 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
             return True
         reach += (size - 1) * stride
     return False
+
+
+def waits_for(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Each collective, with the first node that waits for it; those that nobody waits for not.
+
+    Until then a collective reads its argument and writes its result.
+    """
+    begun: dict[int, fx.Node] = {}
+    found: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        known = effects.of(node)
+        if known.communicates:
+            begun.update(dict.fromkeys(storages_of(node), node))
+        elif known.waits:
+            for storage in storages_of(node.all_input_nodes[0]):
+                if storage in begun:
+                    found.setdefault(begun[storage], node)
+    return found

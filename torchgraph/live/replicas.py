@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -19,12 +18,13 @@ from .._torch import engine_watch
 from .._torch.distributed import ddp
 from ..distributed import batch_norm
 from ..distributed.errors import NotAveraged
+from ..distributed.parallel import DataParallel
 from ..distributed.reducer import spread
 from ..distributed.replicas import ReplicaGroup, Replicas
 from ..errors import NotSupported
 from ..guards.classes import stands_in
 from ..ir.program import Role
-from ..options.options import DataParallel, Options
+from ..options.options import Options
 from ..structure.nested import map_nested
 from .step import Step
 
@@ -79,7 +79,7 @@ def running(replicas: Replicas, step: Step, *, updates_itself: bool) -> Iterator
             made = _ddp_forward(replicas, {id(module) for module in modules})
             stack.enter_context(_forward_as(DistributedDataParallel, made))
         normed = any(isinstance(module, nn.SyncBatchNorm) for module in modules)
-        if normed and dist.is_available() and dist.is_initialized():
+        if normed and batch_norm.may_sync():
             stack.enter_context(_forward_as(nn.SyncBatchNorm, batch_norm.forward))
         if replicas.shards is not None:
             stack.enter_context(replicas.shards.step())

@@ -176,8 +176,7 @@ class Step:
             containers=self.containers,
             rebound=self.rebound,
         )
-        found.flags = self.flags.before(found.flags)
-        found.replicas = self.replicas
+        found.flags, found.replicas = self.flags.before(found.flags), self.replicas
         return found
 
     @property

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import torch.distributed as dist
 
-from ..distributed.errors import NoProcessGroup
-from ..errors import InvalidOption, NotSupported
-from .checking import OWN_CHECK, AtLeast, Count, OneOf, shown
-from .options import DataParallel, Zero
+from ..distributed.parallel import DataParallel, Zero, group_of
+from ..errors import NotSupported
+from .checking import OWN_CHECK, AtLeast, Count, OneOf
 from .verbs import Verbs
 
 _MB = 1024 * 1024
@@ -48,7 +47,7 @@ class DistributionVerbs(Verbs):
         if mesh is False:
             self._set(data_parallel=None)
             return
-        group = _group_of(mesh)
+        group = group_of(mesh)
         limits = (min(_FIRST, int(bucket_mb * _MB)), int(bucket_mb * _MB))
         given = None if mesh is True else mesh
         chosen = DataParallel(group.group_name, group.size(), limits, broadcast_buffers, given)
@@ -98,21 +97,3 @@ class DistributionVerbs(Verbs):
 
 def _has_ranks() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _group_of(mesh: Any) -> Any:
-    """The process group of a mesh of one dimension."""
-    known = mesh is None or mesh is True or isinstance(mesh, dist.device_mesh.DeviceMesh)
-    if not known:
-        raise InvalidOption(f"enable_data_parallel takes a DeviceMesh or None, not {shown(mesh)}.")
-    if not (dist.is_available() and dist.is_initialized()):
-        raise NoProcessGroup("enable_data_parallel: torch.distributed is not initialized.")
-    if mesh is None or mesh is True:
-        return dist.group.WORLD
-    if mesh.ndim != 1:
-        names = mesh.mesh_dim_names or ()
-        raise InvalidOption(
-            f"enable_data_parallel takes a mesh of one dimension, not of {mesh.ndim}.",
-            fix=f'choose one: mesh["{names[0]}"]' if names else 'name them: mesh_dim_names=("dp",)',
-        )
-    return mesh.get_group()

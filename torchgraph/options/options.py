@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..distributed.parallel import DataParallel, Zero
+
 CheckpointPolicy = str | tuple[Any, ...] | int | float | None
 """What checkpointing keeps: ``"matmuls"``, results of ops, bytes, or a share."""
 
@@ -49,29 +51,6 @@ class ShapeBuckets:
     """The parameter of `build` that tells real rows from padded ones."""
     whole: frozenset[str] = frozenset()
     """Parameters of `build` that are not padded."""
-
-
-@dataclass(frozen=True)
-class DataParallel:
-    """Who averages gradients with whom; see `GraphConfig.enable_data_parallel`."""
-
-    group: str
-    """The name of the process group."""
-    ranks: int
-    """How many it has."""
-    bucket_bytes: tuple[int, ...]
-    """At most so many travel together: in the first bucket, in each of the others."""
-    broadcast_buffers: bool
-    mesh: Any = field(default=None, compare=False, repr=False)
-    """The mesh that was given, if one was."""
-
-
-@dataclass(frozen=True)
-class Zero:
-    """What lies in parts on the ranks; see `GraphConfig.enable_zero`."""
-
-    stage: int
-    shard_min_size: int
 
 
 @dataclass(frozen=True)

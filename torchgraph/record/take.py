@@ -110,9 +110,8 @@ class _Taking:
         self._autocast = Autocast(options.autocast, (leaf.value for leaf in step.leaves))
         owners = {id(owner): (path, owner) for path, owner in (*step.modules.items(), *watched)}
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
-        given = (call.args, call.kwargs)
         bound, moving = [build, *bound_to(build)], (numbers.holders, numbers.acted)
-        self._names = NameWatch(given, self._attributes.watches, bound, *moving)
+        self._names = NameWatch((call.args, call.kwargs), self._attributes.watches, bound, *moving)
         recorder.undo.moved = self._names.moved
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}

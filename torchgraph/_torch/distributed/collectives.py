@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
+_dist: Any = torch.distributed  # its types leave out what begins with an underscore
 _BROADCAST_BYTES = 250 * 1024 * 1024
 """How much DDP broadcasts at a time."""
 
@@ -60,7 +61,9 @@ def buckets(tensors: Sequence[torch.Tensor], limits: Sequence[int]) -> list[list
 
     The first bucket of a dtype is of the first limit, each later one of the next, or the last.
     """
-    found: list[list[int]] = dist._compute_bucket_assignment_by_size(list(tensors), list(limits))[0]
+    found: list[list[int]] = _dist._compute_bucket_assignment_by_size(list(tensors), list(limits))[
+        0
+    ]
     return found
 
 
@@ -71,16 +74,16 @@ def send_all(tensors: Sequence[torch.Tensor], group: str) -> None:
     for tensor in tensors:
         by_device.setdefault(tensor.device, []).append(tensor)
     for held in by_device.values():
-        dist._broadcast_coalesced(of, held, _BROADCAST_BYTES, 0)
+        _dist._broadcast_coalesced(of, held, _BROADCAST_BYTES, 0)
 
 
 def group_of(name: str) -> Any:
     """The process group of that name; RuntimeError for none."""
-    return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]  # a str
+    return _dist.distributed_c10d._resolve_process_group(name)
 
 
 def store_of(name: str, seconds: float) -> Any:
     """Where the ranks of the process leave notes for each other, below ``name``."""
-    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    store = _dist.PrefixStore(name, _dist.distributed_c10d._get_default_store())
     store.set_timeout(timedelta(seconds=seconds))
     return store

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+_dist: Any = torch.distributed  # its types leave out what begins with an underscore
 
 
 def parameters_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
@@ -24,9 +26,9 @@ def buffers_of(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
 
 def bucket_bytes_of(ddp: DistributedDataParallel) -> tuple[int, int]:
-    """Of its first bucket, and of the others."""
+    """Bytes of its first bucket, and of the others."""
     most = int(ddp.bucket_bytes_cap)
-    return min(dist._DEFAULT_FIRST_BUCKET_BYTES, most), most
+    return min(_dist._DEFAULT_FIRST_BUCKET_BYTES, most), most
 
 
 def why_not(ddp: DistributedDataParallel) -> str:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..._torch.distributed import collectives, tensors
 from ..._torch.distributed.held import is_dtensor
 from ...errors import NotSupported
-from ...options.options import DataParallel, Zero
+from ..parallel import DataParallel, Zero
 from .access import let_read_whole
 from .pieces import Pieces
 from .replaced import replace_parameters

@@ -7,8 +7,7 @@ from collections.abc import Sequence, Set as AbstractSet
 from torch import fx
 
 from ...ir import effects
-from ...ir.aliasing import alias_sources
-from ...ir.collectives import waits_for
+from ...ir.aliasing import alias_sources, waits_for
 
 
 def begun_early(ops: Sequence[fx.Node], outside: AbstractSet[fx.Node]) -> set[fx.Node]:

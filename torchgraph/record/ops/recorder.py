@@ -118,8 +118,7 @@ class Recorder:
         return self._hear_whole(op, args, kwargs)
 
     def _hear_whole(self, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs) -> object:
-        parts = in_parts(op, args, kwargs)
-        if parts is not None:
+        if (parts := in_parts(op, args, kwargs)) is not None:
             kwargs.pop("generator", None)
             return parts(*args, **kwargs)
         if op is EQUAL:
@@ -227,18 +226,17 @@ class Recorder:
 
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
-        waited = isinstance(out, torch.Tensor) and facts(op).waits
-        outs = self.memory.new(out) if waited else self.outs(out)
+        outs = self.outs(out, fresh=facts(op).waits)
         self.tape.write(Entry(target, args, kwargs, outs, self._trail.here()))
 
-    def outs(self, out: object) -> Outs:
-        """The values of results, new ones where nothing lay there."""
+    def outs(self, out: object, *, fresh: bool = False) -> Outs:
+        """The values of results, new ones where nothing lay there, or ``fresh`` data does."""
         if isinstance(out, torch.Tensor):
             if out.is_nested:
                 self.refuse(refusals.nested(self._trail.here()))
             else:
                 self._refuse_layout(out)
-            return self.memory.result(out)
+            return self.memory.new(out) if fresh else self.memory.result(out)
         if isinstance(out, (list, tuple)):
             return [self.outs(item) for item in out]
         return None

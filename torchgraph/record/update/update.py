@@ -93,7 +93,7 @@ class Update:
                     self._mark(optimizer, library.gradient)
                 noted = noting_step(self._step, self._recorder, self._trail, optimizer)
                 with self._noting_writes(number_), noted:
-                    scaled_step(optimizer, *self._evaluations.closure(optimizer, self._clip))
+                    scaled_step(optimizer, *self._evaluations.closure(optimizer, self._evaluated))
         self._scaling.update()
         for number_, found in self._scaling.found.items():
             spec = OutputSpec(OutputKind.SKIP, names.optimizer(number_))
@@ -101,6 +101,11 @@ class Update:
 
     def _clip(self) -> None:
         clip_gradients(self._step.optimizers, self._parameters(), self._options)
+
+    def _evaluated(self) -> None:
+        """Gradients were computed again, for an optimizer that asked for it."""
+        average(self._step.optimizers, self._step.replicas)
+        self._clip()
 
     def _ref(self, tensor: torch.Tensor) -> Ref:
         return Ref(self._recorder.index(tensor))
