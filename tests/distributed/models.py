@@ -136,9 +136,15 @@ def loop(model: nn.Module, optimizer: torch.optim.Optimizer, clip: float = 0.0) 
 
 
 def ran(
-    step: Callable, model: nn.Module, name: str, steps: int = 20, rank: int | None = None
+    step: Callable,
+    model: nn.Module,
+    name: str,
+    steps: int = 20,
+    rank: int | None = None,
+    graph: Any = None,
 ) -> dict[str, Any]:
     """What comes of a run: losses, state, which gradients are there, and who ran it."""
+    graph = graph or step
     ranks = 1 if rank is None else dist.get_world_size()
     torch.manual_seed(7 + (rank or 0))  # for dropout
     losses = [step(*shard(batch(name, number), rank or 0, ranks)).item() for number in range(steps)]
@@ -147,10 +153,10 @@ def ran(
     found["grads"] = [
         k.removeprefix("module.") for k, p in model.named_parameters() if p.grad is not None
     ]
-    if isinstance(step, tg.Graph):
-        found["why"] = step._recordings.fallback.why
-        found["runs"] = sum(replay.runs for replay in step._cache)
-        found["ops"] = [str(node.target) for node in step.program.nodes]
+    if isinstance(graph, tg.Graph):
+        found["why"] = graph._recordings.fallback.why
+        found["runs"] = sum(replay.runs for replay in graph._cache)
+        found["ops"] = [str(node.target) for node in graph.program.nodes] if found["runs"] else []
     return found
 
 

@@ -75,7 +75,8 @@ def running(replicas: Replicas, step: Step, *, updates_itself: bool) -> Iterator
     """
     modules = list(step.modules.values())
     with ExitStack() as stack:
-        if any(isinstance(module, DistributedDataParallel) for module in modules):
+        if held := ddp.inside(iter(modules)):
+            stack.callback(lambda: list(map(ddp.renew, held)))
             made = _ddp_forward(replicas, {id(module) for module in modules})
             stack.enter_context(_forward_as(DistributedDataParallel, made))
         normed = any(isinstance(module, nn.SyncBatchNorm) for module in modules)
@@ -104,7 +105,7 @@ def _forward_as(cls: type[nn.Module], made: Callable[..., object]) -> Iterator[N
 
 def _ddp_forward(replicas: Replicas, own: set[int]) -> Callable[..., object]:
     """What DDP's forward does, without its reducer, whose hooks expect nothing then."""
-    original = DistributedDataParallel.forward
+    original: Callable[..., object] = DistributedDataParallel.forward
 
     def forward(module: DistributedDataParallel, *args: Any, **kwargs: Any) -> object:
         if id(module) not in own:

@@ -51,3 +51,18 @@ def _python_reducer(ddp: DistributedDataParallel) -> bool:
 def inside(modules: Iterator[nn.Module]) -> list[DistributedDataParallel]:
     """Those among modules."""
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
+
+
+def renew(ddp: DistributedDataParallel) -> None:
+    """Give it a reducer that has counted nothing yet, where it goes by what its hooks count."""
+    static = ddp.static_graph
+    if not static and not ddp.find_unused_parameters:
+        return
+    of: Any = ddp
+    of._remove_autograd_hooks()
+    parameters, sparse = of._build_params_for_reducer()
+    names = of._build_debug_param_to_name_mapping(parameters)
+    of._ddp_init_helper(parameters, sparse, names, static)
+    if static:
+        ddp.static_graph = False
+        of._set_static_graph()
