@@ -14,6 +14,7 @@ from .base import Pass as Pass
 from .canonicalize import Canonicalize as Canonicalize
 from .channels_last import ChannelsLast as ChannelsLast
 from .checkpointing.rule import ActivationCheckpointing as ActivationCheckpointing
+from .collectives.gather_again import GatherAgain as GatherAgain
 from .collectives.overlap import OverlapCollectives as OverlapCollectives
 from .cse import CommonSubexpressions as CommonSubexpressions
 from .dce import DeadCode as DeadCode
@@ -51,6 +52,7 @@ __all__ = [
     "FuseLayerNorm",
     "FuseModelUpdate",
     "FuseRmsNorm",
+    "GatherAgain",
     "MixedPrecision",
     "OverlapCollectives",
     "Pass",
@@ -78,7 +80,8 @@ def pipeline(options: Options) -> tuple[Pass, ...]:
         DeadCode(),  # after all that leave nodes behind that nobody reads
         *_checkpointing(options),  # after cse and dce: the backward reads what it really needs
         *_fusions(options),  # after dce: a reader that is dead would count as one
-        OverlapCollectives(),  # after all that merge or move
+        OverlapCollectives(_gathers_again(options)),  # after all that merge or move
+        *_zero(options),  # after the collectives of gradients have found their places
     )
 
 
@@ -112,6 +115,14 @@ def _updates(options: Options) -> tuple[Pass, ...]:
             options.fused_model_update_cast,
         ),
     )
+
+
+def _gathers_again(options: Options) -> bool:
+    return options.zero is not None and options.zero.stage == 3
+
+
+def _zero(options: Options) -> tuple[Pass, ...]:
+    return (GatherAgain(),) if _gathers_again(options) else ()
 
 
 def _sparse(options: Options) -> tuple[Pass, ...]:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .collectives import group_of
+
 
 @functools.cache
 def _dtensor() -> Any:
@@ -18,8 +20,7 @@ def _dtensor() -> Any:
 @functools.cache
 def mesh_of(group: str, device_type: str) -> Any:
     """A mesh of one dimension over a process group."""
-    found = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]  # a str
-    return dist.device_mesh.DeviceMesh.from_group(found, device_type)
+    return dist.device_mesh.DeviceMesh.from_group(group_of(group), device_type)
 
 
 def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None) -> torch.Tensor:

@@ -46,7 +46,8 @@ class Pieces:
             padded = whole.new_zeros([*self.shape[: self.dim], rows, *self.shape[self.dim + 1 :]])
             padded.narrow(self.dim, 0, self.shape[self.dim]).copy_(whole)
             whole = padded
-        apart = whole.unflatten(self.dim, (self.ranks, self.size)).movedim(self.dim, 0)
+        sizes = (self.ranks, self.size)
+        apart: torch.Tensor = whole.unflatten(self.dim, sizes).movedim(self.dim, 0)
         return apart.reshape(self.ranks, -1)
 
     def joined(self, pieces: torch.Tensor) -> torch.Tensor:

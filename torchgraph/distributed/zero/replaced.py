@@ -29,15 +29,16 @@ def replace_parameters(
     for module in modules:
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             if id(parameter) in made:
-                module.register_parameter(name, made[id(parameter)])  # type: ignore[arg-type]  # a DTensor that is a parameter
+                known: Any = made[id(parameter)]  # a DTensor that is a parameter
+                module.register_parameter(name, known)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["params"] = [made.get(id(one), one) for one in group["params"]]
     _replace_elsewhere(made, old)
-    for parameter in old:
-        parameter.grad = None
-        parameter.requires_grad_(False)
-        parameter.data = parameter.data.new_empty(0)
+    for one in old:
+        one.grad = None
+        one.requires_grad_(False)
+        one.data = one.data.new_empty(0)
 
 
 def _replace_elsewhere(made: Mapping[int, torch.Tensor], old: Sequence[torch.Tensor]) -> None:

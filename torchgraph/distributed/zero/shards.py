@@ -20,9 +20,6 @@ from .pieces import Pieces
 from .replaced import replace_parameters
 from .unit import Part, Unit, units
 
-_TOGETHER = 25 * 1024 * 1024
-"""Bytes of parameters that are gathered together."""
-
 
 class Shards:
     """Parameters in parts: gathered when a module reads them, their gradients reduced.
@@ -99,15 +96,17 @@ class Shards:
     def reduce(self, agreed: Callable[[Sequence[bool]], Sequence[int]]) -> None:
         """Put the means of all whole gradients into ``.grad``, or add them to what is there.
 
+        From the last unit to the first, as a backward pass makes them.
+
         Args:
             agreed: of whether each parameter has a gradient here, those that have one anywhere.
         """
         has = [found for unit in self._units for found in unit.has_gradients()]
-        used, first = set(agreed(has)), 0
-        for unit in self._units:
-            count = len(unit.parts)
-            mine = [first + number in used for number in range(count)]
-            first += count
+        used, end = set(agreed(has)), len(has)
+        for unit in reversed(self._units):
+            first = end - len(unit.parts)
+            mine = [number in used for number in range(first, end)]
+            end = first
             if any(mine):
                 unit.gathered()
             for parameter, mean in unit.reduce(mine):
@@ -149,7 +148,7 @@ class Shards:
         group = self._parallel.group
         made = units(
             parts,
-            _TOGETHER,
+            self._parallel.bucket_bytes[-1],
             group=group,
             ranks=self._parallel.ranks,
             rank=dist.get_group_rank(collectives.group_of(group), dist.get_rank()),

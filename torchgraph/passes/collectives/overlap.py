@@ -32,6 +32,9 @@ class OverlapCollectives(Pass):
     that it estimates for GPUs, and orders collectives anew; here nothing is to be weighed.
     """
 
+    one_ahead: bool = False
+    """Gathers begin one after the other, when the one before them is waited for: for memory."""
+
     name: ClassVar[str] = "overlap_collectives"
     rows: ClassVar[bool] = True
 
@@ -47,7 +50,8 @@ class OverlapCollectives(Pass):
         for node in waits:
             _delay(node, edit)
         for node in begun:
-            _hasten(node, {n: i for i, n in enumerate(program.nodes)}, edit)
+            alone = self.one_ahead and "all_gather" in str(node.target)
+            _hasten(node, {n: i for i, n in enumerate(program.nodes)}, edit, alone=alone)
 
 
 def _delay(wait: fx.Node, edit: Rewriter) -> None:
@@ -68,13 +72,16 @@ def _delay(wait: fx.Node, edit: Rewriter) -> None:
                 edit.move(one, before=node)
 
 
-def _hasten(begun: fx.Node, position: dict[fx.Node, int], edit: Rewriter) -> None:
-    """Move a collective, and what packs its argument, behind the last node that they read."""
+def _hasten(begun: fx.Node, position: dict[fx.Node, int], edit: Rewriter, *, alone: bool) -> None:
+    """Move a collective, and what packs its argument, behind the last node that they read.
+
+    ``alone``: not past the wait for another one.
+    """
     packing = _packing(begun)
     outside = [n for one in packing for n in one.all_input_nodes if n not in packing]
     last = max(map(position.__getitem__, outside), default=0)
     node = begun.prev
-    while position[node] > last and not effects.of(node).ordered and node.op == "call_function":
+    while position[node] > last and not _stops(node, alone=alone):
         node = node.prev
     place = node.next
     while place in packing and place is not begun:
@@ -85,6 +92,12 @@ def _hasten(begun: fx.Node, position: dict[fx.Node, int], edit: Rewriter) -> Non
         for one in sorted(packing, key=position.__getitem__):
             if position[one] > position[place]:
                 edit.move(one, before=place)
+
+
+def _stops(node: fx.Node, *, alone: bool) -> bool:
+    """True where a collective may not move past ``node``."""
+    known = effects.of(node)
+    return node.op != "call_function" or known.ordered or (alone and known.waits)
 
 
 def _packing(begun: fx.Node) -> set[fx.Node]:
