@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -53,11 +54,19 @@ class Scaling:
         """True when the gradients of that optimizer are as without a scaler."""
         return not self.active or number in self._unscaled
 
-    def check(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Refuse what `unscale` would refuse, while the step can be taken back."""
+    def check(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        unreduced: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    ) -> None:
+        """Refuse what `unscale` would refuse, while the step can be taken back.
+
+        ``unreduced``: parameters, and what has their gradients until the ranks have met.
+        """
+        holders = {id(parameter): holder for parameter, holder in unreduced}
         for number, optimizer in enumerate(optimizers):
             if not self.is_unscaled(number):
-                _check(number, optimizer, _with_gradient(optimizer))
+                _check(number, optimizer, _with_gradient(optimizer, holders))
 
     def unscale(
         self, number: int, optimizer: torch.optim.Optimizer, *, explicit: bool = False
@@ -152,9 +161,13 @@ def _check(number: int, optimizer: torch.optim.Optimizer, found: Sequence[torch.
         )
 
 
-def _with_gradient(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    groups = optimizer.param_groups
-    return [p for group in groups for p in group["params"] if p.grad is not None]
+def _with_gradient(
+    optimizer: torch.optim.Optimizer,
+    holders: Mapping[int, torch.Tensor] = MappingProxyType({}),
+) -> list[torch.Tensor]:
+    given = [p for group in optimizer.param_groups for p in group["params"]]
+    held = [holders.get(id(parameter), parameter) for parameter in given]
+    return [one for one in held if one.grad is not None]
 
 
 def _scales_itself(optimizer: torch.optim.Optimizer) -> bool:

@@ -153,7 +153,8 @@ class _Taking:
                     inner.enter_context(kept(others))
                 found = self._forward_and_backward()
                 if not self.driven:
-                    (self._scaling if self.heard else self._plain).check(self._step.optimizers)
+                    scaling = self._scaling if self.heard else self._plain
+                    scaling.check(self._step.optimizers, self._step.replicas.unreduced())
             try:
                 tensors, values = self._updated(found)
             finally:

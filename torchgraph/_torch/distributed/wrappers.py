@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,20 +31,34 @@ def through(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> o
 
 @contextmanager
 def layouts_found_unheard() -> Iterator[None]:
-    """In the block, the ops that DTensor runs to find a result's layout are heard by nobody."""
+    """In the block, the ops that DTensor runs to find a result's layout are heard by nobody.
+
+    It does not go by numbers, which may be some that move: it gets what they are now.
+    """
     module = sys.modules.get(_PROPAGATION)
     with ExitStack() as stack:
         if module is not None:
             cls = module.ShardingPropagator
             original: Callable[..., object] = cls.propagate_op_sharding_non_cached
 
-            def unheard(self: object, *args: object) -> object:
+            def unheard(self: object, schema: Any, *args: object) -> object:
+                plain = {
+                    name: _plain(getattr(schema, name)) for name in ("args_schema", "kwargs_schema")
+                }
                 with not_listening():
-                    return original(self, *args)
+                    return original(self, dataclasses.replace(schema, **plain), *args)
 
             patched = mock.patch.object(cls, "propagate_op_sharding_non_cached", unheard)
             stack.enter_context(patched)
         yield
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (torch.SymFloat, torch.SymInt)):
+        return value.node.hint
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def _holds_wrapper(value: object) -> bool:

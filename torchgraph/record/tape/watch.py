@@ -165,11 +165,9 @@ class AttributeWatch:
         reads, writes, owners = self.reads, self._writes, self._owners
 
         def __getattribute__(owner: object, name: str) -> object:
+            value: object = ABSENT
             try:
                 value = original(owner, name)
-            except AttributeError:
-                value = ABSENT
-                raise
             finally:
                 key = (id(owner), name)
                 self._loads[key] += 1
