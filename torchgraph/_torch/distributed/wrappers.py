@@ -42,9 +42,8 @@ def layouts_found_unheard() -> Iterator[None]:
             original: Callable[..., object] = cls.propagate_op_sharding_non_cached
 
             def unheard(self: object, schema: Any, *args: object) -> object:
-                plain = {
-                    name: _plain(getattr(schema, name)) for name in ("args_schema", "kwargs_schema")
-                }
+                numbers = ("args_schema", "kwargs_schema")
+                plain = {name: _plain(getattr(schema, name)) for name in numbers}
                 with not_listening():
                     return original(self, dataclasses.replace(schema, **plain), *args)
 
@@ -56,7 +55,7 @@ def layouts_found_unheard() -> Iterator[None]:
 def _plain(value: Any) -> Any:
     if isinstance(value, (torch.SymFloat, torch.SymInt)):
         return value.node.hint
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {key: _plain(item) for key, item in value.items()}
     return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 

@@ -10,9 +10,9 @@ from weakref import proxy
 import torch
 
 from ..._torch import OpOverload
-from ..._torch.distributed.wrappers import any_wrapper, layouts_found_unheard, through
+from ..._torch.distributed.wrappers import layouts_found_unheard
 from ..._torch.listening import decomposes, listening, not_listening
-from ...collection import afresh
+from ...collection import afresh, weakly
 from ...errors import NoProgram, SourceLine
 from ...ir import effects
 from ...ir.aliasing import has_strides, overlaps_itself
@@ -27,6 +27,7 @@ from .generators import own_generators, without_default
 from .memory import Memory, place_of
 from .rewritten import in_its_own_ops, in_parts, rewritten
 from .undo import Undo
+from .wrapped import Wrapped, any_wrapper
 
 aten = torch.ops.aten
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout})
@@ -43,6 +44,7 @@ class Recorder:
         self._trail = trail
         self._found = found
         self._draws = Draws(trail, proxy(self))
+        self._wrapped = Wrapped(weakly(self.give_up))
         self._numbers: dict[tuple[object, ...], Ref] = {}
         self._branches: set[tuple[int, str]] = set()
         self.check: Callable[[object], None] | None = None
@@ -95,7 +97,8 @@ class Recorder:
 
     def _hear(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if any_wrapper(args, kwargs):
-            return through(op, args, kwargs)
+            return self._wrapped.call(op, args, kwargs)
+        args, kwargs = self._wrapped.with_numbers(op, args, kwargs)
         if self.gave_up:
             return self.unwritten(op, args, kwargs)
         if not facts(op).runs_whole:
