@@ -57,3 +57,8 @@ def group_of(mesh: Any) -> Any:
             fix=f'choose one: mesh["{names[0]}"]' if names else 'name them: mesh_dim_names=("dp",)',
         )
     return mesh.get_group()
+
+
+def has_ranks() -> bool:
+    """True where this process is one of several."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

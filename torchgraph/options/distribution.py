@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import torch.distributed as dist
-
-from ..distributed.parallel import DataParallel, Zero, group_of
+from ..distributed.parallel import DataParallel, Zero, group_of, has_ranks
 from ..errors import NotSupported
 from .checking import OWN_CHECK, AtLeast, Count, OneOf
 from .verbs import Verbs
@@ -86,14 +84,10 @@ class DistributionVerbs(Verbs):
                 "enable_zero(shard_restore_level=0): torchgraph does not search for a layout.",
                 fix="leave it at 1: parameters are gathered before modules compute with them.",
             )
-        if mode and self.options.data_parallel is None and _has_ranks():
+        if mode and self.options.data_parallel is None and has_ranks():
             self.enable_data_parallel()
         self._set(zero=Zero(stage, shard_min_size) if mode else None)
 
     def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
         """OneFlow's name of old: `enable_zero` with stage 1, whatever ``mode`` says of how."""
         self.enable_zero(True, stage=1)
-
-
-def _has_ranks() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

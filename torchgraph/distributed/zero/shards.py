@@ -122,10 +122,11 @@ class Shards:
 
     def _read(self, parameter: torch.Tensor, runs: bool) -> torch.Tensor:
         """What a module gets by the name of a parameter; ``runs``: a module runs."""
-        unit, number = self._place[id(parameter)]
-        if self._stepping:
+        place = self._place.get(id(parameter))
+        if self._stepping and place is not None:
+            unit, number = place
             return unit.gathered()[number]
-        if not runs:
+        if not (runs and is_dtensor(parameter)):
             return parameter
         return tensors.whole_with_history(parameter, self._parallel.ranks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ def train_problems(train: object, held: Held, *, strict: bool) -> Iterator[str]:
     yield from (f"{TRAIN}.{key}: missing" for key in _KEYS if key not in train)
     if "step" in train and not is_count(train["step"]):
         yield f"{TRAIN}.step: is {short(train['step'])}, not a count"
-    yield from calls_problems(train.get("calls", {}))
+    yield from calls_problems(calls_of(train))
     yield from rng_problems(train["rng"]) if "rng" in train else ()
     yield from scaler_problems(train.get("scaler"), held.scaler, strict=strict)
     # A Graph that only evaluates takes the state of one that trains.
@@ -78,6 +79,17 @@ def _pairs(
         for number, (one, state) in enumerate(zip(own, saved, strict=True)):
             fits = isinstance(state, Mapping)
             yield one, state if fits else f"{TRAIN}.{key}.{number}: is {short(state)}, not a dict"
+
+
+def calls_of(train: Mapping[str, Any]) -> Any:
+    """How often each kind of call was made: a dict, unless something else was saved."""
+    found = train.get("calls", {})
+    if type(found) is not str:
+        return found  # a dict, before there were several ranks
+    try:
+        return json.loads(found)
+    except ValueError:
+        return found
 
 
 def calls_problems(calls: object) -> Iterator[str]:

@@ -6,6 +6,8 @@ The format is plain: nested dicts of tensors, numbers, strings and None, which
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +15,15 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from ...distributed.parallel import has_ranks
 from ...errors import StateDictMismatch
 from ...ir.names import TRAIN
 from .held import Held
 from .modules import memory_of, module_problems, safe_to_load
 from .schedulers import as_own
-from .training import train_problems
+from .training import calls_of, train_problems
 from .undo import undoing
 from .values import independent, short
 
@@ -52,7 +56,8 @@ def collect(
     )
     state[TRAIN] = {
         "step": progress.step,
-        "calls": dict(progress.calls),
+        # One entry, whatever the calls were: torch.distributed.checkpoint asks for each by name.
+        "calls": json.dumps(progress.calls),
         "optimizers": [optimizer.state_dict() for optimizer in held.optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
         "scaler": None if held.scaler is None else held.scaler.state_dict(),
@@ -64,6 +69,8 @@ def collect(
 def random_state() -> dict[str, object]:
     """The states of torch's generators."""
     found: dict[str, object] = {"cpu": torch.get_rng_state()}
+    if has_ranks():
+        found["rank"] = dist.get_rank()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
@@ -104,7 +111,7 @@ def restore(
             f"{doing[-1]} could not be loaded: {_said(error)}. Everything is as it was before."
         ) from error
     train = state.get(TRAIN)
-    return Progress(train["step"], Counter(train.get("calls", {}))) if train else Progress()
+    return Progress(train["step"], Counter(calls_of(train))) if train else Progress()
 
 
 def _few(problems: list[str]) -> list[str]:
@@ -146,10 +153,19 @@ def _writes(
         fresh = independent(train["scaler"])
         writes.append((f"{TRAIN}.scaler", partial(held.scaler.load_state_dict, fresh)))
     rng = independent(train["rng"])
+    if has_ranks() and rng.get("rank", dist.get_rank()) != dist.get_rank():
+        writes.append((f"{TRAIN}.rng", partial(torch.manual_seed, _seed_of(rng["cpu"]))))
+        return writes
     writes.append((f"{TRAIN}.rng", partial(torch.set_rng_state, rng["cpu"])))
     if rng.get("cuda") and torch.cuda.is_available():
         writes.append((f"{TRAIN}.rng", partial(torch.cuda.set_rng_state_all, rng["cuda"])))
     return writes
+
+
+def _seed_of(state: torch.Tensor) -> int:
+    """A seed for this rank, made of the random state of another: no two ranks draw the same."""
+    text = bytes(state.tolist()) + str(dist.get_rank()).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
 def _problems(
