@@ -19,7 +19,7 @@ from ..blocks.holder import ModuleHolder
 from ..config import GraphConfig
 from ..debug.stages import Stages
 from ..distributed.replicas import Replicas
-from ..distributed.zero.shards import Shards
+from ..distributed.zero.cover import shards_of
 from ..errors import BuildNotOverridden
 from ..guards import Name, patching
 from ..lines import warnings_told
@@ -112,14 +112,15 @@ class Stepping(ModuleHolder):
         )
 
     def _cover(self) -> bool:
-        """Cut parameters into parts for ZeRO, where that is wanted; True when there was one."""
-        zero, parallel = self.config.options.zero, self.config.options.data_parallel
-        if zero is None or parallel is None or parallel.ranks == 1:
-            return False
-        if self._replicas.shards is None:
-            self._replicas.shards = Shards(zero, parallel)
-        roots = self._modules.values()
+        """Cut parameters into parts, where that is wanted; True when there was one."""
+        options, roots = self.config.options, self._modules.values()
         modules = list(dict.fromkeys(one for root in roots for one in root.modules()))
+        if self._replicas.shards is None:
+            shards = shards_of(modules, options.zero, options.data_parallel)
+            if shards is None:
+                return False
+            self._replicas.shards = shards
+            self.config._set(zero=shards.zero)
         return self._replicas.shards.cover(modules, self._optimizers)
 
     def _held(self) -> state.Held:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._torch.distributed import collectives
+from .._torch.distributed.held import as_dtensor, layout_of, local
 from .._torch.tensors import version_of
 from .agreement import Agreement
 from .parallel import DataParallel
@@ -87,7 +88,7 @@ class Replicas:
         self.armed.clear()
         for group in self.groups:
             held = [*group.parameters.values(), *group.buffers]
-            new = [tensor.detach() for tensor in held if tensor not in self._known]
+            new = [local(tensor).detach() for tensor in held if tensor not in self._known]
             if group.starts and new:
                 self._agreement(group.parallel.group).check_alike(group.parameters)
                 collectives.send_all(new, group.parallel.group)
@@ -149,14 +150,14 @@ class Replicas:
         own = [held[number] for number in reversed(used)]
         with torch.no_grad():
             found = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
-            means = averaged(found, group.parallel)
-            for parameter, mean in zip(own, means, strict=True):
-                if not keep:
-                    parameter.grad = mean
-                elif parameter.grad is None:
-                    parameter.grad = mean.clone()
-                else:
-                    parameter.grad.copy_(mean)
+            means = averaged([local(gradient) for gradient in found], group.parallel)
+            for parameter, before, mean in zip(own, found, means, strict=True):
+                if keep and parameter.grad is not None:
+                    local(parameter.grad).copy_(mean)
+                    continue
+                layout = layout_of(before)
+                own_mean = mean.clone() if keep else mean
+                parameter.grad = own_mean if layout is None else as_dtensor(own_mean, layout)
 
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
         """The positions of the parameters for which a rank has a gradient: asked once for each."""

@@ -84,7 +84,7 @@ def running(replicas: Replicas, step: Step, *, updates_itself: bool) -> Iterator
             stack.enter_context(_forward_as(nn.SyncBatchNorm, batch_norm.forward))
         if replicas.shards is not None:
             stack.enter_context(replicas.shards.step())
-        if replicas.groups and updates_itself:
+        if (replicas.groups or replicas.shards is not None) and updates_itself:
             stack.enter_context(_averaging(replicas))
         yield
 

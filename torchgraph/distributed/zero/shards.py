@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from ..._torch.distributed import collectives, tensors
+from ..._torch.distributed import collectives, fsdp, tensors
 from ..._torch.distributed.held import is_dtensor
 from ...errors import NotSupported
 from ..parallel import DataParallel, Zero
@@ -28,8 +29,9 @@ class Shards:
     optimizers and ``state_dict()`` have the DTensor.
     """
 
-    def __init__(self, zero: Zero, parallel: DataParallel) -> None:
-        self._zero, self._parallel = zero, parallel
+    def __init__(self, zero: Zero, parallel: DataParallel, wrapped: Sequence[Any] = ()) -> None:
+        """``wrapped``: modules whose parameters `fully_shard` has cut."""
+        self.zero, self._parallel, self._wrapped = zero, parallel, wrapped
         self._units: list[Unit] = []
         self._place: dict[int, tuple[Unit, int]] = {}
         """By the identity of a parameter: its unit, and which of its parts it is."""
@@ -40,6 +42,9 @@ class Shards:
 
         True when there was one.
         """
+        if self._wrapped:  # what is outside of these is nobody's, as in eager
+            fsdp.reshard(self._wrapped)
+            return False
         groups = [group for one in optimizers for group in one.param_groups]
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         found: dict[int, torch.Tensor] = {}
@@ -54,10 +59,17 @@ class Shards:
         self._move_slots(optimizers, parts, old)
         made = {id(one): part.parameter for one, part in zip(old, parts, strict=True)}
         replace_parameters(made, old, modules, optimizers)
-        self._add(parts)
+        self._add(units(parts, self._parallel.bucket_bytes[-1], **self._of_group()))
         for module in modules:
             let_read_whole(module, self._read, self._place)
         return True
+
+    def take(self, lists: Sequence[Sequence[Part]], modules: Sequence[nn.Module]) -> None:
+        """Keep parts that were cut before, those of a list gathered together."""
+        for parts in lists:
+            self._add(units(parts, sys.maxsize, **self._of_group()))
+        for module in modules:
+            let_read_whole(module, self._read, self._place)
 
     @property
     def group(self) -> str:
@@ -75,7 +87,8 @@ class Shards:
         """In the block, gradients are kept whole until they are reduced."""
         self._stepping = True
         try:
-            yield
+            with fsdp.hooks_at_rest(self._wrapped):
+                yield
         finally:
             self._stepping = False
             left = any(any(unit.has_gradients()) for unit in self._units)
@@ -101,6 +114,8 @@ class Shards:
         Args:
             agreed: of whether each parameter has a gradient here, those that have one anywhere.
         """
+        if not fsdp.sync(self._wrapped):
+            return
         has = [found for unit in self._units for found in unit.has_gradients()]
         used, end = set(agreed(has)), len(has)
         for unit in reversed(self._units):
@@ -126,7 +141,7 @@ class Shards:
         if self._stepping and place is not None:
             unit, number = place
             return unit.gathered()[number]
-        if not (runs and is_dtensor(parameter)):
+        if self._wrapped or not (runs and is_dtensor(parameter)):
             return parameter
         return tensors.whole_with_history(parameter, self._parallel.ranks)
 
@@ -139,22 +154,19 @@ class Shards:
     def _pieces(self, parameter: torch.Tensor) -> Pieces | None:
         """How a parameter is cut; None for one that stays whole on each rank."""
         ranks = self._parallel.ranks
-        if parameter.numel() // ranks < self._zero.shard_min_size:
+        if parameter.numel() // ranks < self.zero.shard_min_size:
             return None
         rows = enumerate(parameter.shape)
         dim = next((dim for dim, size in rows if size >= ranks), None)
         return None if dim is None else Pieces(parameter.shape, dim, ranks)
 
-    def _add(self, parts: Sequence[Part]) -> None:
+    def _of_group(self) -> dict[str, Any]:
         group = self._parallel.group
-        made = units(
-            parts,
-            self._parallel.bucket_bytes[-1],
-            group=group,
-            ranks=self._parallel.ranks,
-            rank=dist.get_group_rank(collectives.group_of(group), dist.get_rank()),
-            scatters=self._zero.stage > 1,
-        )
+        rank = dist.get_group_rank(collectives.group_of(group), dist.get_rank())
+        own = {"ranks": self._parallel.ranks, "rank": rank}
+        return {"group": group, **own, "scatters": self.zero.stage > 1}
+
+    def _add(self, made: Sequence[Unit]) -> None:
         self._units += made
         for unit in made:
             for number, part in enumerate(unit.parts):

@@ -1,0 +1,32 @@
+"""Which parameters of a Graph lie in parts: what its options ask for, or `fully_shard` has done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..._torch.distributed import fsdp
+from ..parallel import DataParallel, Zero
+from .adopted import adopted
+from .shards import Shards
+
+
+def shards_of(
+    modules: Sequence[nn.Module], zero: Zero | None, parallel: DataParallel | None
+) -> Shards | None:
+    """What keeps them, made for a step of ``modules``; None where none is to lie in parts.
+
+    Raises:
+        NotSupported: `fully_shard` was asked for what nobody else can do.
+    """
+    wrapped = fsdp.wrapped(modules)
+    found = adopted(wrapped)
+    if found is not None:
+        its_zero, its_parallel, lists = found
+        shards = Shards(its_zero, its_parallel, wrapped)
+        shards.take(lists, modules)
+        return shards
+    if zero is None or parallel is None or parallel.ranks == 1:
+        return None
+    return Shards(zero, parallel)
