@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 
-from torchgraph import errors
+from torchgraph import categories, errors
+from torchgraph.distributed import errors as of_ranks
 
 TARGET = Path(__file__).with_name("errors.md")
-SOURCES = (Path(errors.__file__), Path(errors.__file__).with_name("categories.py"))
+SOURCES = (errors, of_ranks, categories)
 HEAD = """# Errors and warnings
 
 What each means, what triggers it, and the way out. Catch them by class, as in
-`torchgraph.errors.GradPresent`. All errors derive from `GraphError`, all warnings from
+`torchgraph.errors.GradPresent`; those of [several ranks](#several-ranks) are in
+`torchgraph.distributed.errors`. All errors derive from `GraphError`, all warnings from
 `GraphWarning`; many also derive from the built-in class that OneFlow raises in the same place. A
 message says what happened, the line of your code where it did, and the way out.
 
@@ -46,10 +49,11 @@ _SECTION = re.compile(r"# --- (.+?) -+$")
 
 def render() -> str:
     """The text of the page."""
-    return HEAD + "".join(_part(source.read_text(encoding="utf-8")) for source in SOURCES)
+    return HEAD + "".join(map(_part, SOURCES))
 
 
-def _part(source: str) -> str:
+def _part(module: ModuleType) -> str:
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
     titles = {
         number: found.group(1)
         for number, line in enumerate(source.splitlines(), start=1)
@@ -59,7 +63,7 @@ def _part(source: str) -> str:
     for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef):
             continue
-        found = getattr(errors, node.name)
+        found = getattr(module, node.name)
         if issubclass(found, _ROOTS):
             for number in [number for number in titles if number < node.lineno]:
                 parts.append(f"\n## {_sentence(titles.pop(number))}\n")

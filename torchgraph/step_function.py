@@ -128,6 +128,7 @@ class StepFunction(Graph):
             tensors=found.tensors,
             containers=[*found.containers, *attributes, *self._stray_containers()],
             rebound=list(self._rebound.values()),
+            replicas=self._replicas,
         )
 
     def _unbound(

@@ -139,6 +139,7 @@ class Recordings:
         """Make a program of a call, or confirm one by it."""
         if taken.lesson is not None and taken.outcome.stepped:
             self._learn(taken.lesson)
+        taken.outcome.tape.came.clear()
 
     def doubt(self, key: Any, replay: Replay, outcome: Outcome, call: Call) -> None:
         """Let ``replay``, made of one call, be confirmed by the next other batch."""

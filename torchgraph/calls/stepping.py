@@ -20,7 +20,7 @@ from ..config import GraphConfig
 from ..debug.stages import Stages
 from ..distributed.replicas import Replicas
 from ..distributed.zero.cover import shards_of
-from ..errors import BuildNotOverridden
+from ..errors import BuildNotOverridden, NotSupported
 from ..guards import Name, patching
 from ..lines import warnings_told
 from ..live import state
@@ -109,6 +109,7 @@ class Stepping(ModuleHolder):
             scaler,
             driven=self._driven,
             containers=self._stray_containers(),
+            replicas=self._replicas,
         )
 
     def _cover(self) -> bool:
@@ -202,11 +203,15 @@ class Stepping(ModuleHolder):
     @contextmanager
     def _replicated(self, step: Step) -> Iterator[None]:
         """A call of a step begins: its replicas are equal, and average where it updates itself."""
-        step.replicas = self._replicas
-        step.replicas.groups = groups_of(step, self.config.options, step.replicas)
-        step.replicas.begin()
-        itself = self._driven or not self._optimizers
-        with running(step.replicas, step, updates_itself=itself):
+        options, trains = self.config.options, self._driven or self._optimizers
+        self._replicas.groups = groups_of(step, options) if trains else []
+        if self._replicas.groups and options.buckets is not None:
+            raise NotSupported(
+                "set_shape_buckets runs steps that it takes back, and other ranks would not "
+                "answer: it does not go with data parallel."
+            )
+        self._replicas.begin()
+        with running(step, updates_itself=self._driven or not self._optimizers):
             yield
 
     @contextmanager

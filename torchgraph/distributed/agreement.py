@@ -43,7 +43,7 @@ class Agreement:
         for number, rank in enumerate(self._ranks):
             try:
                 found.append(json.loads(self._store.get(f"{round_}/{number}")))
-            except dist.DistError:
+            except RuntimeError:  # a timeout, of whichever store
                 raise RanksDiffer(
                     f"Rank {rank} did not say within {_SECONDS:.0f} s {about}."
                 ) from None

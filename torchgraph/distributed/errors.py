@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..errors import GraphError, InvalidOption, NoProgram
 
+# --- several ranks --------------------------------------------------------------------------------
+
 
 class NoProcessGroup(InvalidOption):
     """``config.enable_data_parallel()`` before ``torch.distributed.init_process_group()``."""

@@ -33,9 +33,7 @@ def averaged(gradients: Sequence[torch.Tensor], parallel: DataParallel) -> list[
                 "Data parallel: a gradient is sparse, and buckets hold dense ones.",
                 fix="make the embedding with sparse=False.",
             )
-    if not gradients:
-        return []
-    members = collectives.buckets(gradients, parallel.bucket_bytes)
+    members = collectives.buckets(gradients, parallel.bucket_bytes) if gradients else []
     begun = [_begin_mean([gradients[i] for i in bucket], parallel) for bucket in members]
     found = list(gradients)
     for bucket, flat in zip(members, begun, strict=True):

@@ -15,11 +15,14 @@ from .._torch.distributed import collectives
 from .._torch.distributed.held import as_dtensor, layout_of, local
 from .._torch.tensors import version_of
 from .agreement import Agreement
+from .errors import OutsideOfStep
 from .parallel import DataParallel
 from .reducer import averaged, spread
 from .zero.shards import Shards
 
 _unsynced: ContextVar[bool] = ContextVar("_unsynced", default=False)
+_entered = 0
+"""How often `no_sync` was entered."""
 
 
 @contextmanager
@@ -29,6 +32,8 @@ def no_sync() -> Iterator[None]:
     Gradients add up in ``.grad``; the next ``backward()`` outside of it averages their sums, as
     that of `DistributedDataParallel.no_sync` does.
     """
+    global _entered
+    _entered += 1
     token = _unsynced.set(True)
     try:
         yield
@@ -75,6 +80,8 @@ class Replicas:
     """Tensors that were made equal."""
     _used: dict[object, list[int]] = field(default_factory=dict)
     """The parameters for which some rank has a gradient, by what is known here."""
+    _entered: int = 0
+    """How often `no_sync` had been entered when the running call began."""
     _passes: int = 0
     """How many averages the running call has taken."""
 
@@ -84,7 +91,7 @@ class Replicas:
         Raises:
             RanksDiffer: the ranks have other parameters.
         """
-        self._passes = 0
+        self._passes, self._entered = 0, _entered
         self.armed.clear()
         for group in self.groups:
             held = [*group.parameters.values(), *group.buffers]
@@ -101,7 +108,16 @@ class Replicas:
                 spread(group.buffers, group.parallel.group)
 
     def average(self, owned: Iterable[torch.Tensor]) -> None:
-        """Average the gradients of these parameters, which nobody else holds."""
+        """Average the gradients of these parameters, which nobody else holds.
+
+        Raises:
+            OutsideOfStep: the step was inside of `no_sync`, and its update is the Graph's.
+        """
+        if self.groups and self._entered != _entered:
+            raise OutsideOfStep(
+                "build enters tg.no_sync(), and the update, with the averages, is the Graph's.",
+                fix="config.set_gradient_accumulation_steps(k) averages once for k micro-batches.",
+            )
         mine = set(map(id, owned))
         for group in self.groups:
             if group.syncs():
@@ -144,6 +160,8 @@ class Replicas:
         *,
         keep: bool,
     ) -> None:
+        if not parameters:
+            return
         held = list(parameters.values())
         used = self._agreed(group.parallel.group, list(parameters), has)
         # From the last layer to the first, which is about how a backward pass makes them.

@@ -16,6 +16,7 @@ from ..ir import bits
 from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.optimizers import step as step_all
+from ..live.replicas import running
 from ..live.scaler import Scaling
 from ..live.snapshot import Snapshot
 from ..live.step import Leaf, Step
@@ -120,7 +121,9 @@ class Eager:
             leaves, optimizers = step.leaves, step.optimizers
             scaling = Scaling.over(leaves, [leaf.value for leaf in leaves])
             first = nullcontext() if step.driven else _first_gradients(scaling.scaled)
-            with watch, first, _without_schedulers(driven=step.driven):
+            averaged = running(step, updates_itself=step.driven)
+            with watch, first, _without_schedulers(driven=step.driven), averaged:
+                step.replicas.spread()
                 returned = self._build(*self._call.args, **self._call.kwargs)
             ends = _outputs(Returned(returned, contents))
             if not step.driven:

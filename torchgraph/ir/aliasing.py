@@ -253,6 +253,18 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
+def read_in_flight(nodes: Iterable[fx.Node]) -> Iterator[tuple[int, fx.Node | None]]:
+    """(storage, the wait until which a collective reads it); no wait: until the program ends."""
+    known = list(nodes)
+    waits = waits_for(known)
+    for node in known:
+        # The others of a functional kind copy first, and read the copy.
+        if effects.of(node).communicates and not effects.copies_first(node.target):
+            for source in node.all_input_nodes:
+                for storage in storages_of(source):
+                    yield storage, waits.get(node)
+
+
 def waits_for(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
     """Each collective, with the first node that waits for it; those that nobody waits for not.
 

@@ -28,7 +28,7 @@ _COMMUNICATION = frozenset(
 )
 
 _COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})
-"""Those of _c10d_functional that have a form which writes its argument."""
+"""Those that have a form which writes its argument: the functional one works on a copy."""
 
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
 """Views of their argument, although their schemas do not say so."""
@@ -121,6 +121,13 @@ def waits(target: object) -> bool:
     return isinstance(target, OpOverload) and schema_of(target).name in WAITS
 
 
+@functools.cache
+def copies_first(op: object) -> bool:
+    """True for a collective that does not read its argument any more once it has begun."""
+    name = schema_of(op).name if isinstance(op, OpOverload) else ""
+    return name.rpartition("::")[2] in _COLLECTIVES_IN_PLACE
+
+
 def of_users(target: object) -> bool:
     """True for an op that is none of torch's: it may have no fake kernel, and draw in silence."""
     return isinstance(target, OpOverload) and target.namespace not in _TORCHS
@@ -152,7 +159,8 @@ def other_form(op: OpOverload) -> OpOverload | None:
     """
     space, _, name = schema_of(op).name.partition("::")
     mutates = schema_of(op).is_mutable
-    known = space in ("aten", "torchgraph") or name.removesuffix("_") in _COLLECTIVES_IN_PLACE
+    collective = name.removesuffix("_") in _COLLECTIVES_IN_PLACE and space == "_c10d_functional"
+    known = space in ("aten", "torchgraph") or collective
     if not known or mutates != name.endswith("_"):
         return None
     other = name.removesuffix("_") if mutates else f"{name}_"

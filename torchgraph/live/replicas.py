@@ -29,13 +29,13 @@ from ..structure.nested import map_nested
 from .step import Step
 
 
-def groups_of(step: Step, options: Options, replicas: Replicas) -> list[ReplicaGroup]:
+def groups_of(step: Step, options: Options) -> list[ReplicaGroup]:
     """The groups of a step's parameters: those of each DDP module, and all others."""
     found: list[ReplicaGroup] = []
     taken: set[int] = set()
     for module in ddp.inside(iter(step.modules.values())):
         held = {str(step.parameter_fqn(p)): p for p in ddp.parameters_of(module)}
-        found.append(_of_ddp(module, held, replicas))
+        found.append(_of_ddp(module, held, step.replicas))
         taken.update(map(id, module.parameters()))
         taken.update(map(id, module.buffers()))
     parallel = options.data_parallel
@@ -51,7 +51,7 @@ def groups_of(step: Step, options: Options, replicas: Replicas) -> list[ReplicaG
         str(leaf.fqn): leaf.value
         for leaf in tensors
         if leaf.role is Role.PARAMETER
-        if leaf.value.requires_grad and not replicas.covers(leaf.value)
+        if leaf.value.requires_grad and not step.replicas.covers(leaf.value)
     }
     buffers = [leaf.value for leaf in tensors if leaf.role is Role.BUFFER]
     return [*found, ReplicaGroup(parallel, parameters, buffers)]
@@ -66,14 +66,14 @@ def _of_ddp(
 
 
 @contextmanager
-def running(replicas: Replicas, step: Step, *, updates_itself: bool) -> Iterator[None]:
+def running(step: Step, *, updates_itself: bool) -> Iterator[None]:
     """In the block a call of ``step`` runs, whose DDP modules leave communication to us.
 
     Raises:
         NotAveraged: an optimizer updates parameters that nobody averages.
         NotSupported: a DDP module has a hook of its own.
     """
-    modules = list(step.modules.values())
+    replicas, modules = step.replicas, list(step.modules.values())
     with ExitStack() as stack:
         if held := ddp.inside(iter(modules)):
             stack.callback(lambda: list(map(ddp.renew, held)))

@@ -132,6 +132,7 @@ class Step:
         tensors: Mapping[str, torch.Tensor] | None = None,
         containers: Sequence[tuple[str, object]] = (),
         rebound: Sequence[Name] = (),
+        replicas: Replicas | None = None,
     ) -> Step:
         """Name every tensor and number of the given modules, optimizers and scaler.
 
@@ -151,7 +152,7 @@ class Step:
                 modules[path] = module
         step = cls(modules, list(optimizers), roots, scaler=scaler, driven=driven)
         step.tensors_by_name, step.containers = dict(tensors or {}), containers
-        step.rebound = rebound
+        step.rebound, step.replicas = rebound, replicas or step.replicas
         for path, module in modules.items():
             step._scan_tensors(parameters_of(module), path, Role.PARAMETER)
             step._scan_tensors(buffers_of(module), path, Role.BUFFER)
@@ -175,8 +176,9 @@ class Step:
             tensors=self.tensors_by_name,
             containers=self.containers,
             rebound=self.rebound,
+            replicas=self.replicas,
         )
-        found.flags, found.replicas = self.flags.before(found.flags), self.replicas
+        found.flags = self.flags.before(found.flags)
         return found
 
     @property
@@ -239,7 +241,7 @@ class Step:
         hooked = tuple(tuple(map(id, held.values())) if held else () for held in gradient_hooks)
         objects = tuple((fqn, id(value)) for fqn, value in self.objects)
         own = tuple(OwnState(optimizer).key for optimizer in self.optimizers)
-        used = list(self.modules.values())
+        used = [*self.modules.values()]
         classes = Classes(map(type, (*used, *self.optimizers))).key
         patched = tuple((id(held), name, id(value)) for held, name, value in shadows(used))
         marks = tuple(
@@ -259,13 +261,11 @@ class Step:
 
     def names(self) -> frozenset[str]:
         """The names of all tensors, numbers and settings."""
-        statics = (static.fqn for static in self.statics)
-        return frozenset([*(leaf.fqn for leaf in self.leaves), *statics])
+        return frozenset({one.fqn for one in self.leaves} | {one.fqn for one in self.statics})
 
     def has_gradients(self) -> bool:
         """True when an eager backward has left a gradient in a parameter or a buffer."""
-        leaves = (leaf.value for _, leaf in self.tensors())
-        return any(value.is_leaf and value.grad is not None for value in leaves)
+        return any(one.value.is_leaf and one.value.grad is not None for _, one in self.tensors())
 
     def shares_memory(
         self, tensors: Sequence[torch.Tensor], of: Sequence[torch.Tensor] | None = None
@@ -280,8 +280,8 @@ class Step:
 
     def tensors(self) -> Iterator[tuple[int, Leaf]]:
         """The leaves that are tensors, with their positions."""
-        numbered = enumerate(self.leaves)
-        return ((i, leaf) for i, leaf in numbered if isinstance(leaf.value, torch.Tensor))
+        held = enumerate(self.leaves)
+        return ((i, leaf) for i, leaf in held if isinstance(leaf.value, torch.Tensor))
 
     def _scan_tensors(self, holder: Mapping[str, Any], path: str, role: Role) -> None:
         for name, tensor in holder.items():

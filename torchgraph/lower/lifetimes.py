@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from .._torch import OpOverload, schema_of, storage_id
-from ..ir.aliasing import storages_of
+from ..ir.aliasing import read_in_flight, storages_of
 from ..ir.program import Program
 from ..ir.values import leaves
 
@@ -112,6 +112,9 @@ class Lifetimes:
             last = self.last_use(node)
             for storage in map(self._home, storages_of(node)):
                 dies[storage] = max(dies.get(storage, -1), last)
+        for read, wait in read_in_flight(self.nodes):
+            storage, until = self._home(read), end if wait is None else self._position[wait]
+            dies[storage] = max(dies.get(storage, -1), until)
         for storage, (node, result, size) in self._owners.items():
             known = size is not None
             last = dies[storage]

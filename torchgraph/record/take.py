@@ -219,7 +219,7 @@ class _Taking:
             return
         with without_python_draws(self._names.frames.drawing, self._recorder):
             yield
-            self._recorder.finish_draws()
+            self._recorder.draws.finish()
 
     def _run_build(self, call: Call) -> object:
         before = [gradient_of(leaf.value) for _, leaf in self._step.tensors()]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed
+
+from ..listening import not_listening
 
 _dist: Any = torch.distributed  # its types leave out what begins with an underscore
 _BROADCAST_BYTES = 250 * 1024 * 1024
@@ -87,3 +91,73 @@ def store_of(name: str, seconds: float) -> Any:
     store = _dist.PrefixStore(name, _dist.distributed_c10d._get_default_store())
     store.set_timeout(timedelta(seconds=seconds))
     return store
+
+
+_noted: list[Any] = []
+"""The options of the reductions that Python has begun, the last one last."""
+_OPTIONS = ("AllreduceOptions", "ReduceScatterOptions")
+
+
+@contextmanager
+def communication_noted() -> Iterator[None]:
+    """In the block, `reduction` knows how the reduction that runs combines what it is given.
+
+    What an op is called with does not tell. What a wait copies, Gloo's of a reduce-scatter, is part
+    of the collective and not heard.
+    """
+    if not (_dist.is_available() and _dist.is_initialized()):
+        yield
+        return
+    home = _dist.distributed_c10d
+
+    def noting(make: Any) -> Any:
+        def made() -> Any:
+            _noted[:] = [make()]
+            return _noted[0]
+
+        return made
+
+    original = _dist.Work.wait
+
+    def wait(work: Any, *args: object) -> object:
+        with not_listening():
+            return original(work, *args)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(_dist.Work, "wait", wait))
+        for name in _OPTIONS:
+            made = noting(getattr(home, name))
+            stack.enter_context(mock.patch.object(home, name, made))
+        try:
+            yield
+        finally:
+            _noted.clear()
+
+
+def reduction() -> str | None:
+    """How the reduction that has just begun combines: ``"sum"``; None where nobody knows."""
+    if not _noted:
+        return None
+    how = _noted.pop().reduceOp
+    names = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+    return next((name.lower() for name in names if how == getattr(_dist.ReduceOp, name)), None)
+
+
+def unboxed(group: object) -> Any:
+    """The process group among the arguments of an op."""
+    return _dist.ProcessGroup.unbox(group)
+
+
+def is_begun(op: Any) -> bool:
+    """True for a functional collective, which begins what is waited for later."""
+    return getattr(op, "namespace", "") == "_c10d_functional" and not is_wait(op)
+
+
+def is_wait(op: Any) -> bool:
+    """True for the op that waits for one."""
+    return getattr(op, "namespace", "") == "_c10d_functional" and "wait_tensor" in op.name()
+
+
+def writes_argument(op: Any) -> bool:
+    """True for a functional collective that works in the memory of its argument."""
+    return bool(op._schema.is_mutable)

@@ -24,6 +24,11 @@ def any_wrapper(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     return any(map(_holds_wrapper, args)) or any(map(_holds_wrapper, kwargs.values()))
 
 
+def promises(op: OpOverload) -> bool:
+    """True for the op that wraps the result of a collective, and computes nothing."""
+    return op.namespace == "_c10d_functional" and "_wrap_tensor" in op.name()
+
+
 def through(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Call ``op`` as the class of its arguments has it; the ops of that are heard, not ``op``."""
     return op.redispatch(_PYTHON, *args, **kwargs)

@@ -20,7 +20,7 @@ from torch.fx.node import Argument, Target
 
 from ..._torch import OpOverload, schema_of
 from ...ir import effects
-from ...ir.aliasing import aliases_input, refresh_views, storages_of
+from ...ir.aliasing import aliases_input, read_in_flight, refresh_views, storages_of
 from ...ir.batch_norms import NATIVE, VENDOR, BatchNorm
 from ...ir.each import Each
 from ...ir.nodes import all_nodes, item, replace_all, sequence
@@ -137,6 +137,9 @@ class _Reinplace:
                     self._last_use[storage] = at
             if node.op == "call_function" and not aliases_input(node):
                 self._temporary.update(storages_of(node))
+        for storage, wait in read_in_flight(self._nodes):
+            at = self._order[wait or self._program.output]
+            self._last_use[storage] = max(at, self._last_use.get(storage, -1))
         # A state's memory is only kept alive by its own final value through the closing copy.
         end = self._order[self._program.output]
         for spec, node in self._program.inputs():

@@ -24,7 +24,7 @@ from torch.fx.node import ArgumentT
 
 from ..._torch import OpOverload, graph_module, schema_of, storage_id
 from ...ir import effects
-from ...ir.aliasing import alias_sources, refresh_views, storages_of
+from ...ir.aliasing import alias_sources, refresh_views, storages_of, waits_for
 from ...ir.nodes import operand
 from ...ir.program import OutputKind, Program, TensorMeta, provenance
 from ...ir.values import leaves, sized_by_data
@@ -79,7 +79,7 @@ class _Cut:
             if self._stays_outside(node):
                 self._outside.add(node)
         self._outside.update(views_between(self._ops, self._outside))
-        self._guards = guards(program)
+        self._guards, self._waits = guards(program), waits_for(program.nodes)
         self._level = self._levels()
         self._proven = max((self._level[node] for node in expects_of(program)), default=0)
         """The first level whose region runs when all predicates have held."""
@@ -260,6 +260,7 @@ class _Cut:
                 continue
             views = [node for node in self._sharing[storage_id(held)] if node is not state]
             readers = [user for node in (state, *views) for user in node.users]
+            readers += [self._waits[user] for user in readers if user in self._waits]
             if (
                 own.issuperset(views)
                 and value not in views

@@ -38,11 +38,11 @@ def views_between(ops: Sequence[fx.Node], outside: AbstractSet[fx.Node]) -> set[
 
 def wait_late(levels: dict[fx.Node, int], outside: AbstractSet[fx.Node]) -> None:
     """Give waits, and the views of what they give, the level of the first that reads them."""
-    shown: list[fx.Node] = []
+    shown: dict[fx.Node, None] = {}
     for node in levels:
         view = node in outside and effects.of(node).pure and bool(alias_sources(node))
         if effects.of(node).waits or (view and any(s in shown for s in alias_sources(node))):
-            shown.append(node)
+            shown[node] = None
     for node in reversed(shown):
         readers = [levels[user] for user in node.users if user in levels]
         levels[node] = max(levels[node], min(readers, default=levels[node]))

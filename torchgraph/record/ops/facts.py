@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from ..._torch import OpOverload, schema_of
+from ..._torch.distributed.wrappers import promises
 from ..._torch.listening import decomposes
 from ...ir import effects
 from ..tape.tape import Args
-from . import collectives
 from .rewritten import runs_in_parts
 
 aten = torch.ops.aten
@@ -63,10 +63,10 @@ class Facts(NamedTuple):
     """The sizes of its results, or what its kernel does, depend on values."""
     sized_by_mask: bool
     """They do where it is indexed by a mask."""
-    starts: bool
-    """It is a collective, whose results fill later."""
     of_users: bool
     """It is none of torch's: it may draw and say nothing."""
+    begins: bool
+    """It is a collective, which `waits` is to follow."""
     waits: bool
     """It returns what it is given, which is another value then: a collective has filled it."""
     reads_for: tuple[tuple[int, int], ...]
@@ -91,14 +91,14 @@ def facts(op: OpOverload) -> Facts:
     moves = torch.Tag.inplace_view in op.tags
     takes_generator = any("Generator" in str(argument.type) for argument in schema.arguments)
     apart = (
-        op.namespace in ("profiler", "prim"),
+        op.namespace in ("profiler", "prim", "c10d"),
         decomposes(op, "cpu") or decomposes(op, "cuda"),
         runs_in_parts(op),
         op is EQUAL or op is LIFT,
         takes_generator,
         effects.of_target(op).random,
         moves,
-        collectives.is_wait(op),
+        promises(op),
     )
     return Facts(
         runs_whole=not any(apart),
@@ -112,8 +112,8 @@ def facts(op: OpOverload) -> Facts:
         or op in _DRAWS_BY_SHAPE,
         sized_by_data=torch.Tag.dynamic_output_shape in op.tags or op in _READS_VALUES,
         sized_by_mask=schema.name in _BY_MASK,
-        starts=collectives.starts(op),
         of_users=effects.of_users(op) and not effects.of_target(op).random,
+        begins=effects.of_target(op).communicates,
         waits=effects.waits(op),
         reads_for=_READS_FOR.get(op, ()),
         reads_values=_READS_VALUES.get(op, ()),

@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..._torch import storage_id
 from ..._torch.distributed.held import local
+from ..._torch.listening import not_listening
 from ..._torch.tensors import address_of
 from ...guards import Alias
 from ...ir.aliasing import has_strides, span
@@ -124,6 +125,12 @@ class Memory:
         index = self._tape.add(self.layout(tensor))
         self.put(tensor, index)
         return index
+
+    def came(self, tensor: torch.Tensor) -> int:
+        """A new value for what a collective has given."""
+        with not_listening():
+            self._tape.came.waited(tensor)
+        return self.new(tensor)
 
     def result(self, tensor: torch.Tensor) -> int:
         """The value that an op has returned: what lay there, or a new one."""

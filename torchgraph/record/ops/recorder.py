@@ -10,7 +10,8 @@ from weakref import proxy
 import torch
 
 from ..._torch import OpOverload
-from ..._torch.distributed.wrappers import layouts_found_unheard
+from ..._torch.distributed.collectives import communication_noted
+from ..._torch.distributed.wrappers import layouts_found_unheard, promises
 from ..._torch.listening import decomposes, listening, not_listening
 from ...collection import afresh, weakly
 from ...errors import NoProgram, SourceLine
@@ -20,7 +21,8 @@ from ...ir.program import Phase
 from ..tape import number
 from ..tape.tape import Args, Arguments, Entry, Kwargs, Outs, Ref, Tape
 from ..tape.trail import Trail
-from . import collectives, operands, refusals
+from . import operands, refusals
+from .communicated import communicate
 from .draws import Draws
 from .facts import EQUAL, ITEM, LIFT, Facts, facts
 from .generators import own_generators, without_default
@@ -43,7 +45,7 @@ class Recorder:
         self.undo = Undo()
         self._trail = trail
         self._found = found
-        self._draws = Draws(trail, proxy(self))
+        self.draws = Draws(trail, proxy(self))
         self._wrapped = Wrapped(weakly(self.give_up))
         self._numbers: dict[tuple[object, ...], Ref] = {}
         self._branches: set[tuple[int, str]] = set()
@@ -65,7 +67,8 @@ class Recorder:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
-        with self._draws.active(), layouts_found_unheard(), listening(self._hear):
+        unheard = layouts_found_unheard(), communication_noted()
+        with self.draws.active(), unheard[0], listening(self._hear), unheard[1]:
             yield
         if self._raised is not None:
             raise afresh(self._raised)
@@ -93,7 +96,7 @@ class Recorder:
     def _go_on(self, why: str, *, passing: bool) -> None:
         self.passing = passing if not self.gave_up else self.passing and passing
         self.gave_up = self.gave_up or why
-        self._draws.give_up()
+        self.draws.give_up()
 
     def _hear(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if any_wrapper(args, kwargs):
@@ -108,7 +111,9 @@ class Recorder:
         return self.run(op, args, kwargs)
 
     def _hear_special(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
-        if op.namespace == "profiler" or op.namespace == "prim" or collectives.is_wait(op):
+        if op.namespace == "c10d":
+            return communicate(self, op, args, kwargs)
+        if op.namespace == "profiler" or op.namespace == "prim" or promises(op):
             with not_listening():
                 return op(*args, **kwargs)
         if decomposes(op, operands.device(args)):
@@ -131,7 +136,7 @@ class Recorder:
         if self.check is not None:
             self.check((args, kwargs))
         if effects.draws(op, args, kwargs):
-            return self._draws.draw(op, args, kwargs)
+            return self.draws.draw(op, args, kwargs)
         if facts(op).moves:
             return self._move(op, args, kwargs)
         if op is LIFT and self.memory.find(args[0]) is None:
@@ -157,17 +162,17 @@ class Recorder:
         if self._trail.phase is Phase.UPDATE:
             args, kwargs = number.exact_sizes(op, args, kwargs)
         given = self.refs(args), self.refs(kwargs)
+        if known.begins:
+            self.tape.came.sends(op, args)
         for tensor in operands.written(known, args, kwargs):
-            self._writes(op, tensor)
+            self.writes(op, tensor)
         with not_listening():
             out = op(*number.bare_args(args), **number.bare_kwargs(kwargs))
             if known.gives_item:
                 return self._item(given, out)
             if known.of_users:
-                self._draws.check_after(op)
+                self.draws.check_after(op)
             self._add(op, given, out)
-            if known.starts:
-                collectives.waited(out, self._wait)
             if known.gives_blank and isinstance(out, torch.Tensor) and out.numel():
                 self._unset.add(self.memory.storage(out))
             if known.sizes_depend_on(args) and not self.gave_up:
@@ -198,14 +203,10 @@ class Recorder:
     def _look_for_strange_data(self, known: Facts, args: Args, kwargs: Kwargs) -> None:
         written = {id(tensor) for tensor in operands.written(known, args, kwargs)}
         for tensor in operands.read(known, args, kwargs):
-            if not has_strides(tensor):
-                continue
-            storage = self.memory.storage(tensor)
-            if storage in self._unset and id(tensor) not in written:
+            met = has_strides(tensor) and id(tensor) not in written
+            if met and (storage := self.memory.storage(tensor)) in self._unset:
                 self._unset.discard(storage)
                 self._strange_data(tensor)
-            elif id(tensor) in written:
-                self._unset.discard(storage)
 
     def _strange_data(self, tensor: torch.Tensor) -> None:
         """C++ lists sizes in tensors. What else it wrote there, nobody knows."""
@@ -220,17 +221,12 @@ class Recorder:
         with not_listening():
             self.tape.constants[index] = tensor.detach().clone()
 
-    def _wait(self, tensor: torch.Tensor) -> None:
-        """From here on, a value of its own lies where a collective has put its result."""
-        given = (Ref(self.index(tensor)),)
-        self.memory.grown(tensor)
-        outs = self.memory.new(tensor)
-        self.tape.write(Entry(collectives.WAIT, given, {}, outs, self._trail.here()))
-
     def _add(self, op: OpOverload, given: Arguments, out: object) -> None:
         target, (args, kwargs) = rewritten(op, *given)
+        if facts(op).begins:
+            self.tape.came.begins(out)
         outs = self.outs(out, fresh=facts(op).waits)
-        self.tape.write(Entry(target, args, kwargs, outs, self._trail.here()))
+        self.note(target, args, kwargs, outs)
 
     def outs(self, out: object, *, fresh: bool = False) -> Outs:
         """The values of results, new ones where nothing lay there, or ``fresh`` data does."""
@@ -239,19 +235,14 @@ class Recorder:
                 self.refuse(refusals.nested(self._trail.here()))
             else:
                 self._refuse_layout(out)
-            return self.memory.new(out) if fresh else self.memory.result(out)
+            return self.memory.came(out) if fresh else self.memory.result(out)
         if isinstance(out, (list, tuple)):
             return [self.outs(item) for item in out]
         return None
 
     def write(self, place: int, value: torch.Tensor) -> None:
         """Write down that a state takes over a value that lies elsewhere."""
-        args = (Ref(place), Ref(self.index(value)))
-        self.tape.write(Entry(aten.copy_.default, args, {}, place, self._trail.here()))
-
-    def finish_draws(self) -> None:
-        """The forward and backward part is over. Raises RandomStateTouched."""
-        self._draws.finish()
+        self.note(aten.copy_.default, (Ref(place), Ref(self.index(value))), {}, place)
 
     def refs(self, value: Any) -> Any:
         """``value`` with tensors and moving numbers replaced by their values on the tape."""
@@ -298,8 +289,11 @@ class Recorder:
             self.refuse(refusals.read_as(tensor.dtype, layout.dtype, self._trail.line))
             return
         args = (Ref(base), list(tensor.shape), list(tensor.stride()), self.memory.offset(tensor))
-        entry = Entry(aten.as_strided.default, args, {}, index, self._trail.here())
-        self.tape.write(entry)
+        self.note(aten.as_strided.default, args, {}, index)
+
+    def note(self, op: OpOverload, args: Args, kwargs: Kwargs, outs: Outs) -> None:
+        """Write down a call."""
+        self.tape.write(Entry(op, args, kwargs, outs, self._trail.here()))
 
     def line_of(self, tensor: torch.Tensor) -> SourceLine | None:
         """The user's line that made a tensor."""
@@ -324,7 +318,7 @@ class Recorder:
 
     def _item(self, given: Arguments, value: object) -> object:
         ref = self._computed(ITEM, given, value)
-        if self._trail.phase is Phase.UPDATE and _moves(value):
+        if self._trail.phase is Phase.UPDATE and type(value) in (int, float):
             # A learning rate in a tensor, on its way into an op: C++ hands it on as it is.
             return number.make(value, ref, self)
         self.branched(ref, value)
@@ -379,12 +373,14 @@ class Recorder:
 
     # --- what an op writes ------------------------------------------------------------------------
 
-    def _writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
+    def writes(self, op: OpOverload, tensor: torch.Tensor) -> None:
+        """``op`` is about to write a tensor."""
         if not has_strides(tensor):
             return
         if overlaps_itself(tensor):
             self.refuse(refusals.overlapping(op, self._trail.line))
         self.written.add(self.memory.storage(tensor))
+        self._unset.discard(self.memory.storage(tensor))
         self.memory.write(tensor)
         self._refuse_torn(tensor)
         self._keep(tensor)
@@ -409,7 +405,3 @@ def _as_tensor(value: object) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
-
-
-def _moves(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

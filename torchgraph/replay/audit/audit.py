@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import fx
 
 from ...collection import afresh
 from ...errors import BackendWarning, SourceLine, warn
+from ...ir import effects
 from ...ir.each import expanded
 from ...ir.names import optimizer_of
 from ...ir.nodes import operand
@@ -81,6 +83,7 @@ class Audit:
         self._single = expanded(program)  # each parameter has ops, as in the compiled program
         self._parts = parts_of(self._single) if mode != "off" else ()
         self._calls = 0
+        self._communicates = any(effects.of(node).communicates for node in program.nodes)
         self._pending = mode != "off"
         """True until a call was confirmed, or could not be."""
         self._redraws = any(region.effects.random for region in regions)
@@ -137,7 +140,8 @@ class Audit:
             results = self._observe(observed, values)
         except Exception as failure:
             self._undo(values, start, random)
-            if not self._runs(self._given(values, start), random):
+            # A rank that is asked once more by us alone would not answer.
+            if not self._communicates and not self._runs(self._given(values, start), random):
                 raise  # the step cannot be done: compiled code is not to blame
             raise NotConfirmed(f"it failed ({type(failure).__name__}: {failure})") from failure
         ended = Generators(self._gpus)
@@ -171,7 +175,8 @@ class Audit:
             executable = replace(executable, update=_Told(executable.update, observed))
         observed.begin()
         try:
-            results: tuple[object, ...] = executable.function(values)
+            with observed.came.written() if self._communicates else nullcontext():
+                results: tuple[object, ...] = executable.function(values)
             return results
         finally:
             observed.end()

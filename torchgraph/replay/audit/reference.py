@@ -15,6 +15,8 @@ from torch import fx
 from torch.fx.node import Argument
 
 from ...collection import afresh
+from ...distributed.came import Came
+from ...ir import effects
 from ...ir.program import OutputKind, OutputSpec, Program, Role, Signature, identity
 from ...live.micro_batch import chunk
 from ...lower import Crossing, Region, packed
@@ -58,6 +60,8 @@ class Observed:
         self._runs: dict[int, list[dict[str, torch.Tensor]]] = {}
         self._seen: dict[Region, int] = {}
         self._failure: Exception | None = None
+        self.came = Came()
+        """What its collectives gave."""
 
     def begin(self) -> None:
         """Look at what regions return from now on."""
@@ -137,6 +141,7 @@ class Reference:
         self, values: Sequence[object], look: Look, shaker: Moves | None = None
     ) -> Iterable[StepOutput]:
         """Each output of the step, its value, and its node where there is one."""
+        self._observed.came.rewind()
         if len(self._parts) == 1:
             return _ends(self._program, self._follow(0, 0, values, look, shaker))
         return self._micro_batches(list(values), look, shaker)
@@ -190,7 +195,7 @@ class Reference:
         def told(node: fx.Node, value: object) -> None:
             look((part, run, node.name), node, value)
 
-        follower = _Follower(self._parts[part], given, told, shaker)
+        follower = _Follower(self._parts[part], given, told, shaker, self._observed.came)
         results: Sequence[object] = follower.run(*values, enable_io_processing=False)
         return results
 
@@ -208,11 +213,19 @@ class _Follower(fx.Interpreter):
         given: Given,
         look: Callable[[fx.Node, object], None],
         shaker: Moves | None,
+        came: Came,
     ) -> None:
         super().__init__(program.gm)
+        self._came = came
         self._given = given
         self._look = look
         self._shaker = shaker
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """Collectives give what they gave the compiled step: other ranks are asked once."""
+        if self._came and effects.of_target(target).communicates:
+            return self._came.again(target, args)
+        return super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> object:
         """The node's value, moved by noise; or compared and replaced."""
