@@ -254,7 +254,7 @@ def test_public_names():
         "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
-        "Counters", "Setup", "assert_parity", "check_pass", "counters",
+        "Counters", "RankRun", "Setup", "assert_parity", "check_pass", "counters", "run_on_ranks",
     }  # fmt: skip
     assert set(tg.passes.__all__) == {
         "ActivationCheckpointing",

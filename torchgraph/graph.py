@@ -249,7 +249,8 @@ class Graph(Bucketing, Shown):
         replay, call = self._program_shown()
         found = None
         if memory is not None:
-            replay, call, found = self._aside(peaks.measured, tuple(memory), {})
+            look = partial(peaks.measured, around=self._replicated)
+            replay, call, found = self._aside(look, tuple(memory), {})
         options, fallback = self.config.options, self._recordings.fallback
         seconds = self._stage_seconds
         held = (self._cache, options, seconds, fallback, self._modules)
@@ -277,8 +278,9 @@ class Graph(Bucketing, Shown):
         Raises:
             GradPresent: a parameter has a ``.grad``. And whatever a first call may raise.
         """
+        look = partial(check, around=self._replicated, precision=precision)
         found: Divergence | Accuracy | None
-        found = self._aside(partial(check, precision=precision), args, kwargs)[-1]
+        found = self._aside(look, args, kwargs)[-1]
         return found
 
     def profile(self, *args: Any, **kwargs: Any) -> Profile:

@@ -15,12 +15,21 @@ from .config import GraphConfig
 from .counters import Counters as Counters, counters as counters
 from .errors import InvalidOption, ParityError
 from .graph import Graph
+from .inspect.checking.on_ranks import RankRun as RankRun, run_on_ranks as run_on_ranks
 from .ir.program import Program
 from .options.checking import NotNegative, checked, shown
 from .options.options import PassOptions
 from .passes import Pass, run
 
-__all__ = ["Counters", "Setup", "assert_parity", "check_pass", "counters"]
+__all__ = [
+    "Counters",
+    "RankRun",
+    "Setup",
+    "assert_parity",
+    "check_pass",
+    "counters",
+    "run_on_ranks",
+]
 
 _MORE = 8
 """How often batches are gone through again before a step counts as one without a program."""

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from .._torch.distributed import collectives
 from .errors import RanksDiffer
+from .ranks import is_played
 
 _SECONDS = 300.0
 """How long a rank waits for the others."""
@@ -37,6 +38,8 @@ class Agreement:
         Raises:
             RanksDiffer: a rank leaves none in time.
         """
+        if is_played():
+            return [json.loads(json.dumps(note)) for _ in self._ranks]
         round_ = next(self._rounds)
         self._store.set(f"{round_}/{self._here}", json.dumps(note))
         found = []

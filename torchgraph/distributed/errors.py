@@ -38,3 +38,9 @@ class UnknownCollective(NoProgram):
         "use a functional collective, which names its group: "
         "torch.distributed._functional_collectives."
     )
+
+
+class RanksOutOfStep(GraphError):
+    """``if rank == 0: all_reduce(x)``: ranks that do not meet in the same collectives."""
+
+    fix = "let all ranks of a group run the same collectives, in one order, over equal shapes."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from torch import fx
@@ -22,6 +23,7 @@ from .checking.against import Against, passes_of, promises_bits
 from .checking.divergence import ABSENT, CAPTURE, Divergence as Divergence, divergence
 from .checking.eager_values import Follower
 from .checking.side import GraphSide
+from .checking.together import Alone, deciding, meetings
 from .eager import Eager, Journal
 
 FLOAT64 = "float64"
@@ -35,6 +37,7 @@ def check(
     owners: Sequence[object],
     options: Options,
     *,
+    around: Callable[[Step], AbstractContextManager[None]],
     precision: str = "",
 ) -> Divergence | Accuracy | None:
     """Compare one step of the program in ``replay`` with ``build`` and the optimizers' own steps.
@@ -43,19 +46,46 @@ def check(
     them as it likes. Only when they differ are the nodes compared: to the bit where the program
     promises bits, beside float64 where it does not.
 
+    Where the step communicates, all ranks call this, and all are given what the one has found whose
+    wrong node comes first.
+
     Args:
         scan: gives the step as it is now.
         owners: objects besides modules and optimizers whose attributes are put back, too.
+        around: what a call of a step runs in.
         precision: ``"float64"`` for an `Accuracy` in any case.
     """
-    _refuse(replay, options)
+    ranks = deciding([replay.captured.program, replay.program])
+    _agree(ranks, replay, options, precision)
     autocast = Autocast(options.autocast, (leaf.value for leaf in replay.leaves))
-    eager = Eager(autocast.eager(build), call, scan, owners, options, replay.leaves)
-    looking = _Check(replay, eager, GraphSide(replay, call, scan()), options)
+    eager = Eager(autocast.eager(build), call, scan, owners, options, replay.leaves, around)
+    looking = _Check(replay, eager, GraphSide(replay, call, scan()), options, ranks)
     found = looking.divergence()
     if precision != FLOAT64:
         return found
     return looking.accuracy(found)
+
+
+def _agree(ranks: Alone, replay: Replay, options: Options, precision: str) -> None:
+    """Raise, on all ranks, what keeps one of them from a check, or where they would not meet."""
+    refused = None
+    try:
+        _refuse(replay, options)
+    except NotSupported as error:
+        refused = error
+    others = [
+        (rank, what) for rank, what in enumerate(ranks.told(refused and refused.what)) if what
+    ]
+    if refused is not None:
+        raise refused
+    if others:
+        raise NotSupported(f"Rank {others[0][0]} refuses the check: {others[0][1]}")
+    if ranks.is_alone:
+        return
+    ranks.same("the same check", [f"precision {precision!r}"])
+    ranks.same("the captured program", meetings(replay.captured.program))
+    ranks.same("the program after the passes", meetings(replay.program))
+    ranks.same("the lowered program", meetings(op_by_op(replay.executable, replay.program).program))
 
 
 def _refuse(replay: Replay, options: Options) -> None:
@@ -80,15 +110,21 @@ def _refuse(replay: Replay, options: Options) -> None:
 class _Check:
     """One step of eager's, and of all that became of it on the way to what runs."""
 
-    def __init__(self, replay: Replay, eager: Eager, side: GraphSide, options: Options) -> None:
+    def __init__(
+        self, replay: Replay, eager: Eager, side: GraphSide, options: Options, ranks: Alone
+    ) -> None:
         self._replay = replay
         self._eager = eager
         self._side = side
         self._options = options
+        self._ranks = ranks
+        self._reaches: tuple[str, ...] = ()
+        """What differs on this rank in the end."""
         self._executable = op_by_op(replay.executable, replay.program)
         self._exact = promises_bits(replay)
         self._expected = eager.run()
-        self._against = Against(expanded(replay.captured.program), side, exact=self._exact)
+        whole = expanded(replay.captured.program)
+        self._against = Against(whole, side, ranks, exact=self._exact)
 
     def divergence(self) -> Divergence | None:
         """The first node that is wrong; None where nothing is."""
@@ -96,67 +132,90 @@ class _Check:
         signature = executable.signature
         got = self._side.run(executable.function, executable.outputs, signature)
         reaches = _different(self._expected, got)
-        if not reaches:
+        if not self._ranks.any(bool(reaches)):
             return None
         repeatable = not _different(self._expected, self._eager.run())
-        found = self._capture() or self._passes() or self._lowered()
+        self._reaches = tuple(map(str, reaches))
+        stages = (self._capture, self._passes, self._lowered)
+        found = next(filter(None, (self._agreed(*stage()) for stage in stages)), None)
         if found is None and not self._exact:
             return None
         if found is None:  # only the generated function differs
-            found = self._at_the_end(self._replay.program, got, reaches[0])
-            found = replace(found, lowering=True, blame="lowering")
-        reaches = found.reaches or tuple(map(str, reaches))
-        return self._measured(replace(found, reaches=reaches, repeatable=repeatable))
+            wrong = None
+            if reaches:
+                wrong = self._at_the_end(self._replay.program, got, reaches[0])
+                wrong = replace(wrong, lowering=True, blame="lowering")
+            found = self._agreed(wrong, self._replay.program)
+        assert found is not None
+        return self._measured(replace(found, repeatable=repeatable))
 
     def accuracy(self, found: Divergence | None) -> Accuracy:
         """How far all results are from float64, beside eager's."""
         return self._against.accuracy(self._executable, found)
 
+    def _agreed(self, found: Divergence | None, program: Program) -> Divergence | None:
+        """What the rank has found whose node comes first in the program."""
+        order = {node.name: place for place, node in enumerate(program.nodes)}
+        place = len(order)
+        if found is not None:
+            place = order.get(found.node, len(order))
+            found = replace(found, reaches=found.reaches or self._reaches)
+        first = self._ranks.first(place, found)
+        return None if first is None else replace(first[1], rank=first[0])
+
     def _measured(self, found: Divergence) -> Divergence:
         accuracy = self._against.accuracy(self._executable, found)
         return replace(found, graph_error=accuracy.graph, eager_error=accuracy.eager)
 
-    def _capture(self) -> Divergence | None:
+    def _capture(self) -> tuple[Divergence | None, Program]:
         """What capture got wrong; on a GPU, where kernels may add in any order, nobody can say."""
         whole = self._against.program
         if self._replay.devices - {"cpu"}:
-            return None
+            return None, whole
         outputs = whole.signature.outputs
         got = self._side.run(lambda values: whole.gm(*values), outputs, whole.signature)
         reaches = _different(self._expected, got)
-        if not reaches:
-            return None
+        if not self._ranks.any(bool(reaches)):
+            return None, whole
         journal = Journal()
         self._eager.run(journal)
         follower = Follower(whole, outputs, journal)
         self._side.run(follower.execute, outputs, whole.signature)
-        found = follower.divergence(self._eager) or self._at_the_end(whole, got, reaches[0])
-        return replace(found, blame=CAPTURE, reaches=tuple(map(str, reaches)))
+        found = follower.divergence(self._eager, self._ranks)
+        if not reaches:
+            return None, whole
+        found = found or self._at_the_end(whole, got, reaches[0])
+        return replace(found, blame=CAPTURE, reaches=tuple(map(str, reaches))), whole
 
-    def _passes(self) -> Divergence | None:
+    def _passes(self) -> tuple[Divergence | None, Program]:
         program = expanded(self._replay.program)
         found = self._against.fault_of(program)
-        if found is None:
-            return None
+        if not self._ranks.any(found is not None):
+            return None, program
         if self._exact:
             outputs = program.signature.outputs
             signature = program.signature
             got = self._side.run(lambda values: program.gm(*values), outputs, signature)
             reaches = _different(self._expected, got)
             if not reaches:  # it computes something else on the way, and the same in the end
-                return None
-            found = replace(found, reaches=tuple(map(str, reaches)))
+                found = None
+            elif found is not None:
+                found = replace(found, reaches=tuple(map(str, reaches)))
+            if not self._ranks.any(found is not None):
+                return None, program
         culprit = self._against.culprit(passes_of(self._replay, self._options), self._options)
-        return replace(found, blame="pass" if culprit else "", culprit=culprit)
+        if found is not None:
+            found = replace(found, blame="pass" if culprit else "", culprit=culprit)
+        return found, program
 
-    def _lowered(self) -> Divergence | None:
+    def _lowered(self) -> tuple[Divergence | None, Program]:
         executable = self._executable
         program = executable.program
         found = self._against.fault_of(program, executable.outputs, in_place=True)
-        if found is None:
-            return None
-        blame = "inductor" if found.region or self._replay.code.regions else "lowering"
-        return replace(found, lowering=True, blame=blame)
+        if found is not None:
+            blame = "inductor" if found.region or self._replay.code.regions else "lowering"
+            found = replace(found, lowering=True, blame=blame)
+        return found, program
 
     def _at_the_end(self, program: Program, got: Mapping[str, object], name: str) -> Divergence:
         """The node that computes the output or state ``name``, when no other could be named."""

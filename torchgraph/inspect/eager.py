@@ -12,17 +12,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .._torch import TorchDispatchMode, engine_watch
 from .._torch.distributed.held import local
-from ..ir import bits
+from ..ir import bits, effects
 from ..ir.program import Role
 from ..live.inputs import Call, paths
 from ..live.optimizers import step as step_all
-from ..live.replicas import running
 from ..live.scaler import Scaling
 from ..live.snapshot import Snapshot
 from ..live.step import Leaf, Step
 from ..options.options import Options
 from ..record.update.own_steps import classes_with
 from ..structure import Contents, Returned
+from .arrivals import arrived
 from .ops import base_name
 
 GENERATOR = "torch's random generator"
@@ -59,6 +59,8 @@ class Journal(TorchDispatchMode):
         if self._wanted is not None and self._position == self._wanted.position:
             self.arguments = [copied(argument) for argument in args]
         out = func(*args, **(kwargs or {}))
+        if effects.of_target(func).communicates:
+            arrived(out)
         for index, tensor in results(out):
             place = ResultPlace(self._position, index)
             if self._wanted is None:
@@ -91,8 +93,15 @@ class Eager:
         owners: Sequence[object],
         options: Options,
         leaves: Sequence[Leaf],
+        around: Callable[[Step], AbstractContextManager[None]],
     ) -> None:
-        """``owners``: objects besides modules and optimizers whose attributes are put back."""
+        """Scan the step, and keep what it may change.
+
+        Args:
+            owners: objects besides modules and optimizers whose attributes are put back.
+            around: what a call of a step runs in, which knows its replicas on other ranks.
+        """
+        self._around = around
         self._options = options
         self._build = build
         self._call = call
@@ -121,15 +130,15 @@ class Eager:
             leaves, optimizers = step.leaves, step.optimizers
             scaling = Scaling.over(leaves, [leaf.value for leaf in leaves])
             first = nullcontext() if step.driven else _first_gradients(scaling.scaled)
-            averaged = running(step, updates_itself=step.driven)
-            with watch, first, _without_schedulers(driven=step.driven), averaged:
-                step.replicas.spread()
-                returned = self._build(*self._call.args, **self._call.kwargs)
-            ends = _outputs(Returned(returned, contents))
-            if not step.driven:
-                with watch:
-                    parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
-                    step_all(optimizers, parameters, scaling, self._options, step.replicas)
+            with self._around(step):
+                with watch, first, _without_schedulers(driven=step.driven):
+                    step.replicas.spread()
+                    returned = self._build(*self._call.args, **self._call.kwargs)
+                ends = _outputs(Returned(returned, contents))
+                if not step.driven:
+                    with watch:
+                        parameters = [leaf.value for leaf in leaves if leaf.role is Role.PARAMETER]
+                        step_all(optimizers, parameters, scaling, self._options, step.replicas)
             ends.update(self._states())
             ends[GENERATOR] = torch.get_rng_state()
         return ends

@@ -7,6 +7,7 @@ Not counted is what is there before it: parameters, buffers, optimizer state, ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -87,6 +88,8 @@ def measured(
     scan: Callable[[], Step],
     owners: Sequence[object],
     options: Options,
+    *,
+    around: Callable[[Step], AbstractContextManager[None]],
 ) -> Peaks:
     """The peaks of one step with the arguments of ``call``, on copies of the states; and eager's.
 
@@ -106,7 +109,7 @@ def measured(
         return found
     autocast = Autocast(options.amp, (leaf.value for leaf in replay.leaves))
     built = autocast.eager(build)
-    eager = Eager(built, call, scan, owners, options, replay.leaves)
+    eager = Eager(built, call, scan, owners, options, replay.leaves, around)
     steps = recorded(lambda: eager.run(_Span()))
     return replace(found, eager=steps[_STEP].peak)
 

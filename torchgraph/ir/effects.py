@@ -24,7 +24,7 @@ _PREDICATES = frozenset(
     {"torchgraph::expect", "torchgraph::expect_none", "torchgraph::expect_shape"}
 )
 _COMMUNICATION = frozenset(
-    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"}
+    {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor"}
 )
 
 _COLLECTIVES_IN_PLACE = frozenset({"all_reduce", "broadcast"})

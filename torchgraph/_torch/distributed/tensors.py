@@ -17,10 +17,15 @@ def _dtensor() -> Any:
     return importlib.import_module("torch.distributed.tensor")
 
 
-@functools.cache
 def mesh_of(group: str, device_type: str) -> Any:
     """A mesh of one dimension over a process group."""
-    return dist.device_mesh.DeviceMesh.from_group(group_of(group), device_type)
+    return _mesh_of(group_of(group), device_type)
+
+
+@functools.cache
+def _mesh_of(group: Any, device_type: str) -> Any:
+    """By the group itself: another one may have its name after it was destroyed."""
+    return dist.device_mesh.DeviceMesh.from_group(group, device_type)
 
 
 def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None) -> torch.Tensor:

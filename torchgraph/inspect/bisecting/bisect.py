@@ -269,7 +269,9 @@ class _Search:
                 self._graph._back_to(kept)
             call = self._graph._given(record)
             try:
-                found = graph._aside(partial(check), call.args, call.kwargs)[-1]
+                found = graph._aside(
+                    partial(check, around=graph._replicated), call.args, call.kwargs
+                )[-1]
             except (NotSupported, NoProgram):
                 return None
             if found is not None:

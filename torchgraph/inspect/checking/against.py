@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from .divergence import Culprit, Divergence, divergence
 from .forced import Fault, Forced, Reference
 from .judge import alike
 from .side import GraphSide
+from .together import Alone, meetings
 from .trace import Trace, ends_of, region_of, traced
 
 
@@ -46,11 +48,13 @@ class Against:
     Args:
         program: the captured one, with ops of each parameter.
         exact: values are compared to the bit.
+        ranks: who decides how often programs run.
     """
 
-    def __init__(self, program: Program, side: GraphSide, *, exact: bool) -> None:
+    def __init__(self, program: Program, side: GraphSide, ranks: Alone, *, exact: bool) -> None:
         self.program = program
         self._side = side
+        self._ranks = ranks
         self._exact = exact
         self._reference: Reference | None = None
 
@@ -65,14 +69,17 @@ class Against:
             states = _states(program.signature, values) if in_place else {}
             ends = _without_skipped(ends_of(trace, outputs, states))
             forced = Forced(reference, trace.seen, ends, exact=self._exact)
-            fault = next(forced.faults(), None)
+            faults = forced.faults()
+            fault = next(faults, None)
+            if not self._ranks.is_alone:
+                deque(faults, maxlen=0)  # the other ranks go on to the end
         return None if fault is None else _told(fault, program, trace, exact=self._exact)
 
     def culprit(self, passes: Sequence[Pass], options: Options) -> Culprit | None:
         """The pass and the edit that brought the fault; None when the passes did not."""
         captured = self._side.captured
         start = expanded(captured) if self._side.is_compiled else captured
-        return Bisection(start, passes, options.passes, self._is_wrong).culprit()
+        return Bisection(start, passes, options.passes, self._is_wrong, self._ranks).culprit()
 
     def accuracy(self, executable: Lowered, found: Divergence | None) -> Accuracy:
         """How far what ``executable`` gives is from float64, beside eager's results."""
@@ -87,8 +94,11 @@ class Against:
         return Accuracy(errors, found, tuple(reference.fallbacks.items()))
 
     def _is_wrong(self, program: Program) -> bool:
+        """Whether it is on some rank."""
         program = expanded(program)
-        if self.fault_of(program) is None:
+        if not self._ranks.is_alone and not self._ranks.alike(meetings(program)):
+            return True  # the ranks would not meet
+        if not self._ranks.any(self.fault_of(program) is not None):
             return False
         if not self._exact:
             return True
@@ -97,7 +107,8 @@ class Against:
         with self._side.values(program.signature) as values:
             returned = program.gm(*values)
             ends = dict(zip(program.signature.outputs, returned, strict=True))
-            return any(not bits.same(ends.get(out), value) for out, value in expected.items())
+            wrong = any(not bits.same(ends.get(out), value) for out, value in expected.items())
+        return self._ranks.any(wrong)
 
     def _known(self, *, wide: bool) -> Reference:
         known = self._reference

@@ -12,6 +12,7 @@ from ...options.options import PassOptions
 from ...passes import Pass, run
 from ...passes.runner import select
 from .divergence import Culprit
+from .together import Alone
 
 
 @dataclass
@@ -22,16 +23,20 @@ class Bisection:
     passes: Sequence[Pass]
     options: PassOptions
     is_wrong: Callable[[Program], bool]
+    """On some rank."""
+    ranks: Alone
 
     def culprit(self) -> Culprit | None:
         """The pass and the edit with which it begins; None when it is not the passes."""
         chosen = select(tuple(self.passes), self.options)[: self.options.max_passes]
+        if not self.ranks.alike([one.name for one in chosen]):
+            return None  # the same number of passes is not the same program
         if not chosen or self._wrong(0, None) or not self._wrong(len(chosen), None):
             return None
         number = _first(len(chosen), lambda count: self._wrong(count, None))
         before = sum(record.edits for record in self._made(number - 1, None).history)
         whole = self._made(number, None)
-        edits = whole.history[-1].edits
+        edits = self.ranks.most(whole.history[-1].edits)
         name = chosen[number - 1].name
         if not edits or self._wrong(number, before) or not self._wrong(number, before + edits):
             return Culprit(name, number, None, edits, before)
@@ -42,8 +47,14 @@ class Bisection:
 
     def _wrong(self, passes: int, edits: int | None) -> bool:
         try:
-            return self.is_wrong(self._made(passes, edits))
-        except GraphError:  # a program that breaks a rule, or cannot be computed
+            made = self._made(passes, edits)
+        except GraphError:  # a program that breaks a rule
+            made = None
+        if self.ranks.any(made is None) or made is None:
+            return True
+        try:
+            return self.is_wrong(made)
+        except GraphError:  # one that cannot be computed
             return True
 
     def _made(self, passes: int, edits: int | None) -> Program:

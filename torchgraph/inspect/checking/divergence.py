@@ -84,6 +84,8 @@ class Divergence:
     """How far the results are from float64 at most, relative; None: not computed."""
     eager_error: float | None = None
     """The same of eager's."""
+    rank: int | None = None
+    """The rank whose value it is, where the step communicates; all ranks are told."""
 
     def __str__(self) -> str:
         lines = [self._head()]
@@ -111,6 +113,7 @@ class Divergence:
         made = "" if self.made_by == CAPTURE else f", made by the pass {self.made_by!r}"
         where = f" in {self.module}" if self.module else ""
         gap = "" if self.difference is None else f" by up to {self.difference:.6g}"
+        gap += "" if self.rank is None else f" on rank {self.rank}"
         what = f"{self.node} ({self.op}, {self.phase.value}{where}{made})"
         return f"{what if self.node else self.reaches[0]} differs from eager{gap}"
 

@@ -10,9 +10,11 @@ from torch import fx
 
 from ...ir import bits
 from ...ir.program import SKIPPED_BY, OutputKind, OutputSpec, Program
+from ..arrivals import waited
 from ..eager import Eager, Journal, ResultPlace, copied, results
 from ..ops import base_name
 from .divergence import Divergence, divergence
+from .together import Alone
 
 _UNSET = ("empty", "new_empty")
 """Ops whose results hold whatever was there."""
@@ -57,14 +59,17 @@ class Follower(fx.Interpreter):
             return super().run_node(n)
         suspects = self._suspects.intersection(n.all_input_nodes)
         read = {node: copied(self.env[node]) for node in suspects}  # n may write in place
-        value = super().run_node(n)
+        value = waited(n, super().run_node(n))
         for index, tensor in results(value):
             self._compare(n, index, tensor, read)
         return value
 
-    def divergence(self, eager: Eager) -> Divergence | None:
-        """What was found; ``reaches`` is left empty."""
+    def divergence(self, eager: Eager, ranks: Alone) -> Divergence | None:
+        """What was found; ``reaches`` is left empty. Where one rank looks again, all run."""
+        if not ranks.any(self._found is not None):
+            return None
         if self._found is None:
+            eager.run()
             return None
         node, got, place, read = self._found
         journal = eager.journal_at(place)

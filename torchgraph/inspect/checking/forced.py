@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ...ir.program import OutputKind, OutputSpec, Program
+from ..arrivals import waited
 from ..ops import base_name
 from .judge import Stretch, errors, is_right
 from .trace import Seen
@@ -66,7 +67,8 @@ class Reference:
         for node in _start(program, values, found.low):
             found.draws.note(node)
             args, kwargs = _given(node, found.low)
-            found.low[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
+            low = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
+            found.low[node] = waited(node, low)
         if wide:
             _follow_wide(found, runner)
         return found
@@ -190,7 +192,7 @@ class Forced:
     def _stretch(self, node: fx.Node) -> Any:
         args, kwargs = _given(node, self._narrow)
         with self._reference.draws.again(node):
-            narrow = node.target(*args, **kwargs)  # type: ignore[operator]  # an op
+            narrow = waited(node, node.target(*args, **kwargs))  # type: ignore[operator]  # an op
         if self._exact:
             return narrow
         found = {

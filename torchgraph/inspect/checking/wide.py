@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from ...ir import effects
+from ..arrivals import waited
 
 aten = torch.ops.aten
 _OF_BITS = frozenset({aten.view.dtype, aten.nextafter.default})
@@ -121,9 +122,8 @@ class Wide:
         if target is _DROPOUT:
             return self._dropout(node, args, narrow_args)
         try:
-            return widened(
-                target(*map(widened, args), **{k: widened(v) for k, v in kwargs.items()})
-            )
+            given = {key: widened(value) for key, value in kwargs.items()}
+            return widened(waited(node, target(*map(widened, args), **given)))
         except Exception as error:  # no kernel, or a check of dtypes in a user's own op
             self.fallbacks.setdefault(str(target), f"{type(error).__name__}: {_first_line(error)}")
         return widened(self._narrow(node, args, kwargs, narrow_args, narrow_kwargs))
@@ -139,7 +139,7 @@ class Wide:
         given = [like(arg, model) for arg, model in zip(args, narrow_args, strict=True)]
         named = {key: like(value, narrow_kwargs[key]) for key, value in kwargs.items()}
         with self._draws.again(node):
-            return node.target(*given, **named)  # type: ignore[operator]  # as above
+            return waited(node, node.target(*given, **named))  # type: ignore[operator]  # as above
 
     def _dropout(self, node: fx.Node, args: Sequence[Any], narrow_args: Sequence[Any]) -> Any:
         """The mask is drawn in the program's dtype, the product is wide."""

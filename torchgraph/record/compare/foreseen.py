@@ -58,6 +58,31 @@ def foreseen(outcome: Outcome) -> Outcome | None:
     )
 
 
+def first_values(outcome: Outcome) -> dict[str, torch.Tensor]:
+    """What the slots hold that a step makes and `foreseen` leaves out, before it moves them."""
+    made = {index: fqn for fqn, index in (_made(outcome) or {}).items()}
+    tensors: dict[int, Any] = {place: leaf.value for leaf, place in outcome.leaves}
+    tensors.update(outcome.tape.constants)
+    found: dict[str, torch.Tensor] = {}
+    for entry in outcome.tape.entries:
+        if isinstance(entry.outs, int) and entry.outs in made and entry.target in _FILLS:
+            args, kwargs = (_filled(given, tensors) for given in (entry.args, entry.kwargs))
+            found[made[entry.outs]] = entry.target(*args, **kwargs).clone()
+    return found
+
+
+def _filled(value: Any, tensors: dict[int, Any]) -> Any:
+    """Arguments with tensors in the place of values."""
+    kind = type(value)
+    if kind is Ref:
+        return tensors[value.index]
+    if kind is list or kind is tuple:
+        return kind([_filled(item, tensors) for item in value])
+    if kind is dict:
+        return {key: _filled(item, tensors) for key, item in value.items()}
+    return value
+
+
 def _made(outcome: Outcome) -> dict[str, int] | None:
     """The values of all that is there after the step and was not, if these are tensors alone."""
     before, after = outcome.step.names(), outcome.after.names()

@@ -1,0 +1,224 @@
+"""Steps of all ranks of a world that is not there, in one process, with real numbers.
+
+Each rank's step is recorded by itself, in a process group whose collectives communicate nothing,
+and taken back. What is kept of it is its program. Then the programs of all ranks run together,
+step by step, from the states that were there before; see `lockstep`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..._torch.distributed.held import is_wrapper, local
+from ...costs.collectives import collectives
+from ...distributed.ranks import played, ranks_of
+from ...errors import InvalidOption, NotSupported
+from ...ir import bits
+from ...ir.names import optimizer_of
+from ...ir.program import OutputKind, Program, Role
+from ...live.inputs import Call
+from ...live.step import Leaf
+from ...record.compare.foreseen import first_values, foreseen
+from ...replay.replay import Replay
+from .lockstep import Groups, run
+
+
+@dataclass
+class RankRun:
+    """What one rank of a world has computed."""
+
+    outputs: list[Any] = field(default_factory=list)
+    """What each step returns."""
+    states: dict[str, Any] = field(default_factory=dict)
+    """Parameters, buffers and what optimizers keep, after the last step, by name: of what lies in
+    parts on the ranks, the part of this one."""
+
+
+Made = tuple[Any, Sequence[tuple[Any, ...]]]
+"""A Graph, and the arguments of each of its calls."""
+
+
+def run_on_ranks(make: Callable[[int], Made], world: int) -> list[RankRun]:
+    """Train on ``world`` ranks in this process: no other is started, no number is made up.
+
+    ``make`` is called for each rank, with a process group of ``world`` ranks of which this process
+    is that one: meshes, DTensors and functional collectives are made as in a real run. A step of
+    the Graph is recorded there and taken back, in eager and without communication. Then the
+    programs run, all ranks together. Sums go in the order of the ranks: with two ranks the results
+    are gloo's, bit for bit; a ring of more adds in another order.
+
+    What a step does besides its program is not done: schedulers do not step, objects stay.
+
+    Args:
+        make: gives a Graph, or a step of ``tg.step``, over fresh objects, and the arguments of
+            each of its calls, all of like shapes. Whatever it draws, it has to seed.
+        world: how many ranks.
+
+    Returns:
+        What each rank returned and holds, in their order.
+
+    Raises:
+        InvalidOption: ``torch.distributed`` is initialized already; no calls, or a different number
+            of them; fewer than one rank.
+        NotSupported: schedulers step within the step; or the first step makes states that are not
+            zeros, as SGD's momentum: it would be made of gradients that were not communicated.
+        RanksOutOfStep: the ranks do not come to the same collectives.
+        ValueMoved: a branch was taken on a number that has another value in the real run.
+    """
+    if world < 1:
+        raise InvalidOption(f"run_on_ranks takes one rank or more, not {world}.")
+    ranks = []
+    for rank in range(world):
+        wholes: list[torch.Tensor] = []
+        with played(rank, world, wholes):
+            graph, batches = make(rank)
+            if not batches:
+                raise InvalidOption("run_on_ranks: make gives no call to run.")
+            ranks.append(_Rank.recorded(graph, batches))
+        ranks[-1].begins.update((f"DTensor {n}", whole) for n, whole in enumerate(wholes))
+    steps = {len(one.calls) for one in ranks}
+    if len(steps) > 1:
+        raise InvalidOption(f"The ranks make {sorted(steps)} calls: let all make as many.")
+    _check_alike(ranks)
+    for number in range(steps.pop()):
+        results = run(
+            [one.program for one in ranks],
+            [one.values(number) for one in ranks],
+            [one.groups for one in ranks],
+            [one.random for one in ranks],
+        )
+        for one, result in zip(ranks, results, strict=True):
+            one.take(number, result)
+    return [RankRun(one.outputs, one.states()) for one in ranks]
+
+
+class _Rank:
+    """A rank's program, and what it holds."""
+
+    def __init__(
+        self, replay: Replay, calls: list[Call], values: list[Any], random: torch.Tensor
+    ) -> None:
+        self._replay = replay
+        self.calls = calls
+        self.program: Program = replay.program
+        self.groups: Groups = {
+            one.group: ranks_of(one.group) for _, one in collectives(self.program)
+        }
+        self.random = random
+        self.begins: dict[str, torch.Tensor] = {}
+        """What a real rank would be sent by the first before its first step."""
+        self.outputs: list[Any] = []
+        self._values = values
+
+    @classmethod
+    def recorded(cls, graph: Any, batches: Sequence[tuple[Any, ...]]) -> _Rank:
+        """The program of a Graph for these calls, from a step that is taken back."""
+        random = torch.get_rng_state()
+        begins = _weights(graph)
+        calls: list[Call] = [graph._inputs.bind(tuple(batch), {}) for batch in batches]
+        outcome = graph._aside_outcome(calls[0])
+        first = {} if outcome.settled else first_values(outcome)
+        known = outcome if outcome.settled else foreseen(outcome)
+        if known is None:
+            raise NotSupported(
+                "The first step makes states that are not zeros, of gradients that were not "
+                "communicated: SGD's momentum, for one.",
+                fix="make them before: optimizer.state[p]['momentum_buffer'] = zeros_like(p).",
+            )
+        replay = graph._compile_step(known, calls[0])
+        _refuse(replay)
+        values = [_copied(first.get(leaf.fqn, _now(leaf))) for leaf in replay.leaves]
+        values += [None] * (len(replay.program.signature.inputs) - len(values))
+        found = cls(replay, calls, values, random)
+        if graph._replicas.groups or graph._replicas.shards is not None:
+            found.begins = begins
+        return found
+
+    def values(self, number: int) -> list[Any]:
+        """What the program takes in a step."""
+        inputs = self.program.signature.inputs
+        places = [place for place, spec in enumerate(inputs) if spec.role is Role.INPUT]
+        pairs = zip(self.calls[0].tensors, self.calls[number].tensors, strict=True)
+        for place, (first, value) in zip(places, pairs, strict=True):
+            if value.shape != first.shape or value.dtype != first.dtype:
+                raise InvalidOption(
+                    f"Call {number} of run_on_ranks: {inputs[place].fqn} is {value.dtype} of "
+                    f"{tuple(value.shape)}, in the first call {first.dtype} of "
+                    f"{tuple(first.shape)}: one program runs all calls."
+                )
+            self._values[place] = value
+        by_fqn = {spec.fqn: value for spec, value in zip(inputs, self._values, strict=True)}
+        for place, spec in enumerate(inputs):
+            if spec.derived_from is not None and spec.meta is not None:
+                self._values[place] = by_fqn[spec.derived_from].to(spec.meta.dtype)
+        return self._values
+
+    def take(self, number: int, results: Sequence[Any]) -> None:
+        """What a step has returned: outputs, and new values of states."""
+        pairs = list(zip(self.program.signature.outputs, results, strict=True))
+        skipped = {out.target for out, v in pairs if out.kind is OutputKind.SKIP and bool(v)}
+        places = {spec.fqn: place for place, spec in enumerate(self.program.signature.inputs)}
+        for out, value in pairs:
+            if out.kind is OutputKind.UPDATE and optimizer_of(out.target) not in skipped:
+                self._values[places[out.target]] = value
+        users = [value for out, value in pairs if out.kind is OutputKind.USER]
+        tree, call = self._replay.captured.out_tree, self.calls[number]
+        self.outputs.append(tree.made(users[: len(tree.names)], call.args, call.kwargs))
+
+    def states(self) -> dict[str, Any]:
+        """What it holds now, by name."""
+        inputs = zip(self.program.signature.inputs, self._values, strict=True)
+        return {str(spec.fqn): v for spec, v in inputs if spec.role not in _NOT_HELD}
+
+
+_NOT_HELD = (Role.INPUT, Role.DERIVED, Role.ACCUMULATOR)
+
+
+def _weights(graph: Any) -> dict[str, torch.Tensor]:
+    """Parameters and buffers as they are before any step, whole where they will lie in parts."""
+    if hasattr(graph, "_look"):  # a step, which knows its modules by then
+        graph._look()
+    return {
+        f"{root}.{name}": _copied(tensor)
+        for root, module in graph._source().modules.items()
+        for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers())
+        if not is_wrapper(tensor)
+    }
+
+
+def _check_alike(ranks: Sequence[_Rank]) -> None:
+    """Raise InvalidOption where a rank begins with what a real one would be sent by the first."""
+    for number, rank in enumerate(ranks):
+        for name, value in rank.begins.items():
+            if not bits.same(ranks[0].begins.get(name), value):
+                raise InvalidOption(
+                    f"run_on_ranks: {name} of rank {number} is not that of rank 0, which would be "
+                    "broadcast in a real run.",
+                    fix="call torch.manual_seed in make before the model is made.",
+                )
+
+
+def _refuse(replay: Replay) -> None:
+    host = replay.captured.host
+    if host.actions or host.read:
+        raise NotSupported(
+            "run_on_ranks runs programs, and this step does more: it steps a scheduler, or goes on "
+            "from what it keeps in Python's objects.",
+            fix="step the scheduler outside of the step.",
+        )
+
+
+def _now(leaf: Leaf) -> Any:
+    if leaf.role is Role.INPUT or isinstance(leaf.value, torch.Tensor):
+        return leaf.value
+    return leaf.read()
+
+
+def _copied(value: Any) -> Any:
+    """A tensor of its own: of one that lies in parts, the part that is here."""
+    return local(value).detach().clone() if isinstance(value, torch.Tensor) else value
