@@ -65,23 +65,38 @@ def test_tensors_have_blocks(tree):
         tree.block("model.1").tensor("gamma")
 
 
-def test_options_that_come_later_read_as_none(tree):
+def test_no_stage_reads_as_none(tree):
     block = tree.block("model")
     assert block.stage_id is None
     assert block.stage_placement is None
     block.set_stage()
 
 
-def test_options_that_come_later_raise_when_set(tree):
-    block = tree.block("model.0")
-    with pytest.raises(errors.NotAvailableYet, match=r"model\.0"):
-        block.set_stage(0)
-    with pytest.raises(errors.NotAvailableYet):
-        block.set_stage(placement=object())
-    with pytest.raises(errors.NotAvailableYet):
-        block.stage_id = 1
-    with pytest.raises(errors.NotAvailableYet):
-        block.tensor("weight").set_stage(0)
+def test_stages_are_told_by_the_path_of_capture_once_one_is_placed():
+    shared = nn.Linear(2, 2)
+    layers = nn.ModuleList([nn.Linear(2, 2), nn.Sequential(shared)])
+    tree = BlockTree({"first": shared, "layers": layers}, str, str)
+    told = []
+    tree.staged = told.append
+    tree.block("layers").set_stage(0)
+    tree.block("first").set_stage(1, [2, 3])
+    tree.block("layers").stage_id = 1
+    seen = [[(one.path, one.stage, one.ranks) for one in settings] for settings in told]
+    assert seen[0] == []
+    assert seen[1] == [
+        ("first", 1, (2, 3)),
+        ("layers.0", 0, ()),
+        ("layers.1", 0, ()),
+    ]
+    assert [stage for _, stage, _ in seen[2]] == [1, 1, 1]
+    assert {ranks for _, _, ranks in seen[2]} == {(2, 3)}
+
+
+def test_a_tensor_is_in_no_stage(tree):
+    with pytest.raises(errors.NotSupported, match=r"model\.0\.weight"):
+        tree.block("model.0").tensor("weight").set_stage(0)
+    with pytest.raises(errors.InvalidOption, match="set_stage"):
+        tree.block("model.0").set_stage(placement=0)
 
 
 def test_checkpointing_is_told_by_the_path_of_capture():

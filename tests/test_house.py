@@ -300,7 +300,7 @@ def test_names_of_the_options():
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
         "set_clip_grad_value", "set_compile_timeout", "set_confirm", "set_cuda_graph",
         "set_fallback", "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",
-        "set_shape_buckets",
+        "set_pipeline_outputs", "set_pipeline_schedule", "set_shape_buckets",
         "set_zero_redundancy_optimizer_mode", "training",
     }  # fmt: skip
     assert set(vars(tg.GraphConfig())) == {"options", "passes"}

@@ -46,6 +46,7 @@ from .live.inputs import Call
 from .optim.rules import added_at
 from .optim.sparse import check_sparse
 from .options.checking import OWN_CHECK, Count, OneOf, checked, shown
+from .options.options import StageSetting
 from .replay.replay import Replay
 
 
@@ -81,6 +82,7 @@ class Graph(Bucketing, Shown):
             weakly(self._block_text, gone=_without_graph),
         )
         self._block_tree.changed = weakly(self._set_checkpointed, gone=_without_graph)
+        self._block_tree.staged = weakly(self._set_stages, gone=_without_graph)
         Graph._instances[name] += 1
         self.debug(
             debug_v_level,
@@ -162,9 +164,14 @@ class Graph(Bucketing, Shown):
 
     @checked
     def sync(self) -> None:
-        """Look at everything anew: kept casts of the weights are made again by the next call."""
-        for replay in self._cache:
-            replay.derived.forget()
+        """Look at everything anew: kept casts of the weights are made again by the next call.
+
+        Where pipeline stages are on several ranks, all of them have all states again until the next
+        call: every rank has to call it. So it is with `state_dict`.
+        """
+        self._cache.forget_casts()
+        with self._turns.lock, self._signals:
+            self._cache.bring_home()
 
     @checked
     def close(self) -> None:
@@ -179,7 +186,7 @@ class Graph(Bucketing, Shown):
     @property
     def last_lr(self) -> list[float]:
         """The learning rate of each param group of each optimizer, as the next call will use it."""
-        self.sync()
+        self._cache.forget_casts()
         return [float(group["lr"]) for opt in self._optimizers for group in opt.param_groups]
 
     # --- state ------------------------------------------------------------------------------------
@@ -204,6 +211,7 @@ class Graph(Bucketing, Shown):
             StateDictMismatch: lists all that is missing, unexpected, of a wrong shape or kind.
         """
         with self._turns.lock, self._signals:
+            self._cache.bring_home()
             self._progress = state.restore(state_dict, self._held(), strict=strict)
             self._schedulers.forget()
             self._history.forget()
@@ -301,6 +309,7 @@ class Graph(Bucketing, Shown):
     ) -> tuple[Replay, Call, Any]:
         """The program for a call, the call, and what ``look`` finds out about both."""
         with self._turns.lock, self._signals, no_advice_taken(self.config.options):
+            self._cache.bring_home()
             call = self._inputs.bind(args, kwargs)
             with self._with_states(call):
                 held = (self._scan, [self, *self._moved_by_build()], self.config.options)
@@ -340,6 +349,9 @@ class Graph(Bucketing, Shown):
 
     def _set_checkpointed(self, settings: tuple[tuple[str, bool], ...]) -> None:
         self.config._set(checkpointed=settings)
+
+    def _set_stages(self, settings: tuple[StageSetting, ...]) -> None:
+        self.config._set(stages=settings)
 
     # --- other ways to make one -------------------------------------------------------------------
 

@@ -69,6 +69,11 @@ GRAPH = {
         block.debug(0, ranks=None, mode=True)
         block.child(3)
         block.tensor(None)
+        block.set_stage("0")
+        block.set_stage(-1, 0)
+        block.set_stage(0, "cuda:0")
+        block.set_stage(placement="cuda:0")
+        block.stage_id = "first"
     """,
     "NotSupported": """
         tg.Graph.with_dynamic_input_shape(enable_shared=False)
@@ -77,11 +82,6 @@ GRAPH = {
         pickle.dumps(graph)
         pickle.dumps(tg.step(lambda x: x))
         copy.copy(tg.step(lambda x: x))
-    """,
-    "NotAvailableYet": """
-        block.set_stage(0)
-        block.set_stage(placement="cuda:0")
-        block.stage_id = 1
     """,
     "UnknownName": """
         graph.train()

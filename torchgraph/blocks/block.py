@@ -8,66 +8,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
-from .. import environment
 from .._torch.modules import children_of
-from ..errors import InvalidOption, NotAvailableYet, UnknownName
+from ..errors import InvalidOption, NotSupported, UnknownName
 from ..lines import Depth
-from ..options.checking import Between, Closed, Count, checked, nearest, shown
+from ..options.checking import Closed, Count, checked, nearest, shown
+from ..options.options import StageSetting
+from .debug_options import DebugOptions as DebugOptions, Level as Level, Ranks as Ranks
+from .stage_ranks import ranks_of
 
-Level = Annotated[int, Between(-1, 3)]
-Ranks = int | Sequence[int] | None
-
-
-@dataclass(frozen=True)
-class DebugOptions:
-    """What ``debug(...)`` asks for: how much is printed, where, with how many stack frames."""
-
-    v_level: int = -1
-    """-1: errors only. 0: stages, warnings. 1: modules, tensors. 2: each op. 3: its details."""
-    ranks: tuple[int, ...] = (0,)
-    """-1 stands for every rank."""
-    max_py_stack_depth: int = 2
-    only_user_py_stack: bool = True
-    op_repr_with_py_stack: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        v_level: int = -1,
-        ranks: Ranks = None,
-        max_py_stack_depth: int = 2,
-        only_user_py_stack: bool = True,
-        op_repr_with_py_stack: bool = False,
-        mode: bool | None = None,
-    ) -> DebugOptions:
-        """From the arguments of ``debug``. ``mode`` is OneFlow's older spelling of on and off."""
-        if mode is not None:
-            v_level = max(v_level, 0) if mode else -1
-        return cls(
-            v_level, _ranks(ranks), max_py_stack_depth, only_user_py_stack, op_repr_with_py_stack
-        )
-
-    @property
-    def depth(self) -> Depth:
-        """How much of the stack an op shows."""
-        return Depth(self.max_py_stack_depth, not self.only_user_py_stack)
-
-    def level(self) -> int:
-        """The level that holds in this process: -1 where its rank is to print nothing."""
-        return self.v_level if {-1, environment.rank()}.intersection(self.ranks) else -1
-
-
-def _ranks(ranks: Ranks) -> tuple[int, ...]:
-    if ranks is None:
-        return (0,)
-    return (ranks,) if isinstance(ranks, int) else tuple(ranks)
+T = TypeVar("T")
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
@@ -116,13 +71,16 @@ class GraphBlock(Closed):
         return self._kind
 
     def set_stage(self, stage_id: int | None = None, placement: object = None) -> None:
-        """Pipeline stages. Not available yet: raises `NotAvailableYet` when either is given."""
+        """The stage of a single tensor: raises `NotSupported`, since its modules have one."""
         if stage_id is not None or placement is not None:
-            raise NotAvailableYet(f"{self.path}: pipeline stages are not available yet.")
+            raise NotSupported(
+                f"{self.path}: a parameter or buffer is where the modules are that use it.",
+                fix="set the stage of a module: graph.model.block.to(GraphModule).set_stage(0, 0)",
+            )
 
     @property
     def stage_id(self) -> int | None:
-        """The pipeline stage; None, since there are none yet. Setting it raises."""
+        """The pipeline stage; None for a tensor."""
         return None
 
     @stage_id.setter
@@ -130,8 +88,9 @@ class GraphBlock(Closed):
         self.set_stage(value)
 
     @property
-    def stage_placement(self) -> None:
-        """Where the pipeline stage lies; None, since there are none yet."""
+    def stage_placement(self) -> object:
+        """Where the pipeline stage lies; None for a tensor."""
+        return None
 
 
 class GraphTensor(GraphBlock):
@@ -181,6 +140,44 @@ class GraphModule(GraphBlock):
                 f"{shown(value)}."
             )
         self.tree.set_checkpointing(self.path, value)
+
+    @checked
+    def set_stage(self, stage_id: Count | None = None, placement: Any = None) -> None:
+        """Put what runs in this module into a pipeline stage, on the ranks of ``placement``.
+
+        Stages run in the order of their numbers; modules inside belong to it as far as they have no
+        setting of their own, and so do those in a `torch.nn.ModuleList` or `torch.nn.ModuleDict`.
+        While no module of the Graph has a placement nothing is different: all stays on each rank. A
+        stage has to be placed once. Without arguments: nothing. OneFlow: the method of that name.
+
+        Args:
+            placement: a rank, a list of ranks, a `torch.distributed.device_mesh.DeviceMesh` or a
+                ``tg.placement``. Ranks of several stages in the same position are one pipeline.
+
+        Raises:
+            InvalidOption: no number of at least 0, what names no ranks, ranks without a stage.
+        """
+        if stage_id is None and placement is not None:
+            raise InvalidOption(
+                f"{self.path}: set_stage takes a placement of a stage.",
+                fix="set_stage(0, placement)",
+            )
+        if stage_id is not None:
+            self.tree.set_stage(self.path, stage_id, placement)
+
+    @property
+    def stage_id(self) -> int | None:
+        """The pipeline stage of this module; None where none was set. Setting it: `set_stage`."""
+        return self.tree.stages.get(self.path, (None, None))[0]
+
+    @stage_id.setter
+    def stage_id(self, value: int | None) -> None:
+        self.set_stage(value)
+
+    @property
+    def stage_placement(self) -> object:
+        """Where the stage lies, as it was said of this module; None where nothing was."""
+        return self.tree.stages.get(self.path, (None, None))[1]
 
     @checked
     def child(self, name: str) -> GraphModule:
@@ -262,6 +259,11 @@ class BlockTree:
         """What was said of modules, by the path at which it was said."""
         self.changed: Callable[[tuple[tuple[str, bool], ...]], None] = lambda settings: None
         """Is told of these settings, by the paths under which the modules are captured."""
+        self.stages: dict[str, tuple[int, Any]] = {}
+        """(stage, placement) of modules, by the path at which it was said."""
+        self._ranks: dict[str, tuple[int, ...]] = {}
+        self.staged: Callable[[tuple[StageSetting, ...]], None] = lambda settings: None
+        """Is told of the stages, likewise."""
         self._blocks: WeakValueDictionary[str, GraphModule] = WeakValueDictionary()
         """Those that someone holds: a block holds the tree, and what is said of it is held here."""
         self._debug: dict[str, DebugOptions] = {"": DebugOptions()}
@@ -297,22 +299,38 @@ class BlockTree:
             self.checkpointing[path] = bool(value)
         self.changed(self._checkpointed())
 
+    def set_stage(self, path: str, stage: int, placement: Any) -> None:
+        """Say in which stage the module at ``path`` is, and where that is."""
+        ranks = () if placement is None else ranks_of(placement)
+        self.stages[path] = (stage, placement)
+        self._ranks[path] = ranks
+        placed = any(self._ranks.values())
+        said = {one: value for one, (value, _) in self.stages.items()} if placed else {}
+        found = self._along(said)
+        by_stage = {self.stages[one][0]: ranks for one, ranks in self._ranks.items() if ranks}
+        settings = (StageSetting(one, n, by_stage.get(n, ())) for one, n in found.items())
+        self.staged(tuple(sorted(settings, key=lambda setting: setting.path)))
+
     def _checkpointed(self) -> tuple[tuple[str, bool], ...]:
         """The settings, those of containers as settings of what is in them."""
+        return tuple(sorted(self._along(self.checkpointing).items()))
+
+    def _along(self, said: Mapping[str, T]) -> dict[str, T]:
+        """Settings by the paths that a recording knows, those of containers for what is in them."""
         first: dict[int, str] = {}
         for root, module in self.modules.items():
             for path, found in module.named_modules(prefix=root):
                 first.setdefault(id(found), path)
-        settings: dict[str, bool] = {}
-        outermost_first = sorted(self.checkpointing, key=lambda path: path.count("."))
-        waiting = [(self.module(path), self.checkpointing[path]) for path in outermost_first]
+        settings: dict[str, T] = {}
+        outermost_first = sorted(said, key=lambda path: path.count("."))
+        waiting = [(self.module(path), said[path]) for path in outermost_first]
         while waiting:
             module, value = waiting.pop(0)
             if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
                 waiting[:0] = [(child, value) for child in module.children()]
             else:
                 settings[first[id(module)]] = value
-        return tuple(sorted(settings.items()))
+        return settings
 
     def set_debug(self, options: DebugOptions, path: str = "") -> None:
         """Let ``options`` hold at ``path`` and below; without a path, for the whole Graph."""

@@ -109,6 +109,7 @@ class Aside(Compiling):
     @contextmanager
     def _kept(self, call: Call) -> Iterator[Step]:
         """What runs here is taken back."""
+        self._cache.bring_home()
         with self._scaler_started():
             step = self._scan()
             contents = Contents(call.args, call.kwargs)

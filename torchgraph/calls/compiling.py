@@ -7,14 +7,18 @@ from typing import Any
 
 from ..capture.program_of import Captured, program_of
 from ..debug.tree import TreeSource
+from ..distributed.errors import NotPipelined
 from ..errors import NoProgram
+from ..ir.program import Program
 from ..live.inputs import Call, described
 from ..live.micro_batch import split_inputs
 from ..lower import Target
 from ..passes import pipeline, run
 from ..passes.runner import chosen
+from ..pipeline.lowering import is_pipelined, pipelined
 from ..record.compare.outcome import Outcome
 from ..replay.cache import ProgramCache
+from ..replay.code import Code
 from ..replay.replay import Replay
 from ..replay.switch import Switch
 from . import announce
@@ -64,9 +68,12 @@ class Compiling(Stepping):
             announce.budget(program)
         with stages.stage("building plan", parts=3, goes_on=goes_on):
             stages.step("lower")
-            code = graphs.lower(program, name, Target(options))
             switch = None
-            if options.backend != "aten":
+            if is_pipelined(options):
+                code = self._in_stages(captured, program, name)
+            else:
+                code = graphs.lower(program, name, Target(options))
+            if options.backend != "aten" and not is_pipelined(options):
                 name = self._graph_name
                 switch = Switch(captured.program, program, name, options, graphs, stages)
             stages.step("bind")
@@ -78,6 +85,17 @@ class Compiling(Stepping):
         announce.program(stages, self._graph_name, replay, lambda: repr(self))
         self._cache.drafted()
         return replay
+
+    def _in_stages(self, captured: Captured, program: Program, name: str) -> Code:
+        """What runs a program whose modules have pipeline stages."""
+        options, guard = self.config.options, captured.value_guard
+        if self._schedulers.needs_loss and options.pipeline_outputs != "all":
+            raise NotPipelined(
+                "ReduceLROnPlateau goes by the loss, which the ranks of the last stage have alone.",
+                fix='config.set_pipeline_outputs("all")',
+            )
+        runs = pipelined(program, name, options, () if guard is None else guard.fqns)
+        return Code(program, runs, why_no_graph="its stages run one after the other")
 
     def _program_of(self, outcome: Outcome, call: Call) -> Captured:
         _refuse_eager(outcome)

@@ -16,9 +16,10 @@ from ..history.history import History, Record
 from ..history.results import results_of
 from ..history.settings import Settings
 from ..library import ValueMoved
-from ..live.inputs import Call, unbound
+from ..live.inputs import Call, paths, unbound
 from ..passes import pipeline
 from ..passes.runner import check_names
+from ..pipeline.alike import check_alike
 from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from .aside import Aside
@@ -129,6 +130,7 @@ class Running(Aside):
     def _replayed(self, replay: Replay, call: Call) -> Any:
         """Run the program; then the schedulers step, as the user's loop would step them."""
         self._schedulers.check_loss(replay.returns_loss)
+        self._cache.bring_home(replay)
         with replay.turn(self._progress.calls[replay.serves], self.config.options):
             self._signals.torn = CUT_SHORT if replay.writes else ""
             try:
@@ -163,8 +165,19 @@ class Running(Aside):
             return returned
         return self._recorded(call)
 
+    def _check_alike(self, call: Call) -> None:
+        """Raise RanksDiffer unless all ranks of a pipeline begin with the same, and go on so."""
+        options = self.config.options
+        found = dict(zip(paths(call.args, call.kwargs), call.tensors, strict=True))
+        if self._last_call is None:
+            found |= {str(leaf.fqn): leaf.value for _, leaf in self._scan().tensors()}
+        check_alike(options, found)
+
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
+        self._cache.bring_home()
+        if self.config.options.stages:
+            self._check_alike(call)
         call, self._signals.torn = call.noted(), ""
         with self._signals, ExitStack() as turn:
             free = turn.enter_context(patching.alone())

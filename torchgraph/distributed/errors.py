@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import GraphError, InvalidOption, NoProgram
+from ..errors import GraphError, InvalidOption, NoProgram, NotSupported
 
 # --- several ranks --------------------------------------------------------------------------------
 
@@ -44,3 +44,31 @@ class RanksOutOfStep(GraphError):
     """``if rank == 0: all_reduce(x)``: ranks that do not meet in the same collectives."""
 
     fix = "let all ranks of a group run the same collectives, in one order, over equal shapes."
+
+
+class StagesOutOfOrder(NotSupported):
+    """``set_stage(0, ...)`` of a module that takes what stage 1 computes."""
+
+    fix = "number the stages in the order in which the forward runs through them."
+
+
+class StageNotPlaced(InvalidOption):
+    """``set_stage(1)`` of a module, where another one has a placement: where is stage 1?"""
+
+    fix = "give each stage its ranks: graph.model.block.to(GraphModule).set_stage(1, ranks)."
+
+
+class NotPipelined(NotSupported):
+    """A step with pipeline stages of which one does what no pipeline can hold; says what."""
+
+
+class ScheduleUnfit(InvalidOption):
+    """``config.set_pipeline_schedule("zbv")`` for stages that lie otherwise on their ranks."""
+
+    fix = 'config.set_pipeline_schedule("gpipe") takes any order of stages.'
+
+
+class PipeliningUnknown(GraphError):
+    """A torch whose pipelining has none of the names that torchgraph builds on."""
+
+    fix = "install a torch from 2.11 to 2.15 with torch.distributed."

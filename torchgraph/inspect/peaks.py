@@ -24,6 +24,7 @@ from ..lower.memory.allocations import METHOD, recorded, taken
 from ..lower.memory.planning import MemoryPlan, planned_peak
 from ..lower.memory.workspace import workspaces
 from ..options.options import Options
+from ..pipeline.pipelined import Pipelined
 from ..record.amp import Autocast
 from ..replay.replay import Replay
 from .eager import Eager, copied, inputs_of
@@ -51,6 +52,9 @@ class Peaks:
 def planned(replay: Replay, options: Options, *, probe: bool = False) -> Peaks:
     """What is known without running a step. ``probe``: run kernels to see what they take."""
     executable = replay.executable
+    if isinstance(executable, Pipelined):
+        note = "a pipeline: what its micro-batches in flight hold is not planned"
+        return Peaks(None, False, (), (note,))
     plans = tuple(part.memory for part in _parts(executable))
     if not plans:
         note = "a CUDA Graph: torch.cuda.max_memory_allocated says it"

@@ -19,7 +19,7 @@ from ..replay.audit.audit import Confirmation
 from ..replay.cache import ProgramCache
 from ..replay.cuda.graphs import status
 from ..replay.replay import Replay
-from . import baked, facts, peaks, recomputation, tables, variants
+from . import baked, facts, peaks, pipelining, recomputation, tables, variants
 from .baked import Baked
 from .facts import (
     Branch,
@@ -83,6 +83,8 @@ class Report:
     """Why the step cannot be a CUDA Graph, with the user's lines."""
     recomputed: tuple[Recomputation, ...] = ()
     """What activation checkpointing saves and costs, by module."""
+    pipeline: pipelining.Pipeline | None = None
+    """The stages, where modules were put into stages that are placed."""
     steps: Steps | None = None
     """What the last steps took; None before the second run of the program."""
     gradient_norms: tuple[tuple[str, float], ...] = ()
@@ -187,6 +189,7 @@ class Report:
                 page_tables.nodes(self.nodes),
                 page_tables.precision(self.precision),
                 page_tables.recomputed(self.recomputed),
+                page_tables.pipeline(self.pipeline),
                 page_tables.gradient_norms(self.gradient_norms),
             ],
             "memory": [page_tables.memory(self.memory)],
@@ -280,6 +283,7 @@ class Report:
             cuda_graph=status(replay.code),
             refusals=replay.code.refusals,
             recomputed=recomputation.collect(program),
+            pipeline=pipelining.collect(replay.executable),
             precision=precision(program),
             predicates=facts.predicates(program),
             steps=facts.steps(replay),
@@ -347,6 +351,7 @@ class Report:
             tables.confirmation(self.confirmation),
             tables.cuda_graph(self.cuda_graph, self.refusals),
             recomputation.rendered(self.recomputed),
+            pipelining.rendered(self.pipeline),
             tables.calls(self.calls),
             tables.programs(self.programs),
             tables.gradient_norms(self.gradient_norms),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import fx
@@ -73,6 +73,10 @@ class Composite(ABC):
     @abstractmethod
     def executables(self) -> tuple[Lowered, ...]:
         """The parts, in the order in which they run."""
+
+    def remade(self, other: Callable[[Lowered], Lowered]) -> Lowered:
+        """The same of what ``other`` gives for each part; itself where parts are no functions."""
+        return self  # type: ignore[return-value]  # what derives from it is a Lowered
 
     @property
     def programs(self) -> tuple[Program, ...]:

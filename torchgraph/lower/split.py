@@ -52,13 +52,13 @@ def split(program: Program) -> Segments:
         NotSupported: the update reads something of the forward or backward besides gradients and
             the new values of states, or the old value of a state that they write.
     """
-    parts = _Parts(program)
+    parts = Parts(program)
     parts.check()
     return Segments(parts.first(), parts.following(), parts.update())
 
 
 @dataclass(frozen=True)
-class _Gradient:
+class Gradient:
     """One accumulator: the mark in the program and the gradient of a micro-batch."""
 
     fqn: str
@@ -85,10 +85,10 @@ class _Cast:
         return f"cast.{self.value.name}"
 
 
-_Given = _Gradient | _Cast
+_Given = Gradient | _Cast
 
 
-def _terms(gradient: fx.Node) -> list[fx.Node]:
+def terms_of(gradient: fx.Node) -> list[fx.Node]:
     """What each ``backward()`` of a micro-batch adds to ``p.grad``, in eager's order."""
     terms: list[fx.Node] = []
     while _accumulates(gradient):
@@ -110,29 +110,32 @@ def _accumulates(node: fx.Node) -> bool:
     )
 
 
-class _Parts:
+class Parts:
+    """What of a program runs for each micro-batch, and what once a step."""
+
     def __init__(self, program: Program) -> None:
         self._program = program
         calls = [node for node in program.nodes if node.op == "call_function"]
         marks = [node for node in calls if node.target is library.accumulated]
-        self._late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
-        self._late -= set(marks)
-        self._marks = set(marks)
-        after = self._late | self._marks
-        self._late |= {n for n in expects_of(program) if after.intersection(n.all_input_nodes)}
+        self.late = {node for node in calls if provenance(node).phase is Phase.UPDATE}
+        """What runs once a step, behind the marks."""
+        self.late -= set(marks)
+        self.marks = set(marks)
+        after = self.late | self.marks
+        self.late |= {n for n in expects_of(program) if after.intersection(n.all_input_nodes)}
         self._outputs = program.returns()
-        self._gradients = list(self._owning(marks))
+        self.gradients = list(self._owning(marks))
         self._casts = [_Cast(node) for node in calls if self._is_cast_of_weight(node)]
 
     def check(self) -> None:
         """Raise NotSupported where the update needs more of the micro-batches than gradients."""
-        early = [(out, value) for out, value in self._outputs if self._is_early(out, value)]
+        early = [(out, value) for out, value in self._outputs if self.is_early(out, value)]
         written = {out.target for out, _ in early if out.kind is OutputKind.UPDATE}
         states = {node: spec.fqn for spec, node in self._program.inputs()}
-        held = self._held()
-        for node in self._late:
+        held = self.held()
+        for node in self.late:
             for used in node.all_input_nodes:
-                anew = used.op == "call_function" and used not in self._late | self._marks
+                anew = used.op == "call_function" and used not in self.late | self.marks
                 if (anew and used not in held) or states.get(used) in written:
                     what = states.get(used, used.name)
                     raise NotSupported(
@@ -147,24 +150,24 @@ class _Parts:
 
     def following(self) -> Program:
         """The same, its gradients added to the accumulators in place, no weight cast again."""
-        return self._micro_batch((*self._gradients, *self._casts))
+        return self._micro_batch((*self.gradients, *self._casts))
 
     def update(self) -> Program:
         """What runs once a step."""
-        graph, copies, sums = self._with_inputs(self._gradients)
-        copies.update((gradient.mark, sums[gradient]) for gradient in self._gradients)
-        copies.update((value, copies[state]) for value, state in self._held().items())
-        late = self._late
+        graph, copies, sums = self._with_inputs(self.gradients)
+        copies.update((gradient.mark, sums[gradient]) for gradient in self.gradients)
+        copies.update((value, copies[state]) for value, state in self.held().items())
+        late = self.late
         self._copy(graph, copies, lambda node: node in late)
-        outputs = [pair for pair in self._outputs if not self._is_early(*pair)]
-        return self._finished(graph, copies, outputs, self._gradients)
+        outputs = [pair for pair in self._outputs if not self.is_early(*pair)]
+        return self._finished(graph, copies, outputs, self.gradients)
 
     def _micro_batch(self, given: Sequence[_Given]) -> Program:
         graph, copies, sums = self._with_inputs(given)
-        late = self._late | self._marks
+        late = self.late | self.marks
         copies.update((one.value, sums[one]) for one in given if isinstance(one, _Cast))
         self._copy(graph, copies, lambda node: node not in late and node not in copies)
-        outputs = [pair for pair in self._outputs if self._is_early(*pair)]
+        outputs = [pair for pair in self._outputs if self.is_early(*pair)]
         program = self._finished(graph, copies, outputs, given)
         results = list(program.results)
         specs = list(program.signature.outputs)
@@ -178,11 +181,11 @@ class _Parts:
             new.meta.update(val=fake, provenance=provenance(gradient.value))
             return new
 
-        for gradient in self._gradients:
+        for gradient in self.gradients:
             value = copies[gradient.value]
             if gradient in sums:
                 total = sums[gradient]
-                for term in _terms(gradient.value):
+                for term in terms_of(gradient.value):
                     total = call(aten.add.Tensor, total, copies[term])
                 dead = gradient.value
                 while _accumulates(dead) and not copies[dead].users:
@@ -203,7 +206,7 @@ class _Parts:
 
     # --- pieces -----------------------------------------------------------------------------------
 
-    def _held(self) -> dict[fx.Node, fx.Node]:
+    def held(self) -> dict[fx.Node, fx.Node]:
         """New values of states that a micro-batch writes: the update finds them in the states."""
         return {
             value: state
@@ -213,10 +216,10 @@ class _Parts:
 
     def _is_cast_of_weight(self, node: fx.Node) -> bool:
         """True for a cast of a parameter that no micro-batch writes."""
-        if node.target is not aten._to_copy.default or node in self._late:
+        if node.target is not aten._to_copy.default or node in self.late:
             return False
         source = node.args[0]
-        written = {out.target for out, value in self._outputs if self._is_early(out, value)}
+        written = {out.target for out, value in self._outputs if self.is_early(out, value)}
         inputs = self._program.inputs()
         weights = {n for s, n in inputs if s.role is Role.PARAMETER and s.fqn not in written}
         shared = {value for _, value in self._outputs}
@@ -224,16 +227,16 @@ class _Parts:
 
     def _is_late(self, value: object) -> bool:
         """True for what is known after the last micro-batch only."""
-        return isinstance(value, fx.Node) and (value in self._late or value in self._marks)
+        return isinstance(value, fx.Node) and (value in self.late or value in self.marks)
 
-    def _is_early(self, out: OutputSpec, value: object) -> bool:
+    def is_early(self, out: OutputSpec, value: object) -> bool:
         """True for an output that a micro-batch gives: what build returned, and written buffers."""
         late = self._is_late(value)
         if out.kind is OutputKind.USER:
             return not late  # a gradient that build returns is known after the last micro-batch
         return out.kind is OutputKind.UPDATE and isinstance(value, fx.Node) and not late
 
-    def _owning(self, marks: list[fx.Node]) -> Iterator[_Gradient]:
+    def _owning(self, marks: list[fx.Node]) -> Iterator[Gradient]:
         """The gradients; those whose memory something else holds are to be copied."""
         taken = {
             storage_id(node.meta["val"])
@@ -248,11 +251,11 @@ class _Parts:
             constant = value.op != "call_function"
             owned = not (expanded or constant or storage_id(fake) in taken)
             taken.add(storage_id(fake))
-            yield _Gradient(str(mark.args[1]), mark, value, owned)
+            yield Gradient(str(mark.args[1]), mark, value, owned)
 
     def _early_results(self) -> Iterator[fx.Node]:
         for out, value in self._outputs:
-            if isinstance(value, fx.Node) and self._is_early(out, value):
+            if isinstance(value, fx.Node) and self.is_early(out, value):
                 yield value
 
     def _with_inputs(

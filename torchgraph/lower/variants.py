@@ -10,7 +10,7 @@ from torch.profiler import record_function
 from .._torch.surroundings import is_profiling
 from ..options.options import Options
 from .halves.halves import Halves
-from .lowered import Lowered
+from .lowered import Composite, Lowered
 from .plan import Plan
 from .write.around import Around, Labels
 from .write.executable import Executable
@@ -30,6 +30,8 @@ def variant(lowered: Lowered, what: str, around: Callable[[], Around]) -> Lowere
     if isinstance(lowered, Halves):
         host, device = (rewritten(one, what, around()) for one in lowered.executables)
         return replace(lowered, host=host, device=device)
+    if isinstance(lowered, Composite):
+        return lowered.remade(lambda part: variant(part, what, around))
     return lowered
 
 

@@ -12,6 +12,7 @@ from .verbs import Verbs
 _MB = 1024 * 1024
 _FIRST = _MB
 """Bytes of the first bucket, as in DDP: it starts soon after backward does."""
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "zbv")
 
 
 class DistributionVerbs(Verbs):
@@ -91,3 +92,30 @@ class DistributionVerbs(Verbs):
     def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
         """OneFlow's name of old: `enable_zero` with stage 1, whatever ``mode`` says of how."""
         self.enable_zero(True, stage=1)
+
+    def set_pipeline_schedule(self, schedule: Annotated[str, OneOf(SCHEDULES)]) -> None:
+        """The order in which pipeline stages work on micro-batches; torch's own schedules.
+
+        ``"1f1b"``, the default: a stage goes backward as soon as it can, so that few micro-batches
+        are in flight; of several stages on a rank the interleaved form. ``"gpipe"``: all forwards
+        first; stages may lie on ranks in any order. ``"interleaved"``: 1F1B of several stages on
+        each rank. ``"zero_bubble"``: interleaved, gradients of weights fill the gaps. ``"zbv"``:
+        the same for two stages on each rank, there and back. All but ``"gpipe"`` and ``"zbv"`` want
+        stage i on the i-th rank, counted round. Without stages that are placed nothing comes of it.
+
+        Raises:
+            InvalidOption: another schedule.
+        """
+        self._set(pipeline_schedule=schedule)
+
+    def set_pipeline_outputs(self, ranks: Annotated[str, OneOf(("last", "all"))]) -> None:
+        """Which ranks of a pipeline get what `build` returns.
+
+        ``"last"``, the default, as in OneFlow: those that compute it, for a loss those of the last
+        stage. On other ranks it is a tensor on the device ``meta``: its shape is right, and
+        whoever looks at its values gets an error. ``"all"``: it is sent to all of them.
+
+        Raises:
+            InvalidOption: neither of these.
+        """
+        self._set(pipeline_outputs=ranks)

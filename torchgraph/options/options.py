@@ -54,6 +54,16 @@ class ShapeBuckets:
 
 
 @dataclass(frozen=True)
+class StageSetting:
+    """A pipeline stage as `GraphModule.set_stage` was told of it."""
+
+    path: str
+    stage: int
+    ranks: tuple[int, ...] = ()
+    """Where it is; empty where another module of the stage says so."""
+
+
+@dataclass(frozen=True)
 class ProgramOptions:
     """What a recorded step and its passes come to: a change makes another program."""
 
@@ -98,6 +108,11 @@ class LoweringOptions:
     """Which calls of compiled code are compared: the first, every n-th, or ``"off"``."""
     rng: str = "eager"
     cuda_graph: str = "auto"
+    stages: tuple[StageSetting, ...] = ()
+    """Those of modules that have one; none without a placement."""
+    pipeline_schedule: str = "1f1b"
+    pipeline_outputs: str = "last"
+    """Who has what `build` returns: the ranks that compute it, or ``"all"``."""
     cudnn_heuristic: bool | None = None
     """Whether cuDNN chooses algorithms by its heuristic; None leaves torch's setting alone."""
     straighten: str = "Disable"
@@ -155,13 +170,18 @@ class Options(ProgramOptions, LoweringOptions, RunningOptions):
             self.fuse_cast_scale,
             self.sparse_update,
             self.plans_memory,
-            self.micro_batches > 1,
+            self.adds_up_apart,
             self.scaler == "dynamic",
             self.amp is not None and self.amp_policy != "autocast",
             bool(self.checkpointed) or self.checkpoint_policy is not None,
             self.buckets is not None,
         )
         return not any(single)
+
+    @property
+    def adds_up_apart(self) -> bool:
+        """True when gradients are added up by one program, and read by another."""
+        return self.micro_batches > 1 or any(stage.ranks for stage in self.stages)
 
     @property
     def updates_fused(self) -> bool:

@@ -10,6 +10,7 @@ from ..counters import counters
 from ..errors import CacheThrashWarning, StepFailed, warn
 from ..live.inputs import Call
 from ..live.step import Step
+from ..pipeline.pipelined import bring_home, is_spread, keeps_like
 from .cuda.graphs import CudaGraphs
 from .replay import Replay
 
@@ -28,6 +29,8 @@ class ProgramCache:
         """What the CUDA Graphs of all programs share."""
         self.broken = ""
         """How a step of one of the programs failed half-way; empty when none did."""
+        self._is_spread = False
+        """True once a program leaves states on other ranks."""
         self._captures_since_hit = 0
         self._warned = False
         self.hits = 0
@@ -118,6 +121,7 @@ class ProgramCache:
         """Keep a new program, and at most ``size`` in all."""
         self.misses += 1
         self._entries[id(replay)] = (key, replay)
+        self._is_spread |= is_spread(replay.executable)
         self._by_key.setdefault(key, []).insert(0, replay)
         self._latest = ((), [])
         self.shrink(size)
@@ -126,6 +130,20 @@ class ProgramCache:
         """Drop programs until there are at most ``size``, the least recently used first."""
         while len(self._entries) > size:
             self.remove(next(iter(self)))
+
+    def bring_home(self, serves: Replay | None = None) -> None:
+        """Let this rank have all states, as the other ranks of a pipeline do at the same time.
+
+        ``serves``: what runs next: what it needs is enough.
+        """
+        for replay in self if self._is_spread else ():
+            if serves is None or not keeps_like(serves.executable, replay.executable):
+                bring_home(replay.executable, replay.leaves)
+
+    def forget_casts(self) -> None:
+        """The casts of weights that are kept are made again by the next call."""
+        for replay in self:
+            replay.derived.forget()
 
     def drafted(self) -> None:
         """A program was made, and none served a call since the last."""
@@ -145,6 +163,7 @@ class ProgramCache:
 
     def remove(self, replay: Replay) -> None:
         """Drop one program."""
+        self.bring_home()
         key, _ = self._entries.pop(id(replay))
         self._gone += replay.runs
         self._by_key[key].remove(replay)

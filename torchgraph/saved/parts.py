@@ -103,6 +103,12 @@ def _check(graph: Running, options: Options) -> None:
             f"{graph._graph_name} pads its batches (set_shape_buckets); what is loaded does not.",
             fix="set_shape_buckets(None), and call it with the shapes that are to be saved.",
         )
+    if options.stages:
+        raise NotSavable(
+            f"{graph._graph_name} has pipeline stages, which are on the ranks that hold them.",
+            fix="save its state: tg.save(graph.state_dict(), path), of which every rank calls the "
+            "first half.",
+        )
     if options.passes.inserted and options.backend != "aten":
         raise NotSavable(
             "Passes of your own are code, and compiling runs them again.",

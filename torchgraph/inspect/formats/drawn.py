@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...errors import SourceLine
 from ...ir.program import Phase, Program
 from ...lower import Executable, Halves, Lowered, Plan
+from ...pipeline.pipelined import Pipelined
 from ...replay.cuda.cuda_graph import CudaGraph
 
 
@@ -48,5 +49,7 @@ def in_order(lowered: Lowered) -> list[Executable]:
         return [*first, *following * (lowered.signature.micro_batches - 1), *update]
     if isinstance(lowered, CudaGraph):
         return in_order(lowered.halves)
+    if isinstance(lowered, Pipelined):
+        return [one for part in lowered.in_order() for one in in_order(part)]
     assert isinstance(lowered, Halves), "no other way to run a step is known"
     return list(lowered.executables)

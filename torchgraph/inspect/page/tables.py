@@ -9,6 +9,7 @@ from ...ir.program import PassRecord, Refusal
 from ...replay.cuda.graphs import NOT_LOOKED_AT
 from ..baked import Baked, BakedKind
 from ..facts import Branch, CallCounts, Guard, PhaseCount, Predicate, ProgramMemory, Programs
+from ..pipelining import COLUMNS, Pipeline, cells, title
 from ..precision import Precision
 from ..recomputation import Recomputation
 from ..tables import size
@@ -73,6 +74,11 @@ def recomputed(rows: Sequence[Recomputation]) -> Table:
         for one in rows
     ]
     return Table("Activation checkpointing", columns, cells)
+
+
+def pipeline(found: Pipeline | None) -> Table:
+    """The stages of a pipeline."""
+    return Table(title(found), COLUMNS, cells(found.stages if found else ()))
 
 
 def guards(rows: Sequence[Guard], moving: Sequence[str], form: str) -> Table:

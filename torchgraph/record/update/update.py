@@ -64,7 +64,7 @@ class Update:
     def run(self, wanted: Iterable[torch.Tensor]) -> None:
         """``wanted``: parameters whose gradients, as the optimizers read them, are returned."""
         optimizers = self._step.optimizers
-        if self._options.micro_batches > 1:
+        if self._options.adds_up_apart:
             self._mark_sums()
         average(optimizers, self._step.replicas)
         written_down = is_listening() and not self._recorder.gave_up

@@ -14,6 +14,7 @@ from ...ir.values import leaves
 from ...lower import Halves, Lowered, Plan, Target, lower
 from ...lower.halves.scan import scan
 from ...options.options import Options
+from ...pipeline.pipelined import Pipelined
 from ..code import Code
 from .cuda_graph import Calls, CaptureStage, CudaGraph
 from .device import Cuda, GraphDevice
@@ -120,7 +121,12 @@ def cuda_graphs(executable: Lowered) -> list[CudaGraph]:
 
 
 def op_by_op(executable: Lowered, program: Program) -> Lowered:
-    """What computes a step without a replay: another executable where this one replays."""
+    """What computes a step without a replay: another executable where this one replays.
+
+    Of a pipeline, all stages in this process.
+    """
+    if isinstance(executable, Pipelined):
+        return executable.alone or executable
     return lower(program, "op by op").runs if cuda_graphs(executable) else executable
 
 

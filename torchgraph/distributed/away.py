@@ -1,0 +1,33 @@
+"""States that other ranks keep: here they hold no memory, and whoever reads one reads NaN."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+_away: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+
+
+def send_away(tensor: torch.Tensor) -> None:
+    """Give the memory of a tensor of real or complex numbers back.
+
+    It stays the object that it is, of the same shape, dtype and device. Its elements read as NaN,
+    and an op that writes other values into each raises, since they are one element.
+    """
+    if not is_away(tensor):
+        nan = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
+        tensor.data = nan.expand(tensor.shape)
+        _away[id(tensor)] = tensor
+
+
+def bring_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Let a tensor that is away hold ``value``, in the memory of that one."""
+    tensor.data = value
+    _away.pop(id(tensor), None)
+
+
+def is_away(tensor: torch.Tensor) -> bool:
+    """True where another rank keeps the values."""
+    found = _away.get(id(tensor))
+    return found is tensor and not any(tensor.stride())

@@ -1,0 +1,109 @@
+"""The stages of a pipeline: where they lie, what they run, what travels between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+
+from ..lower import Lowered
+from ..pipeline.parcels import bytes_of
+from ..pipeline.pipelined import Pipelined
+from ..pipeline.stages import StagePart
+from .tables import add_row, empty_table, section, size
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """One stage. Bytes are those of one micro-batch."""
+
+    name: str
+    """What it is called in ``set_stage``; of several that are run as one, all of them."""
+    ranks: tuple[int, ...]
+    """The ranks that run it; those in the same position of all stages are one pipeline."""
+    forward: int
+    """Nodes."""
+    backward: int
+    kept: int
+    """Bytes that it keeps from its forward for its backward."""
+    sends: int
+    """Bytes that it hands to the next stage."""
+    sends_back: int
+    """Bytes that it hands to the stage before."""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What `report` says of one."""
+
+    schedule: str
+    micro_batches: int
+    stages: tuple[PipelineStage, ...]
+    exchanged: int
+    """Bytes that ranks hand each other in the update."""
+
+
+def collect(runs: Lowered) -> Pipeline | None:
+    """None for a step that has no stages."""
+    if not isinstance(runs, Pipelined):
+        return None
+    cut, layout = runs.cut, runs.layout
+    stages = []
+    for stage, label in enumerate(layout.labels):
+        parts = {
+            place.part: one for place, one in cut.stage_programs.items() if place.stage == stage
+        }
+        ahead, back = cut.routes.forward.get(stage, {}), cut.routes.backward.get(stage - 1, {})
+        stages.append(
+            PipelineStage(
+                label,
+                layout.placed[stage],
+                parts[StagePart.FORWARD].first.count(),
+                sum(one.first.count() for part, one in parts.items() if part),
+                sum(map(bytes_of, cut.saved_by(stage))),
+                sum(map(bytes_of, ahead.values())),
+                sum(map(bytes_of, back.values())),
+            )
+        )
+    exchanged = sum(
+        bytes_of(one.meta) * len(one.targets) for many in runs.exchanges.values() for one in many
+    )
+    return Pipeline(runs.schedule, cut.micro_batches, tuple(stages), exchanged)
+
+
+COLUMNS = ("stage", "ranks", "forward", "backward", "kept", "sends", "sends back")
+
+
+def cells(stages: Sequence[PipelineStage]) -> list[tuple[str, ...]]:
+    """The stages in words, a row for each."""
+    return [
+        (
+            one.name,
+            ", ".join(map(str, one.ranks)),
+            str(one.forward),
+            str(one.backward),
+            size(one.kept),
+            size(one.sends),
+            size(one.sends_back),
+        )
+        for one in stages
+    ]
+
+
+def title(found: Pipeline | None) -> str:
+    """What stands above the stages."""
+    if found is None:
+        return "Pipeline"
+    update = f"; {size(found.exchanged)} in the update" if found.exchanged else ""
+    return f"Pipeline ({found.schedule}, {found.micro_batches} micro-batches{update})"
+
+
+def rendered(found: Pipeline | None) -> RenderableType:
+    """The table; empty without stages."""
+    shown = empty_table(
+        title(found), (COLUMNS[0], "left"), *((one, "right") for one in COLUMNS[1:])
+    )
+    for row in cells(found.stages if found else ()):
+        add_row(shown, *row)
+    return section(shown)

@@ -1,0 +1,67 @@
+"""Whether the ranks of a pipeline start from the same: each trains its stages as if all did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ..distributed.errors import RanksDiffer, StageNotPlaced
+from ..distributed.peers import Peers, here
+from ..options.options import Options
+from .layout import Layout
+
+_WORD = 8
+"""Bytes that are added up as one number."""
+_AT_ONCE = 1 << 20
+"""Numbers that are added up at a time."""
+
+
+def check_alike(options: Options, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Compare tensors over the ranks of a pipeline, all of which call it.
+
+    Raises:
+        RanksDiffer: on every rank, with the first name; where the stages have places.
+    """
+    try:
+        layout = Layout.of(options.stages, merge=False)
+        copy = layout.copy_of(here())
+    except StageNotPlaced:  # the compile says so
+        return
+    if layout.is_spread:
+        pipelines = [layout.ranks_of(number) for number in range(layout.copies)]
+        compare(Peers(pipelines, copy), tensors)
+
+
+def compare(peers: Peers, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise RanksDiffer on every rank unless all of them have the same tensors."""
+    device = next((one.device for one in tensors.values() if one.is_cuda), torch.device("cpu"))
+    sums = [_checksum(tensor) for tensor in tensors.values()]
+    counts = peers.gathered(torch.tensor([len(sums)], device=device))
+    if len({int(count) for count in counts}) > 1:
+        raise RanksDiffer("The ranks of a pipeline have different numbers of tensors.")
+    found = peers.gathered(torch.tensor(sums, dtype=torch.int64, device=device))
+    for position, name in enumerate(tensors):
+        if len({int(rank[position]) for rank in found}) > 1:
+            raise RanksDiffer(
+                f"The ranks of a pipeline have different values in {name}.",
+                fix="seed all ranks alike before the model is made, and give all the same batch.",
+            )
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """A number that other bytes hardly give."""
+    with torch.no_grad():
+        raw = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+        whole = raw.numel() - raw.numel() % _WORD
+        words = raw[:whole].clone() if raw.storage_offset() % _WORD else raw[:whole]
+        total = _weighed(raw[whole:].to(torch.int64))
+        for part in words.view(torch.int64).split(_AT_ONCE):
+            total = 31 * total + _weighed(part)
+    return total % 2**62
+
+
+def _weighed(numbers: torch.Tensor) -> int:
+    """Their sum, each times its place: wherever it is cut off is the same on all ranks."""
+    places = torch.arange(1, numbers.numel() + 1, device=numbers.device)
+    return int((numbers * places).sum())

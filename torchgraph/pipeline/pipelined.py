@@ -1,0 +1,300 @@
+"""Pipelined: a step in stages behind the interface of one executable."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+
+from ..distributed.away import bring_back, send_away
+from ..ir.program import OutputKind, OutputSpec, Program, Signature, TensorMeta
+from ..live.step import Leaf
+from ..lower import Composite, Lowered
+from ..lower.plan import packed
+from .cut import Cut
+from .layout import Layout
+from .stages import Place
+from .step import StageCode, StepRun, Values
+from .update.turns import Ranks, Transfer, Turn
+
+_AT_ONCE = 32
+"""How many states travel together."""
+
+
+class Link(Protocol):
+    """What the ranks of a pipeline hand each other."""
+
+    def run(self, step: StepRun) -> None:
+        """All micro-batches, in the order of the schedule."""
+
+    def exchange(self, transfers: Sequence[Transfer], values: Values) -> None:
+        """Hand values of the update over; those for this rank are put into ``values``."""
+
+
+@dataclass(frozen=True)
+class TurnCode:
+    """What a rank runs between two exchanges of the update, lowered."""
+
+    of: Turn
+    runs: Lowered
+
+
+@dataclass
+class _Progress:
+    wrote: bool = False
+    away: bool = False
+    """True while states are where they are kept alone."""
+
+    def note(self, wrote: bool) -> None:
+        """A part has run."""
+        self.wrote |= wrote
+
+
+class Alone:
+    """All stages in this process: micro-batches run one after the other, as without a pipeline."""
+
+    def __init__(self, cut: Cut) -> None:
+        self._stages, self._count = cut.count, cut.micro_batches
+
+    def run(self, step: StepRun) -> None:
+        """Each micro-batch forward through all stages, and back."""
+        for number in range(self._count):
+            for stage in range(self._stages):
+                handed = step.forward(stage, number)
+                if stage + 1 < self._stages:
+                    step.hand(stage + 1, number, handed)
+            for stage in reversed(range(self._stages)):
+                handed = step.backward(stage, number)
+                if stage:
+                    step.hand(stage - 1, number, handed)
+                if step.split:
+                    step.weights(stage, number)
+
+    def exchange(self, transfers: Sequence[Transfer], values: Values) -> None:
+        """There is nobody else."""
+
+
+@dataclass(frozen=True)
+class Pipelined(Composite):
+    """The stages of one rank, or of all.
+
+    Results that stages of other ranks compute are tensors on the device ``meta``: of the right
+    shape, and whoever looks at their values gets an error.
+    """
+
+    cut: Cut
+    layout: Layout
+    schedule: str
+    codes: Mapping[Place, StageCode]
+    """Those of this rank's stages, by stage and part."""
+    turns: Sequence[TurnCode | None]
+    exchanges: Mapping[int, Sequence[Transfer]]
+    link: Link
+    position: int
+    """This rank's, in its pipeline."""
+    everybody: Ranks
+    metas: Mapping[tuple[OutputKind, str], TensorMeta]
+    """What the results of `build` look like, packed."""
+    handed_out: Sequence[Transfer]
+    """Results of `build` that all ranks are to have."""
+    kept: Mapping[int, Ranks]
+    """States that some ranks alone write, by their positions among the step's inputs."""
+    told: Sequence[Transfer]
+    """Those that all ranks are told of after each step, by position."""
+    given: Mapping[str, int]
+    """The names of the update's inputs, by which they are handed over -> their positions."""
+    alone: Pipelined | None = None
+    """The same step with all stages in this process; None: this is it."""
+    _progress: _Progress = field(default_factory=_Progress)
+
+    @property
+    def program(self) -> Program:
+        """The whole step, not cut."""
+        return self.cut.program
+
+    @property
+    def signature(self) -> Signature:
+        """That of the whole step."""
+        return self.cut.program.signature
+
+    @functools.cached_property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """What the micro-batches return, packed, then what the update does."""
+        return (*self._returned, *self._late)
+
+    @functools.cached_property
+    def keeps(self) -> dict[str, Ranks]:
+        """`kept` by the names of the states."""
+        return {self.signature.inputs[i].fqn: ranks for i, ranks in self.kept.items()}
+
+    @functools.cached_property
+    def _returned(self) -> list[OutputSpec]:
+        outs = self.program.returns()
+        return [o for o, v in outs if o.kind is OutputKind.USER and self.cut.parts.is_early(o, v)]
+
+    @functools.cached_property
+    def _late(self) -> list[OutputSpec]:
+        tensors = {spec.fqn for spec in self.signature.inputs if spec.meta is not None}
+        return [
+            out
+            for out, value in self.program.returns()
+            if not self.cut.parts.is_early(out, value)
+            and not (out.kind is OutputKind.UPDATE and out.target in tensors)
+        ]
+
+    @property
+    def executables(self) -> tuple[Lowered, ...]:
+        """The parts of this rank's stages, in the order in which a micro-batch meets them."""
+        places = sorted(self.codes, key=lambda place: place.order)
+        parts = (one for place in places for one in _both(self.codes[place]))
+        return (*parts, *(turn.runs for turn in self.turns if turn is not None))
+
+    def remade(self, other: Callable[[Lowered], Lowered]) -> Lowered:
+        """The same stages, of what ``other`` gives for each part."""
+        codes = {place: code.remade(other) for place, code in self.codes.items()}
+        turns = [turn and replace(turn, runs=other(turn.runs)) for turn in self.turns]
+        return replace(self, codes=codes, turns=turns)
+
+    def in_order(self) -> list[Lowered]:
+        """What a rank runs in a step, with as many micro-batches as there are."""
+        codes = [self.codes[place] for place in sorted(self.codes, key=lambda one: one.order)]
+        again = [code.following for code in codes] * (self.signature.micro_batches - 1)
+        turns = [turn.runs for turn in self.turns if turn is not None]
+        return [*(code.first for code in codes), *again, *turns]
+
+    @property
+    def random(self) -> bool:
+        """True when a step draws, be it for other ranks."""
+        return bool(self.cut.draws)
+
+    @property
+    def writes(self) -> bool:
+        """Always: the gradients are added up in place."""
+        return True
+
+    def wrote(self, error: BaseException) -> bool:
+        """True when this or an earlier part had begun to write."""
+        return self._progress.wrote or super().wrote(error)
+
+    def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
+        self._progress.wrote = False
+        step = StepRun(
+            self.codes,
+            self.cut.routes,
+            self.signature.inputs,
+            values,
+            self.signature.micro_batches,
+            self._progress.note,
+        )
+        self.link.run(step)
+        returned: Values = {}
+        for out in self._returned:
+            if out.target in step.returned:
+                found = step.returned[out.target]
+                values_ = tuple(found[n] for n in sorted(found))
+                returned[out.target] = packed(values_) if len(values_) > 1 else values_[0]
+        self.link.exchange(self.handed_out, returned)
+        early = [returned.get(o.target, self._unknown(o)) for o in self._returned]
+        late = self._update([*values, *(step.sums.get(name) for name in self._shares)])
+        self._tell(values)
+        return (*early, *(late[o.kind, o.target] for o in self._late))
+
+    def _tell(self, values: Sequence[Any]) -> None:
+        """Let the ranks have what they are told of, and let go of what others keep."""
+        self._hand(self.told, values, lambda tensor, value: tensor.copy_(value))
+        told = {int(one.name) for one in self.told}
+        for number, ranks in self.kept.items():
+            if self.position not in ranks and number not in told:
+                send_away(values[number])
+        self._progress.away = bool(self.kept)
+
+    def bring_home(self, values: Sequence[Any]) -> None:
+        """Let every rank have all states again, by the ranks that keep them; all call it."""
+        if not self._progress.away:
+            return
+        inputs = self.signature.inputs
+        transfers: list[Transfer] = []
+        for number, ranks in self.kept.items():
+            meta = inputs[number].meta
+            assert meta is not None
+            transfers.append(Transfer(str(number), meta, min(ranks), self.everybody - ranks))
+        for start in range(0, len(transfers), _AT_ONCE):
+            self._hand(transfers[start : start + _AT_ONCE], values, bring_back)
+        self._progress.away = False
+
+    def _hand(
+        self,
+        transfers: Sequence[Transfer],
+        values: Sequence[Any],
+        put: Callable[[torch.Tensor, torch.Tensor], object],
+    ) -> None:
+        if not transfers:
+            return
+        own = {one.name: values[int(one.name)].detach() for one in transfers}
+        with torch.no_grad():
+            self.link.exchange(transfers, own)
+            for one in transfers:
+                if self.position in one.targets:
+                    put(values[int(one.name)], own[one.name])
+
+    @functools.cached_property
+    def _shares(self) -> list[str]:
+        many = (one.shares.values() for one in self.cut.gradients)
+        return [share.name for shares in many for share in shares]
+
+    def _unknown(self, out: OutputSpec) -> torch.Tensor:
+        """What stands for a result that other ranks have."""
+        meta = self.metas[out.kind, out.target]
+        return torch.empty(meta.shape, dtype=meta.dtype, device="meta")
+
+    def _update(self, inputs: Sequence[Any]) -> dict[tuple[OutputKind, str], Any]:
+        found: dict[tuple[OutputKind, str], Any] = {}
+        sent = {one.name for many in self.exchanges.values() for one in many}
+        values = {name: inputs[i] for name, i in self.given.items() if name in sent}
+        for number, turn in enumerate(self.turns):
+            if turn is not None:
+                taken = [inputs[i] for i in turn.of.states]
+                results = turn.runs.function([*taken, *(values[n] for n in turn.of.takes)])
+                self._progress.note(turn.runs.writes)
+                outs = turn.runs.outputs
+                for out, value in zip(outs, results, strict=True):
+                    if out.kind is OutputKind.GRADIENT:
+                        values[out.target] = value
+                    else:
+                        found[out.kind, out.target] = value
+            if number in self.exchanges:
+                self.link.exchange(self.exchanges[number], values)
+        for out in self._late:
+            if out.kind is OutputKind.USER and (out.kind, out.target) not in found:
+                found[out.kind, out.target] = self._unknown(out)
+        return found
+
+
+def _both(code: StageCode) -> tuple[Lowered, ...]:
+    return (code.first,) if code.first is code.following else (code.first, code.following)
+
+
+def is_spread(runs: Lowered) -> bool:
+    """True for a step after which some states are on other ranks alone."""
+    return isinstance(runs, Pipelined) and bool(runs.kept)
+
+
+def keeps_like(runs: Lowered, other: Lowered) -> bool:
+    """True when after a step of ``other`` all is there that ``runs`` needs."""
+    if not isinstance(other, Pipelined) or not other.kept:
+        return True
+    return isinstance(runs, Pipelined) and runs.keeps == other.keeps
+
+
+def bring_home(runs: Lowered, leaves: Sequence[Leaf]) -> None:
+    """Let this rank have all states again. All ranks of the pipeline call it.
+
+    Args:
+        leaves: what the step is bound to.
+    """
+    if isinstance(runs, Pipelined):
+        runs.bring_home([leaf.value for leaf in leaves])
