@@ -249,9 +249,9 @@ def test_torch_distributed_is_not_imported(path):
 
 def test_public_names():
     assert set(tg.__all__) == {
-        "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "bisect", "depend", "errors",
-        "export", "load", "nn", "no_sync", "optim", "passes", "save", "step", "testing",
-        "train_step",
+        "Graph", "GraphConfig", "LoadedGraph", "__version__", "amp", "bisect", "depend", "env",
+        "errors", "export", "load", "nn", "no_sync", "optim", "passes", "placement", "save", "sbp",
+        "step", "testing", "to_global", "to_local", "train_step",
     }  # fmt: skip
     assert set(tg.testing.__all__) == {
         "Counters", "RankRun", "Setup", "assert_parity", "check_pass", "counters", "run_on_ranks",
@@ -296,7 +296,7 @@ def test_names_of_the_options():
         "enable_fused_model_update_cast", "enable_gradient_norms", "enable_multi_tensor_update",
         "enable_profiler_labels", "keep_history",
         "enable_straighten_algorithm", "enable_zero", "set_auto_parallel_computation_cost_ratio",
-        "set_activation_checkpointing",
+        "set_activation_checkpointing", "set_agreement",
         "set_auto_parallel_wait_time", "set_backend", "set_cache_size", "set_clip_grad_norm",
         "set_clip_grad_value", "set_compile_timeout", "set_confirm", "set_cuda_graph",
         "set_fallback", "set_gradient_accumulation_steps", "set_outputs_buffer_size", "set_rng",

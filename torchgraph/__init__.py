@@ -12,6 +12,7 @@ from . import (
 from .config import GraphConfig
 from .deploy import export
 from .distributed.replicas import no_sync
+from .distributed.words import env, placement, sbp, to_global, to_local
 from .graph import Graph
 from .inspect.bisecting.bisect import bisect
 from .library import depend
@@ -26,6 +27,7 @@ __all__ = [
     "amp",
     "bisect",
     "depend",
+    "env",
     "errors",
     "export",
     "load",
@@ -33,9 +35,13 @@ __all__ = [
     "no_sync",
     "optim",
     "passes",
+    "placement",
     "save",
+    "sbp",
     "step",
     "testing",
+    "to_global",
+    "to_local",
     "train_step",
 ]
 

@@ -11,6 +11,7 @@ from weakref import proxy
 
 from .environment import chosen
 from .errors import InvalidOption, NotSupported
+from .options.agreement import AgreementVerbs
 from .options.checking import Count, PositiveInt, checked, nearest, shown
 from .options.cuda_graph import CudaGraphVerbs
 from .options.distribution import DistributionVerbs
@@ -76,7 +77,13 @@ class PassSelection(Verbs):
 
 
 class GraphConfig(
-    RunningVerbs, CudaGraphVerbs, TrainingVerbs, DistributionVerbs, FusionVerbs, MemoryVerbs
+    RunningVerbs,
+    AgreementVerbs,
+    CudaGraphVerbs,
+    TrainingVerbs,
+    DistributionVerbs,
+    FusionVerbs,
+    MemoryVerbs,
 ):
     """The options of one Graph: ``graph.config``. Verbs and defaults are those of OneFlow 0.9.
 

@@ -5,7 +5,8 @@ pass); ``TORCHGRAPH_DUMP`` = a directory that receives each program before and a
 ``TORCHGRAPH_BACKEND`` = the backend of Graphs that do not choose one (default ``auto``);
 ``TORCHGRAPH_CACHE_DIR`` = where compiled code is kept (default ``~/.cache/torchgraph``);
 ``TORCHGRAPH_CACHE_LIMIT`` = how much of it, such as ``500MB`` (default ``2GiB``);
-``RANK`` = which of several processes this one is, as torchrun sets it.
+``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE`` = which of several processes this one
+is, as torchrun sets them.
 """
 
 from __future__ import annotations
@@ -38,8 +39,32 @@ def chosen(name: str, default: str) -> str:
 
 def rank() -> int:
     """The rank of this process, as torchrun and its like say it; 0 where nobody does."""
-    given = os.environ.get("RANK", "")
-    return int(given) if given.isascii() and given.isdigit() else 0
+    return _count("RANK") or 0
+
+
+def world_size() -> int:
+    """How many processes there are, as torchrun says it; 1 where nobody does."""
+    return _count("WORLD_SIZE") or 1
+
+
+def local_rank() -> int | None:
+    """Which of the processes of its machine this one is, as torchrun says it."""
+    return _count("LOCAL_RANK")
+
+
+def local_world_size() -> int | None:
+    """How many processes this machine has, as torchrun says it."""
+    return _count("LOCAL_WORLD_SIZE")
+
+
+def _count(name: str) -> int | None:
+    given = os.environ.get(name, "")
+    return int(given) if given.isascii() and given.isdigit() else None
+
+
+def torchrun_holds_the_store() -> bool:
+    """True where the store of the process group outlives its ranks, as torchrun has it."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def cache_directory() -> Path | None:

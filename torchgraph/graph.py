@@ -19,6 +19,7 @@ from ._torch.listening import is_listening
 from .amp import Scaler
 from .blocks.block import Level, Ranks
 from .buckets.bucketing import Bucketing
+from .calls.announce import described_by
 from .calls.fallback import no_advice_taken
 from .calls.stepping import building
 from .collection import weakly
@@ -345,7 +346,7 @@ class Graph(Bucketing, Shown):
             replay, _, inputs = self._last()
         except GraphError:  # no program can hold the step: there are no operators to show
             return source
-        return replay.described(source, inputs)
+        return described_by(replay, source, inputs)
 
     def _set_checkpointed(self, settings: tuple[tuple[str, bool], ...]) -> None:
         self.config._set(checkpointed=settings)

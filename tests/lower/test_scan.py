@@ -182,3 +182,32 @@ def test_a_number_to_the_power_of_each_tensor_is_taken_apart():
     inputs = made.placeholders
     given = list_forms.items(aten.pow.Scalar, node.args, node.kwargs)
     assert list(given) == [((0.5, one), {}) for one in inputs]
+
+
+def collective(x):
+    met = torch.ops._c10d_functional.all_reduce(x, "sum", "somebody")
+    return torch.ops._c10d_functional.wait_tensor(met) * 2
+
+
+def test_a_collective_is_taken_where_nccl_runs_it(monkeypatch):
+    """NCCL's own part never ran here: there is no GPU."""
+    monkeypatch.setattr("torchgraph.lower.halves.scan.is_nccl", lambda name: name == "somebody")
+    assert found(collective, (CUDA, (2, 3))) == []
+
+
+def test_a_collective_of_another_backend_is_none_of_a_gpus():
+    ((reason, line, _),) = found(collective, (CUDA, (2, 3)))
+    assert reason == "all_reduce: a collective"
+    assert line == 1
+
+
+def test_ranks_decide_on_the_host(monkeypatch):
+    monkeypatch.setattr("torchgraph.lower.halves.scan.is_nccl", lambda name: True)
+
+    def step(x, flag):
+        torch.ops.torchgraph.expect(x.sum(), flag)
+        return collective(x)
+
+    ((reason, line, _),) = found(step, (CUDA, (2, 3)), (CUDA, ()))
+    assert reason == "the ranks decide together on a value that Python has read"
+    assert line == 2

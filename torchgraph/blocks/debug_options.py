@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from .. import environment
+from ..distributed.words.process import get_rank
 from ..lines import Depth
 from ..options.checking import Between
 
@@ -50,7 +50,7 @@ class DebugOptions:
 
     def level(self) -> int:
         """The level that holds in this process: -1 where its rank is to print nothing."""
-        return self.v_level if {-1, environment.rank()}.intersection(self.ranks) else -1
+        return self.v_level if {-1, get_rank()}.intersection(self.ranks) else -1
 
 
 def _ranks(ranks: Ranks) -> tuple[int, ...]:

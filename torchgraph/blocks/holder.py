@@ -92,7 +92,8 @@ class ModuleHolder(Itself):
             v_level: -1 errors only; 0 warnings, stages with their time; 1 also modules while they
                 run, and the tree; 2 also each op as it is recorded, and the programs; 3 also the
                 op's arguments and source lines, and the Python that runs.
-            ranks: which ranks print, -1 all; None is rank 0. The variable RANK says the rank.
+            ranks: which ranks print, -1 all; None is rank 0. The default process group says the
+                rank; before there is one, the variable RANK.
             max_py_stack_depth: how many lines of the stack are shown of an op.
             only_user_py_stack: False: lines of torch and other libraries, too.
             op_repr_with_py_stack: show the lines in ``print(graph)``.

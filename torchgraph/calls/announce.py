@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -11,13 +12,14 @@ from .._torch.listening import not_listening
 from ..blocks.block import DebugOptions
 from ..debug.recorded_op import RecordedOp, RecordedValue, name_of
 from ..debug.stages import Stages
-from ..debug.tree import CallLines, io_lines, tensor_names
+from ..debug.tree import CallLines, TreeSource, io_lines, tensor_names
 from ..errors import MemoryBudgetWarning, warn
 from ..ir import text
 from ..ir.program import Program, Role
 from ..live.inputs import Call, described
 from ..live.step import Leaf
 from ..record.tape.tape import Entry, Ref, Tape
+from ..replay.outputs import fake_outputs
 from ..replay.replay import Replay
 
 
@@ -151,3 +153,18 @@ def budget(program: Program) -> None:
         if record.name == "activation_checkpointing":
             for refusal in record.refusals:
                 warn(f"Activation checkpointing: {refusal.reason}.", MemoryBudgetWarning)
+
+
+def described_by(replay: Replay, source: TreeSource, inputs: Any) -> TreeSource:
+    """``source`` with what a program adds to the debug tree."""
+    outputs = described((fake_outputs(replay.program, replay.captured.out_tree),))
+    return replace(
+        source,
+        program=replay.program,
+        captured=replay.captured.program,
+        calls=replay.captured.calls,
+        inputs=inputs,
+        outputs=outputs,
+        seconds=replay.code.times.by_node or None,
+        besides=replay.code.times.besides,
+    )

@@ -14,11 +14,13 @@ from ..history.history import unwritten
 from ..live.inputs import Call
 from ..live.snapshot import Snapshot
 from ..live.step import Step
+from ..options.options import Options
 from ..record.compare.outcome import Outcome
 from ..replay.interrupts import CUT_SHORT
 from ..replay.replay import Replay
 from ..structure import Contents
 from .compiling import Compiling
+from .ranks.together import Together
 from .recordings import Recordings
 
 
@@ -29,14 +31,28 @@ class Aside(Compiling):
         name, module_text, block_text: as for `Stepping`.
     """
 
-    __slots__ = ("_recordings",)
+    __slots__ = ("_recordings", "_together")
 
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
         super().__init__(name, module_text, block_text)
         compiled = partial(weakly(self._compile_step), goes_on=True)
-        self._recordings = Recordings(self._cache, weakly(self._take), compiled)
+        self._together = Together(
+            type(self).__name__,
+            weakly(self._options_now),
+            weakly(self._give_back, gone=_nothing_left),
+        )
+        self._recordings = Recordings(self._cache, weakly(self._take), compiled, self._together)
+
+    def _options_now(self) -> Options:
+        return self.config.options
+
+    def _give_back(self) -> None:
+        """Drop the programs: the process group that they name ends."""
+        self._cache.clear()
+        self._recordings.clear()
+        self._cache.graphs.release()
 
     def _key(self, call: Call) -> Any:
         return (call.key, *self._things())
@@ -143,3 +159,7 @@ class Aside(Compiling):
                 if not outcome.settled and (outcome.driven or not outcome.step.has_gradients()):
                     self._take(stack.enter_context(self._kept(call)), call, False)
             yield
+
+
+def _nothing_left() -> None:
+    """To give back, of a Graph that is gone."""

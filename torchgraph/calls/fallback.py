@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..errors import EagerWarning, NoProgram, warn
+from ..errors import EagerWarning, MovingValue, NoProgram, warn
 from ..options.options import Options
+from ..record.compare.compare import Difference
+from ..record.compare.outcome import Outcome
+from ..record.compare.pointers import moving_buffer
 
 _ROWS = 50
 """How many kinds of calls are counted apart."""
@@ -73,6 +76,16 @@ class Fallback:
         if self.is_new(about or why):
             fix = f"\n  Fix: {kind.fix}" if kind.fix else ""
             warn(f"The step runs in eager: {why}.{fix}", kind)
+
+    def warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:
+        """At the third recording: what moves by itself has no end of programs."""
+        name = moving_buffer(outcome, apart.where)
+        if name and self.is_new(name):
+            warn(
+                f"Each call needs a program of its own: {name} moves, and Python reads it; "
+                f"{apart.what}{apart.at}.\n  Fix: {MovingValue.fix}",
+                MovingValue,
+            )
 
     def is_new(self, about: str) -> bool:
         """True for what was not said before; it counts as said."""

@@ -210,6 +210,11 @@ class Lesson:
         served = served if self.known.served else "none of its programs serves a later call"
         return why and f"{served}: {why}"
 
+    @property
+    def idles(self) -> bool:
+        """True where programs are made again and again, and none of them serves."""
+        return self.known.idle >= 2 * max(self.options.cache_size, PATIENCE)
+
     def draft(self, replay: Replay | None, outcome: Outcome | None = None) -> Draft:
         """A recording of it, or what the next call is to be like, to be confirmed by another."""
         return Draft((outcome or self.outcome).forgotten(), replay, self.start.batch)

@@ -12,7 +12,6 @@ from ..errors import (
     ConfirmWarning,
     EagerWarning,
     GraphError,
-    MovingValue,
     NoProgram,
     PassFailed,
     UnsupportedInput,
@@ -28,7 +27,6 @@ from ..record.compare.batch import Batch, Doubt
 from ..record.compare.compare import Difference, Kind, difference
 from ..record.compare.foreseen import foreseen
 from ..record.compare.outcome import Outcome, repeated_in
-from ..record.compare.pointers import moving_buffer
 from ..record.host.host import Assigned
 from ..record.ops.generators import ELSEWHERE
 from ..record.tape.watch import warn_written
@@ -37,6 +35,7 @@ from ..replay.replay import Replay
 from .confirm import OTHER_DRAWS, Start, as_eager, blame, unlike
 from .fallback import AS_TENSORS, STRANGERS, Fallback
 from .lessons import PATIENCE, Draft, Drifting, Lesson, Signature, Strangers, Taken
+from .ranks.together import NOT_THERE, Together
 
 _SIGNATURES = 4
 """How many signatures are remembered for each program that the cache holds."""
@@ -48,6 +47,7 @@ class Recordings:
     Args:
         take: runs a call as eager runs it; heard or not; what no program can hold is raised or not.
         compile: makes a program of what a call left.
+        together: the other ranks.
     """
 
     def __init__(
@@ -55,8 +55,10 @@ class Recordings:
         cache: ProgramCache,
         take: Callable[[Step, Call, bool, bool], Outcome],
         compile: Callable[[Outcome, Call], Replay],
+        together: Together,
     ) -> None:
         self._cache, self._take, self._compile = cache, take, compile
+        self._together = together
         self.signatures: dict[Hashable, Signature] = {}
         self._strangers = Strangers()
         self._last: Arguments | None = None
@@ -221,10 +223,10 @@ class Recordings:
         known, outcome, size = lesson.known, lesson.outcome, lesson.options.cache_size
         known.unlike(apart)
         if apart is not None and known.others == 2 and apart.kind is Kind.VALUE:
-            self._warn_of_pointer(outcome, apart)
+            self.fallback.warn_of_pointer(outcome, apart)
         moves = known.restless >= PATIENCE or known.restless_constants >= 2
         moves = self._drifting.holds(apart, size) or moves or known.others >= size
-        idles = _idles(lesson)
+        idles = lesson.idles
         if idles and (why := lesson.why_idle(apart)):
             self._stay_eager(known, why)
             known.wait()
@@ -262,12 +264,17 @@ class Recordings:
         if bound is None:
             return
         replay = bound
+        if not self._together.confirms(replay):
+            known.drafts.insert(0, draft)
+            self._disturbed(known, NOT_THERE)
+            return
         try:
             wrong = unlike(as_eager(replay, lesson.options), lesson.start, lesson.call, outcome)
         except ValueMoved as moved:
             self._unserved(lesson, draft, replay, moved)
             return
         except Exception as error:  # eager has made the step: whatever it is, that stands
+            self._together.explain(error)
             wrong = f"it fails with {type(error).__name__}: {error}"
         if wrong == OTHER_DRAWS and lesson.start.others.ran():
             known.drafts.insert(0, draft)
@@ -284,7 +291,7 @@ class Recordings:
             return
         replay.confirmed(outcome.host.plus(list(repeated.values())))
         known.restless = known.restless_constants = known.others = 0
-        known.latest = draft.outcome if _idles(lesson) else None
+        known.latest = draft.outcome if lesson.idles else None
         self._drifting.came_back(outcome)
         self.fallback.began()
         if replay not in self._cache:
@@ -360,7 +367,7 @@ class Recordings:
         assert apart is not None
         self._drifting.add(apart)
         self._stay_eager(known, *apart.reason())
-        stops = apart.never_settles or (apart.kind is Kind.ASSIGNED and not _idles(lesson))
+        stops = apart.never_settles or (apart.kind is Kind.ASSIGNED and not lesson.idles)
         known.until = apart.read if stops else None  # it may stop at a number
         if known.until is None:
             known.wait()
@@ -374,26 +381,11 @@ class Recordings:
         known.refused = afresh(error)
         known.drafts.clear()
 
-    def _warn_of_pointer(self, outcome: Outcome, apart: Difference) -> None:
-        """At the third recording: what moves by itself has no end of programs."""
-        name = moving_buffer(outcome, apart.where)
-        if name and self.fallback.is_new(name):
-            warn(
-                f"Each call needs a program of its own: {name} moves, and Python reads it; "
-                f"{apart.what}{apart.at}.\n  Fix: {MovingValue.fix}",
-                MovingValue,
-            )
-
     def _warn_of_writes(self, outcome: Outcome, repeated: Mapping[Any, Assigned]) -> None:
         written = [change for change in outcome.changes if not change.read]
         written += [one for key, (_, one) in outcome.repeated.items() if key not in repeated]
         if written:
             warn_written(written)
-
-
-def _idles(lesson: Lesson) -> bool:
-    """True where programs are made again and again, and none of them serves."""
-    return lesson.known.idle >= 2 * max(lesson.options.cache_size, PATIENCE)
 
 
 def _words(error: Exception) -> str:

@@ -73,7 +73,8 @@ class Running(Aside):
                 call, replay = self._fit(args, kwargs)
         record = self._note(call, replay) if self._met.history else None
         try:
-            returned = self._recorded(call) if replay is None else self._served(replay, call)
+            with self._together.call():
+                returned = self._recorded(call) if replay is None else self._served(replay, call)
         except Exception:  # what leaves a step half done has told the cache
             self._signals.torn = ""
             raise
@@ -131,7 +132,9 @@ class Running(Aside):
         """Run the program; then the schedulers step, as the user's loop would step them."""
         self._schedulers.check_loss(replay.returns_loss)
         self._cache.bring_home(replay)
-        with replay.turn(self._progress.calls[replay.serves], self.config.options):
+        self._together.goes(replay, call)
+        calls = self._progress.calls[replay.serves]
+        with self._together.turned(replay, calls, self.config.options):
             self._signals.torn = CUT_SHORT if replay.writes else ""
             try:
                 returned = self._cache.run(replay, call)
@@ -179,9 +182,11 @@ class Running(Aside):
         if self.config.options.stages:
             self._check_alike(call)
         call, self._signals.torn = call.noted(), ""
+        self._together.runs_in_eager()
         with self._signals, ExitStack() as turn:
             free = turn.enter_context(patching.alone())
-            if not free and may_run_beside(call, self.config.options, self._schedulers):
+            alone = not self._together.takes_part
+            if not free and alone and may_run_beside(call, self.config.options, self._schedulers):
                 return self._beside(call)
             return self._in_turn(call, turn)
 
@@ -207,7 +212,8 @@ class Running(Aside):
             self._progress.count(serves)
             opened = self._opened(not self._driven)
             step = self._last_call[0].step
-            with self._building(), uncompiled(), opened, self._replicated(step):
+            lesson = self._together.lesson(None)
+            with lesson, self._building(), uncompiled(), opened, self._replicated(step):
                 return run_bare(self.build, call, step)
         with self._scaler_started(), paused():
             step = self._scan()
@@ -220,7 +226,8 @@ class Running(Aside):
             turn.close()
             outcome = taken.outcome
             try:
-                self._recordings.learn(taken)
+                with self._together.lesson(outcome):
+                    self._recordings.learn(taken)
             finally:  # whatever comes of that, Ctrl-C or a warning that is an error
                 self._progress.count(outcome.serves)
                 if self._drive(outcome):

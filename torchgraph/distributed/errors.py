@@ -1,10 +1,13 @@
-"""Errors of what runs on several ranks."""
+"""Errors of what runs on several ranks: what they differ in, who is lost, who did not come."""
 
 from __future__ import annotations
 
 from ..errors import GraphError, InvalidOption, NoProgram, NotSupported
 
 # --- several ranks --------------------------------------------------------------------------------
+
+EXIT_CODE = 75
+"""With which a process ends that a lost rank keeps waiting: EX_TEMPFAIL of sysexits.h."""
 
 
 class NoProcessGroup(InvalidOption):
@@ -14,7 +17,10 @@ class NoProcessGroup(InvalidOption):
 
 
 class RanksDiffer(GraphError):
-    """``config.enable_data_parallel()`` on ranks whose models have other parameters."""
+    """``config.enable_data_parallel()`` on ranks whose models have other parameters.
+
+    And ``loss * (1 + rank)`` in the step: ranks that have made different programs of it.
+    """
 
     fix = "give every rank the same model, the same options and the same order of calls."
 
@@ -72,3 +78,27 @@ class PipeliningUnknown(GraphError):
     """A torch whose pipelining has none of the names that torchgraph builds on."""
 
     fix = "install a torch from 2.11 to 2.15 with torch.distributed."
+
+
+class RankLost(GraphError):
+    """``kill -9`` of rank 1 in training: raised on every other rank, wherever it waits for it.
+
+    Where a wait cannot be ended, the process ends with the same words and the exit code 75.
+    """
+
+    fix = "start the ranks again from the last checkpoint, as torchrun --max-restarts does."
+
+
+class RankAbsent(GraphError, TimeoutError):
+    """``for x in loader: step(x)`` with fewer batches on one rank: the others wait in vain."""
+
+    fix = (
+        "let all ranks make the same number of calls: DistributedSampler, drop_last=True. A rank "
+        "that does more between two calls needs config.set_agreement(timeout=seconds)."
+    )
+
+
+class PlacementMismatch(GraphError, ValueError):
+    """``tg.placement("cpu", [0, 9])`` with 2 ranks, ``tg.sbp.split(3)`` of a matrix."""
+
+    fix = "name ranks, dimensions and devices that are there."

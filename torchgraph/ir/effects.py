@@ -21,7 +21,10 @@ from .._torch import HigherOrderOperator, OpOverload, overload_name, schema_of
 _PURE_MODULES = frozenset({operator.__name__, "_operator", math.__name__})
 _PURE_BUILTINS = frozenset({abs, bool, float, int, max, min, pow, round})
 _PREDICATES = frozenset(
-    {"torchgraph::expect", "torchgraph::expect_none", "torchgraph::expect_shape"}
+    {
+        *("torchgraph::agree", "torchgraph::expect", "torchgraph::expect_none"),
+        "torchgraph::expect_shape",
+    }
 )
 _COMMUNICATION = frozenset(
     {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "_dtensor"}

@@ -131,6 +131,8 @@ def _statement(gm: fx.GraphModule, node: fx.Node) -> str:
 
 def expected(gm: fx.GraphModule, node: fx.Node) -> str:
     """What a predicate expects: ``True``, ``the shape [3, 1]``, or the name of another node."""
+    if not node.args:
+        return "the same of all ranks"
     if node.target is library.expect_shape:
         return f"the shape {_argument(node.args[1])}"
     other = operand(node, 1)

@@ -21,6 +21,7 @@ from ..ir.nodes import operands
 from ..ir.program import Program
 from ..ir.rewriter import Rewriter
 from ..library import ValueMoved
+from ..library.agree import agree
 from .expects import guards
 
 Parts = Callable[[Sequence[object]], Generator[torch.Tensor, None, tuple[object, ...]]]
@@ -49,7 +50,11 @@ def with_pauses(program: Program) -> Program:
             flags.append(edit.call(library.differs, node.args, before=node, like=node))
             edit.erase(node)
         elif flags and (
-            node in waiting or found.communicates or found.opaque or node.op == "output"
+            node in waiting
+            or found.communicates
+            or found.opaque
+            or node.op == "output"
+            or node.target is agree
         ):
             edit.call(library.expect_none, (flags,), before=node, like=flags[-1])
             flags = []

@@ -17,6 +17,7 @@ import torch
 
 from ..ir.program import Program
 from ..options.options import Options
+from .agreements import communicates, with_agreements
 from .halves.halves import Halves, halve
 from .inplace.reinplace import reinplace
 from .inplace.verify import verify_lowered
@@ -67,15 +68,21 @@ def lower(program: Program, name: str, target: Target = ATEN) -> Lowering:
         NotSupported: the step cannot be split into micro-batches and an update.
         VerifyError: the lowered program breaks a rule of `Stage.LOWERED`.
     """
+    agreed = with_agreements if communicates(program) else _alone
     if program.signature.micro_batches == 1:
-        return _lower_part(program, name, 0, target)
+        return _lower_part(agreed(program), name, 0, target)
     parts = [
-        _lower_part(part, f"{name}, {what}", number, target)
+        _lower_part(agreed(part), f"{name}, {what}", number, target)
         for number, (part, what) in enumerate(zip(split(program), PARTS, strict=True))
     ]
     first, following, update = (part.runs for part in parts)
     regions = [region for part in parts for region in part.regions]
     return Lowering(Plan(first, following, update, program.signature, program), regions)
+
+
+def _alone(program: Program) -> Program:
+    """No other rank is met."""
+    return program
 
 
 def _lower_part(program: Program, name: str, number: int, target: Target) -> Lowering:

@@ -134,6 +134,9 @@ class RunningOptions:
     """How many steps apart the full state is kept; None: as many as ``history``."""
     compile_timeout: float | None = field(default=600.0, compare=False)
     """Seconds that a call waits for Inductor, at most; None: as long as it takes."""
+    agreement: str = field(default="program", compare=False)
+    """What ranks compare before they run a program together."""
+    agreement_timeout: float = field(default=60.0, compare=False)
     profiler_labels: bool = field(default=False, compare=False)
     """Whether each op is labelled for profilers, besides while torch's own is recording."""
 

@@ -31,6 +31,7 @@ class Binding:
         self._leaves = leaves
         self._now = [*(_bound(leaf.value) for leaf in leaves), *self.derived.tensors]
         self._inputs = [i for i, leaf in enumerate(leaves) if leaf.role is Role.INPUT]
+        self._scalars = [i for i, leaf in enumerate(leaves) if leaf.role is Role.SCALAR]
         self.release()
         restrided = restrided_inputs(captured)
         self._restrided = frozenset(i for i in self._inputs if i in restrided)
@@ -70,6 +71,14 @@ class Binding:
         if self._written_inputs:
             self._check_written(call)
         return values
+
+    def numbers(self, call: Call) -> list[Any]:
+        """The optimizers' numbers in a run of ``call``. Raises what `values` does."""
+        try:
+            values = self.values(call)
+            return [values[i] for i in self._scalars]
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Let the call's tensors go: a program must not keep a batch alive."""

@@ -14,13 +14,14 @@ import torch
 from .._torch import below_autograd
 from ..capture.program_of import Captured
 from ..collection import afresh
-from ..debug.tree import TreeSource
+from ..distributed.errors import RankAbsent, RankLost
 from ..errors import CudaGraphRefused, GraphBroken, StepFailed
 from ..guards import Found
 from ..ir import names
 from ..ir.program import Program, Role
 from ..library import ValueMoved
-from ..live.inputs import Call, described
+from ..library.agree import tell
+from ..live.inputs import Call
 from ..live.step import Leaf, Step
 from ..lower import Labelling, Lowered
 from ..options.options import Options
@@ -35,7 +36,7 @@ from .cuda.graphs import op_by_op
 from .fit import fits
 from .generators import Generators, gpus_drawn_on
 from .interrupts import CUT_SHORT, SignalsWait
-from .outputs import Ring, fake_outputs
+from .outputs import Ring
 from .switch import Switch
 
 _KEPT = 64
@@ -287,6 +288,10 @@ class Replay:
             self.loss = returned[self._loss]
         return returned
 
+    def numbers(self, call: Call) -> list[Any]:
+        """The optimizers' numbers in a run of ``call``. Raises what `Binding.values` does."""
+        return self._binding.numbers(self.captured.host.extended(call))
+
     def stepped(self, optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Those that the last run did not skip."""
         if self.captured.driven:
@@ -300,20 +305,6 @@ class Replay:
     def name_of(self, tensor: torch.Tensor) -> str:
         """The fqn of a live tensor of the Graph."""
         return next((leaf.fqn for leaf in self._leaves if leaf.value is tensor), "a tensor")
-
-    def described(self, source: TreeSource, inputs: Any) -> TreeSource:
-        """``source`` with what the program adds to the debug tree."""
-        outputs = described((fake_outputs(self.program, self.captured.out_tree),))
-        return replace(
-            source,
-            program=self.program,
-            captured=self.captured.program,
-            calls=self.captured.calls,
-            inputs=inputs,
-            outputs=outputs,
-            seconds=self.code.times.by_node or None,
-            besides=self.code.times.besides,
-        )
 
     # --- binding ----------------------------------------------------------------------------------
 
@@ -354,7 +345,7 @@ class Replay:
                 self.broken = ""
             if not isinstance(error, Exception):
                 raise
-            if isinstance(error, CudaGraphRefused) and not wrote:
+            if isinstance(error, (CudaGraphRefused, RankLost, RankAbsent)) and not wrote:
                 raise
             if not self._running.moved(error):
                 raise self._failed(error, wrote=wrote) from error
@@ -379,12 +370,12 @@ class Replay:
         )
 
     def _moved(self, error: Exception) -> ValueMoved:
+        tell(error, (one.gm.graph for one in self.executable.programs))
         if isinstance(error, ValueMoved):
-            moved = ValueMoved(error.expected, error.found)
-            moved.node = error.node
+            moved = ValueMoved(error.expected, error.found, other=str(error))
         else:
             moved = ValueMoved("", "", other=f"{type(error).__name__}: {error}")
-        moved.node = moved.node or self._running.node_at(error)
+        moved.node = getattr(error, "node", None) or self._running.node_at(error)
         moved.line = self.executable.line_of(moved.node)
         return moved
 

@@ -15,6 +15,7 @@ from torch import fx
 
 from ... import library
 from ..._torch import OpOverload, schema_of
+from ..._torch.distributed.process_groups import is_nccl
 from ...ir import effects
 from ...ir.nodes import op_of
 from ...ir.program import Program, Refusal, provenance
@@ -31,6 +32,7 @@ _WAITING = frozenset(
     }
 )
 """Ops whose CUDA kernels wait for a value, or compute on the CPU, though their schema is silent."""
+_FUNCTIONAL = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 _BY_MASK = frozenset({"aten::index", "aten::index_put", "aten::_unsafe_index_put"})
 
 
@@ -38,11 +40,14 @@ def scan(program: Program, device: torch.device) -> tuple[Refusal, ...]:
     """Why ``device`` cannot replay the program; empty when nothing was found."""
     host = host_side(program, device)
     found: Counter[Refusal] = Counter()
+    meets = any(effects.of(node).communicates for node in program.nodes)
     for node in program.nodes:
         if effects.of(node).expects:
-            if may_pause(node, device):
+            if may_pause(node, device) and not meets:
                 continue
             reason = "the host waits for a value that Python has read"
+            if meets:
+                reason = "the ranks decide together on a value that Python has read"
             found[Refusal(reason, provenance(node).line)] += 1
         elif node.op == "call_function":
             reasons = _on_host(node) if node in host else _on_device(node, host, device)
@@ -71,7 +76,7 @@ def _on_device(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
         yield f"{name}: calls Python"
         return
     found = effects.of(node)
-    if found.communicates or found.opaque:
+    if found.opaque or (found.communicates and not _is_on_stream(node, device)):
         what = "a collective" if found.communicates else "an op of unknown effects"
         yield f"{name}: {what}"
     if _has_unknown_shape(node):
@@ -82,6 +87,19 @@ def _on_device(node: fx.Node, host: set[fx.Node], device: torch.device) -> Itera
     if numbers.moving(node) and not updates and not tensor_forms.has_form(node):
         yield f"{name}: takes a number that may change, and has no form that takes it as a tensor"
     yield from _elsewhere(node, host, device)
+
+
+def _is_on_stream(node: fx.Node, device: torch.device) -> bool:
+    """True for a collective that NCCL runs on the GPU's stream, which a capture holds as a kernel.
+
+    It names its group: an op that holds one keeps the group alive, and ends with it.
+    """
+    target = op_of(node)
+    groups = [one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str)]
+    devices = {value.device.type for value in tensors_of(node.all_input_nodes)}
+    return (
+        target.namespace in _FUNCTIONAL and devices == {device.type} and any(map(is_nccl, groups))
+    )
 
 
 def _elsewhere(node: fx.Node, host: set[fx.Node], device: torch.device) -> Iterator[str]:

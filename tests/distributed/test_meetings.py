@@ -1,0 +1,105 @@
+"""What comes of what ranks say, and how their ends are seen, without other ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from torchgraph.distributed import errors
+from torchgraph.distributed.errors import RanksDiffer
+from torchgraph.distributed.meetings.cards import Card, Does, Verdict, first_difference, judge
+from torchgraph.distributed.meetings.members import Deaths, Member, started
+from torchgraph.errors import GraphError
+
+CARD = Card("Step (1)", Does.REPLAY, "p", "k", "n", {"0,1": "c"})
+
+
+def judged(*cards: Card, programs: bool = True) -> Verdict:
+    return judge(dict(enumerate(cards)), programs=programs)
+
+
+def test_equal_programs_run():
+    assert judged(CARD, CARD) == Verdict(True)
+
+
+def test_programs_of_equal_inputs_have_to_be_equal():
+    other = CARD._replace(program="q")
+    assert judged(CARD, CARD, other) == Verdict(False, differ=(0, 2))
+    assert judged(CARD, other, programs=False) == Verdict(True)
+
+
+def test_programs_of_other_inputs_may_differ_in_all_but_their_collectives():
+    other = CARD._replace(program="q", kind="l")
+    assert judged(CARD, other) == Verdict(True)
+    assert judged(CARD, other._replace(collectives={"0,1": "d"})) == Verdict(False)
+
+
+def test_groups_are_compared_each_for_itself():
+    met = [
+        {"0,1": "a", "0,2": "x"},
+        {"0,1": "a", "1,3": "y"},
+        {"2,3": "b", "0,2": "x"},
+        {"2,3": "b", "1,3": "y"},
+    ]
+    cards = [CARD._replace(kind=str(n), collectives=held) for n, held in enumerate(met)]
+    assert judged(*cards) == Verdict(True)
+    cards[3] = cards[3]._replace(collectives={"2,3": "b", "1,3": "z"})
+    assert judged(*cards) == Verdict(False)
+
+
+def test_a_rank_in_eager_takes_all_with_it():
+    assert judged(CARD, Card("Step (1)", Does.EAGER)) == Verdict(False)
+    assert judged(CARD._replace(does=Does.CONFIRM), Card("Step (1)", Does.NOTHING)).goes is False
+
+
+def test_other_numbers_are_named():
+    assert judged(CARD, CARD._replace(numbers="m")) == Verdict(False, numbers=(0, 1))
+
+
+def test_other_graphs_are_refused():
+    with pytest.raises(RanksDiffer, match=r"Rank 0 calls Step \(1\), rank 1 calls Eval \(2\)"):
+        judged(CARD, CARD._replace(graph="Eval (2)"))
+
+
+def test_a_card_goes_through_the_store():
+    assert Card.parse(CARD.text()) == CARD
+
+
+def test_the_first_line_that_differs():
+    found = first_difference((0, 3), ["a\nb\nc", "a\nb"])
+    assert found == "Line 3 on rank 0:\n    c\n  on rank 3:\n    (no more)"
+
+
+def test_the_end_of_a_process_is_seen_at_once():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    member = Member("here", child.pid, started(child.pid), "")
+    deaths = Deaths()
+    deaths.watch(1, member)
+    assert deaths.wait(0.01) == []
+    assert member.alive
+    child.kill()
+    assert deaths.wait(30) == [1]  # it is not reaped yet
+    assert not member.alive
+    assert deaths.wait(0.01) == []
+    child.wait()
+
+
+def test_a_process_of_the_same_number_is_another_one():
+    here = Member.here()
+    assert here.alive
+    assert not here._replace(started="1").alive
+    assert not here.has_left
+    here.close()
+    assert here.has_left
+
+
+OURS = [one for one in vars(errors).values() if getattr(one, "__module__", "") == errors.__name__]
+
+
+@pytest.mark.parametrize("cls", OURS, ids=lambda cls: cls.__name__)
+def test_every_error_has_a_way_out(cls):
+    assert issubclass(cls, GraphError)
+    assert cls.fix
+    assert "``" in cls.__doc__

@@ -1,0 +1,138 @@
+"""A program in words that are equal on all ranks that have the same one, and what it exchanges."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from ..._torch import OpOverload, schema_of
+from ..._torch.distributed.process_groups import ranks_of
+from ...ir import effects, text
+from ...ir.program import Program, Role
+from ...ir.values import tensors_of
+from ...options.options import Options
+from ...record.tape.tape import Tape
+from ...replay.replay import Replay
+
+_DEVICE = re.compile(r"\b(cuda|xpu|hpu|mps):\d+")
+_GROUP = re.compile(r"group='([^']*)'")
+_INTEGER = re.compile(r"(?<=[(, ])-?\d+(?=[,)])")
+_PARTS = frozenset(
+    {
+        *("getitem", "aten::as_strided", "aten::narrow", "aten::select", "aten::select_backward"),
+        *("aten::select_scatter", "aten::slice", "aten::slice_backward", "aten::slice_scatter"),
+    }
+)
+"""What takes or puts a part of a tensor: each rank its own, where they share one."""
+_ANY_SHAPE = ("all_to_all", "wait_tensor")
+"""Collectives in which ranks may have other shapes."""
+
+
+def digest(*parts: str) -> str:
+    """A short hash, the same in every process."""
+    return hashlib.blake2s("\0".join(parts).encode(), digest_size=12).hexdigest()
+
+
+def met_by(tape: Tape) -> set[int] | None:
+    """The ranks of the groups that the step which was written down has met; None for no group."""
+    met = [entry for entry in tape.entries if effects.of_target(entry.target).communicates]
+    return _ranks((entry.args, entry.kwargs) for entry in met) if met else None
+
+
+def met_in(program: Program) -> set[int] | None:
+    """The same of a program."""
+    met = [node for node in program.nodes if effects.of(node).communicates]
+    return _ranks((node.args, node.kwargs) for node in met) if met else None
+
+
+def _ranks(calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> set[int]:
+    given = (one for args, kwargs in calls for one in (*args, *kwargs.values()))
+    names = {one for one in given if isinstance(one, str)}
+    return {rank for name in names for rank in ranks_of(name) or ()}
+
+
+def words(replay: Replay) -> str:
+    """Options, the program before its passes and which these are, without what is each rank's own.
+
+    That is the number of a device; the name of a process group, in whose place is its size; and
+    which part of a tensor is taken.
+    """
+    passes = [f"pass {record.name}" for record in replay.program.history]
+    lines = [*_options(replay.options), *_lines(replay.captured.program), *passes]
+    return "\n".join(lines)
+
+
+def _options(options: Options) -> Iterator[str]:
+    for field in dataclasses.fields(options):
+        if not field.compare:
+            continue
+        value = getattr(options, field.name)
+        if field.name == "passes":
+            inserted = [(after, one.name) for after, one in value.inserted]
+            value = (sorted(value.disabled), inserted, value.max_passes, value.max_edits)
+        elif isinstance(value, frozenset):
+            value = sorted(value)
+        yield _GROUP.sub(_size, f"option {field.name} = {value}")
+
+
+def _size(found: re.Match[str]) -> str:
+    ranks = ranks_of(found[1])
+    return found[0] if ranks is None else f"group=<{len(ranks)} ranks>"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    for node, line in text.lines(program):
+        line = _DEVICE.sub(r"\1", line)
+        if node is not None and effects.of(node).communicates:
+            for name, ranks in groups_of(node).items():
+                line = line.replace(repr(name), f"<{len(ranks)} ranks>")
+        if node is not None and _name(node) in _PARTS:
+            call, mark, where = line.partition("  #")
+            line = _INTEGER.sub("_", call) + mark + where
+        yield line
+
+
+def _name(node: fx.Node) -> str:
+    if node.target is operator.getitem:
+        return "getitem"
+    return schema_of(node.target).name if isinstance(node.target, OpOverload) else ""
+
+
+def groups_of(node: fx.Node) -> Mapping[str, tuple[int, ...]]:
+    """Name -> ranks of the process groups among the arguments of a collective."""
+    names = [one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str)]
+    return {name: ranks for name in names if (ranks := ranks_of(name)) is not None}
+
+
+def collectives(program: Program) -> dict[str, str]:
+    """Ranks of a group -> a hash of the collectives over it: op, dtype and shape, in order."""
+    found: dict[str, list[str]] = {}
+    for node in program.nodes:
+        if not effects.of(node).communicates:
+            continue
+        said = str(node.target)
+        if not any(one in said for one in _ANY_SHAPE):
+            shapes = [f"{t.dtype}{list(t.shape)}" for t in tensors_of(node.all_input_nodes)]
+            said = " ".join((said, *shapes))
+        for ranks in groups_of(node).values():
+            found.setdefault(",".join(map(str, ranks)), []).append(said)
+    return {ranks: digest(*said) for ranks, said in found.items()}
+
+
+def kind_of(program: Program) -> str:
+    """A hash of what the program was made for: shapes of what goes in, values Python looked at."""
+    shapes = [_DEVICE.sub(r"\1", f"{spec.fqn} {spec.meta}") for spec in program.signature.inputs]
+    values = [text.expected(program.gm, node) for node in program.nodes if effects.of(node).expects]
+    return digest(*shapes, *values)
+
+
+def numbers_text(replay: Replay, values: Sequence[Any]) -> str:
+    """The optimizers' numbers, a line each."""
+    names = [leaf.fqn for leaf in replay.leaves if leaf.role is Role.SCALAR]
+    return "\n".join(f"{name} = {value!r}" for name, value in zip(names, values, strict=True))

@@ -1,0 +1,276 @@
+"""What one Graph does with the same Graph on other ranks, call by call.
+
+Before each call the ranks say what they are about to do. All the same: they do it. All have a
+program, of other inputs, and meet in the same collectives: each runs its own. Else all run the call
+in eager, in which they meet as the user wrote it. Programs that should be equal and are not, and
+other numbers in the optimizers, are an error on every rank.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from ..._torch.distributed.process_groups import around_the_end
+from ...distributed.errors import RanksDiffer
+from ...distributed.meetings.cards import Card, Does, Verdict, first_difference, judge
+from ...distributed.meetings.exchange import Exchange, all_reached, exchange_of
+from ...distributed.meetings.presence import Presence, presence, several_ranks
+from ...ir.program import Role
+from ...library import ValueMoved
+from ...library.agree import meeting
+from ...live.inputs import Call
+from ...options.options import Options
+from ...record.compare.outcome import Outcome
+from ...replay.replay import Replay
+from .described import (
+    collectives,
+    digest,
+    kind_of,
+    met_by,
+    met_in,
+    numbers_text,
+    words,
+)
+
+NOT_THERE = "another rank has no program for such a call"
+
+_ALONE = nullcontext()
+_WAY_OUT = (
+    "let all ranks run the same code with the same options and rates; pass what differs as a "
+    'tensor. Where they are meant to differ: config.set_agreement("collectives").'
+)
+
+_joined: WeakSet[Together] = WeakSet()
+
+
+@contextmanager
+def _closed_first() -> Iterator[None]:
+    """Graphs that communicate give their programs back before the process group is destroyed."""
+    _close_all()
+    yield
+
+
+def _close_all() -> None:
+    for together in list(_joined):
+        together.close()
+
+
+atexit.register(_close_all)
+
+_ordinals = itertools.count(1)
+
+
+class Together:
+    """The other ranks, as one Graph sees them.
+
+    Args:
+        name: of the Graph's class.
+        options: those that hold now.
+        close: gives back the programs, which name process groups.
+    """
+
+    def __init__(
+        self, name: str, options: Callable[[], Options], close: Callable[[], None]
+    ) -> None:
+        self.takes_part = False
+        """True once the Graph was seen to communicate."""
+        self._name, self._options, self.close = name, options, close
+        self._called = ""
+        """The Graph, in words that are equal on all ranks."""
+        self._exchange: Exchange | None = None
+        self._reached: set[int] = set()
+        """The ranks of the groups that this one was seen to meet."""
+        self._all_in_eager = False
+        """True from when that is decided to the end of the call."""
+        self._lesson = False
+        """True while the ranks have not said whether they confirm something."""
+        self._calls = 0
+        self._alone: WeakSet[Replay] = WeakSet()
+        """Programs that meet nobody."""
+        self._agreed: WeakKeyDictionary[Replay, str] = WeakKeyDictionary()
+        """Programs -> a hash that is the same for what was agreed upon together."""
+
+    # --- around a call ----------------------------------------------------------------------------
+
+    def call(self) -> AbstractContextManager[None]:
+        """One call of the Graph."""
+        if not several_ranks() or self._options().agreement == "off":
+            return _ALONE
+        return self._call()
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        self._all_in_eager = self._lesson = False
+        here = presence()
+        self._calls += 1
+        with here.inside(), ExitStack() as stack:
+            try:
+                if self.takes_part:
+                    stack.enter_context(meeting(self._met(here), self._seconds))
+                yield
+            except Exception as error:
+                here.explain(error)
+                raise
+
+    def goes(self, replay: Replay, call: Call) -> None:
+        """The ranks meet before ``replay`` runs.
+
+        Raises:
+            ValueMoved: one of them has no program: all run in eager.
+            RanksDiffer, RankLost, RankAbsent.
+        """
+        if not self._acts() and not self._sees(replay):
+            return
+        if self._all_in_eager:
+            raise ValueMoved("", "", other="the ranks run this call in eager")
+        numbers = replay.numbers(call)
+        known = self._agreed.get(replay)
+        quick = "" if known is None else f"{known} {numbers!r}"
+        if not self._settled(Does.REPLAY, quick, replay, numbers):
+            self._all_in_eager = True
+            raise ValueMoved("", "", other="another rank has no program for this call")
+
+    def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
+        """What `Replay.turn` gives; the others wait longer for a rank that compiles meanwhile."""
+        if not self._acts():
+            return replay.turn(calls, options)
+        with presence().takes_long("compiles"):
+            return replay.turn(calls, options)
+
+    def runs_in_eager(self) -> None:
+        """The ranks meet before this one runs the call in eager: then all do."""
+        if self._acts() and not self._all_in_eager:
+            self._settled(Does.EAGER)
+            self._all_in_eager = True
+
+    @contextmanager
+    def lesson(self, outcome: Outcome | None) -> Iterator[None]:
+        """In the block this rank may confirm a program, of a call that ran in eager."""
+        if not several_ranks() or self._options().agreement == "off":
+            yield
+            return
+        if outcome is not None:
+            self._joins(met_by(outcome.tape))
+        self._lesson = self.takes_part
+        with presence().takes_long("makes a program"):
+            yield
+        if self._lesson:
+            self._lesson = False
+            self._settled(Does.NOTHING)
+
+    def confirms(self, replay: Replay) -> bool:
+        """Whether all ranks confirm a program now: it runs on each, beside the others'.
+
+        Raises: RanksDiffer, RankLost, RankAbsent.
+        """
+        if not self._lesson:
+            return True
+        self._lesson = False
+        return self._settled(Does.CONFIRM, "", replay, self._numbers_of(replay))
+
+    def explain(self, error: Exception) -> None:
+        """Raise RankLost where that is what ``error`` comes from."""
+        if self._acts():
+            presence().explain(error)
+
+    # --- a meeting --------------------------------------------------------------------------------
+
+    def _acts(self) -> bool:
+        return self.takes_part and several_ranks() and self._options().agreement != "off"
+
+    def _sees(self, replay: Replay) -> bool:
+        """Take part from now on, if the program communicates."""
+        if replay in self._alone or not several_ranks() or self._options().agreement == "off":
+            return False
+        self._joins(met_in(replay.program))
+        if not self.takes_part:
+            self._alone.add(replay)
+        return self.takes_part
+
+    def _joins(self, met: set[int] | None) -> None:
+        if met is not None:
+            self.takes_part = True
+            self._reached |= met
+            _joined.add(self)
+            around_the_end(_closed_first)
+
+    @property
+    def _seconds(self) -> float:
+        return self._options().agreement_timeout
+
+    def _met(self, here: Presence) -> Exchange:
+        if self._exchange is None or self._exchange.presence is not here:
+            self._called = f"{self._name} ({next(_ordinals)})"
+            ranks = all_reached(here, self._called, self._reached, self._seconds)
+            self._exchange = exchange_of(here, ranks)
+        return self._exchange
+
+    @staticmethod
+    def _numbers_of(replay: Replay) -> list[Any]:
+        return [leaf.read() for leaf in replay.leaves if leaf.role is Role.SCALAR]
+
+    def _settled(
+        self, does: Does, quick: str = "", replay: Replay | None = None, numbers: Any = ()
+    ) -> bool:
+        """Whether all ranks do what they are about to do.
+
+        Args:
+            quick: what is equal on all ranks where all is as agreed before; empty for nothing.
+        """
+        exchange = self._met(presence())
+        exchange.about = f"call {self._calls} of {self._called}"
+        card = None if quick else self._card(does, replay, numbers)
+        said = quick or (card.text() if card is not None else "")
+        number = zlib.crc32(f"{self._called} {does.name} {said}".encode()) >> 2
+        if exchange.same(number, self._seconds):
+            self._agree(replay, card.program if card is not None else "")
+            return does in (Does.REPLAY, Does.CONFIRM)
+        card = card or self._card(does, replay, numbers)
+        texts = exchange.gather(card.text(), self._seconds)
+        cards = dict(zip(exchange.ranks, map(Card.parse, texts), strict=True))
+        verdict = judge(cards, programs=self._options().agreement == "program")
+        self._raise_difference(verdict, exchange, replay, numbers)
+        if verdict.goes:
+            self._agree(replay, digest(*texts))
+        return verdict.goes
+
+    def _agree(self, replay: Replay | None, what: str) -> None:
+        if replay is not None and what and replay not in self._agreed:
+            self._agreed[replay] = what
+
+    def _card(self, does: Does, replay: Replay | None, numbers: Any) -> Card:
+        if replay is None:
+            return Card(self._called, does)
+        program = replay.program
+        return Card(
+            self._called,
+            does,
+            digest(words(replay)),
+            kind_of(program),
+            digest(numbers_text(replay, numbers)),
+            collectives(program),
+        )
+
+    def _raise_difference(
+        self, verdict: Verdict, exchange: Exchange, replay: Replay | None, numbers: Any
+    ) -> None:
+        pair = verdict.differ or verdict.numbers
+        if pair is None:
+            return
+        mine = ""
+        if exchange.presence.rank in pair and replay is not None:
+            mine = words(replay) if verdict.differ else numbers_text(replay, numbers)
+        texts = dict(zip(exchange.ranks, exchange.gather(mine, self._seconds), strict=True))
+        what = "have made different programs" if verdict.differ else "have other numbers"
+        both = [texts[rank] for rank in pair]
+        raise RanksDiffer(
+            f"Ranks {pair[0]} and {pair[1]} {what} of call {self._calls} of {self._name}. "
+            f"{first_difference(pair, both)}",
+            fix=_WAY_OUT,
+        )

@@ -1,0 +1,116 @@
+"""What each rank says before a call, and what comes of it: the same on every rank."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..errors import RanksDiffer
+
+
+class Does(enum.Enum):
+    """What a rank is about to do."""
+
+    REPLAY = "run its program"
+    EAGER = "run in eager"
+    CONFIRM = "confirm its program"
+    NOTHING = "confirm nothing"
+
+
+class Card(NamedTuple):
+    """What one rank says about its call."""
+
+    graph: str
+    """Which Graph it calls, in words that are equal on all ranks."""
+    does: Does
+    program: str = ""
+    """A hash of the program, its options and passes; of what is the same on all ranks in it."""
+    kind: str = ""
+    """A hash of the inputs' shapes: programs of equal inputs are equal."""
+    numbers: str = ""
+    """A hash of the optimizers' numbers."""
+    collectives: Mapping[str, str] = {}
+    """Ranks of a group -> a hash of the collectives over it, in order."""
+
+    def text(self) -> str:
+        """For the others."""
+        return json.dumps([self.graph, self.does.name, *self[2:]])
+
+    @classmethod
+    def parse(cls, text: str) -> Card:
+        """Read what `text` has written."""
+        graph, does, *rest = json.loads(text)
+        return cls(graph, Does[does], *rest)
+
+
+class Verdict(NamedTuple):
+    """What all ranks do."""
+
+    goes: bool
+    """Each does what it was about to do; else all run in eager."""
+    differ: tuple[int, int] | None = None
+    """Two ranks whose programs are to be the same and are not."""
+    numbers: tuple[int, int] | None = None
+    """Two ranks whose optimizers have other numbers."""
+
+
+def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
+    """What comes of the cards, by rank.
+
+    Args:
+        programs: programs of equal inputs have to be the same, and the optimizers' numbers.
+
+    Raises:
+        RanksDiffer: they call different Graphs.
+    """
+    first = min(cards)
+    for rank, card in cards.items():
+        if card.graph != cards[first].graph:
+            raise RanksDiffer(
+                f"Rank {first} calls {cards[first].graph}, rank {rank} calls {card.graph}.",
+                fix="let all ranks call the same Graphs in the same order.",
+            )
+    acts = {rank: card for rank, card in cards.items() if card.does in (Does.REPLAY, Does.CONFIRM)}
+    if programs:
+        differ = _apart(acts, lambda card: card.kind, lambda card: card.program)
+        numbers = _apart(acts, lambda card: "", lambda card: card.numbers)
+        if differ or numbers:
+            return Verdict(False, differ, numbers)
+    return Verdict(len(acts) == len(cards) and _collectives_agree(cards))
+
+
+def _apart(
+    cards: Mapping[int, Card], of: Callable[[Card], str], said: Callable[[Card], str]
+) -> tuple[int, int] | None:
+    """The first two ranks that are of one kind and say different things."""
+    met: dict[str, int] = {}
+    for rank in sorted(cards):
+        other = met.setdefault(of(cards[rank]), rank)
+        if said(cards[other]) != said(cards[rank]):
+            return other, rank
+    return None
+
+
+def _collectives_agree(cards: Mapping[int, Card]) -> bool:
+    """Whether the ranks of each group meet in the same collectives, in the same order."""
+    for card in cards.values():
+        for ranks, order in card.collectives.items():
+            members = [int(rank) for rank in ranks.split(",")]
+            if any(cards[m].collectives.get(ranks) != order for m in members if m in cards):
+                return False
+    return True
+
+
+def first_difference(ranks: tuple[int, int], texts: Sequence[str]) -> str:
+    """The first line that two texts differ in, from both."""
+    pairs = itertools.zip_longest(*(text.splitlines() for text in texts), fillvalue="(no more)")
+    for number, (one, other) in enumerate(pairs, 1):
+        if one != other:
+            return (
+                f"Line {number} on rank {ranks[0]}:\n    {one.strip()}\n  on rank {ranks[1]}:\n"
+                f"    {other.strip()}"
+            )
+    return "no line differs"
