@@ -83,6 +83,8 @@ def _measured(name: str, args: argparse.Namespace, store: str) -> list[dict[str,
         process.start()
     for process in ranks:
         process.join()
+    if any(process.exitcode for process in ranks):
+        raise SystemExit(f"{name}: a rank has failed.")
     spreads = [
         Spread(
             tuple(max(each) for each in zip(*(found[r][i] for r in range(args.ranks)), strict=True))
@@ -167,9 +169,9 @@ def _step_of_ddp(work: Work) -> Step:
 CONTENDERS: dict[str, Callable[[Work], Step]] = {
     "DDP": _ddp,
     "torch.compile(DDP)": _compiled_ddp,
-    "torchgraph, aten": lambda work: _graph(work, "aten"),
-    "torchgraph, inductor": lambda work: _graph(work, "inductor"),
-    "torchgraph over DDP, aten": _step_of_ddp,
+    "torchgraph aten": lambda work: _graph(work, "aten"),
+    "torchgraph inductor": lambda work: _graph(work, "inductor"),
+    "torchgraph aten over DDP": _step_of_ddp,
 }
 
 

@@ -12,6 +12,7 @@ from benchmarks import (
     call,
     capture,
     command,
+    data_parallel,
     feature_cases,
     features,
     fusions,
@@ -302,6 +303,17 @@ def test_each_model_has_a_file_of_its_own(tmp_path: Path):
 
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"step-cpu-mlp-alone.json", "step-cpu-mlp_batch_1-alone.json"}
+
+
+def test_data_parallel(tmp_path: Path):
+    chosen = ["--models", "mlp", "--contenders", "DDP,torchgraph aten"]
+    result = data_parallel.main(["--quick", *chosen, "--out", str(tmp_path)])
+
+    first, second = result["models"]["mlp"]
+    assert (first["name"], second["name"]) == ("DDP", "torchgraph aten")
+    assert first["time_against_first"] == 1
+    assert second["seconds"]["median"] > 0
+    assert (tmp_path / "data_parallel.json").exists()
 
 
 def test_a_quick_run_replaces_no_result():

@@ -48,6 +48,7 @@ def test_stages_and_passes(report):
     ]
     assert all(stage.seconds > 0 for stage in report.stages)
     names = ["canonicalize", "fold", "cse", "delay_variables", "prune_depend", "dce"]
+    names.append("overlap_collectives")
     assert [record.name for record in report.passes] == names
     assert all(record.exact for record in report.passes)
 

@@ -266,6 +266,7 @@ def test_options_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None
         "prune_depend",
         "dce",
         "nothing",
+        "overlap_collectives",
     ]
 
 

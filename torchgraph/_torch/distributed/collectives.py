@@ -143,6 +143,11 @@ def reduction() -> str | None:
     return next((name.lower() for name in names if how == getattr(_dist.ReduceOp, name)), None)
 
 
+def unboxes() -> bool:
+    """True where the installed torch tells which process group an op is called with."""
+    return hasattr(getattr(_dist, "ProcessGroup", None), "unbox")
+
+
 def unboxed(group: object) -> Any:
     """The process group among the arguments of an op."""
     return _dist.ProcessGroup.unbox(group)

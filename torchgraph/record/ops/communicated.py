@@ -47,7 +47,7 @@ def communicate(
     recorder: _Recorder, op: OpOverload, args: tuple[Any, ...], kwargs: Kwargs
 ) -> object:
     """Run a collective of ``c10d``, and write it down."""
-    form = _FORMS.get(op.name().removeprefix("c10d::"))
+    form = _FORMS.get(op.name().removeprefix("c10d::")) if collectives.unboxes() else None
     calls = None if form is None else form(*args)
     if calls is None or not all(map(_is_dense, calls)):
         recorder.refuse(
