@@ -13,8 +13,8 @@ import time
 from contextlib import suppress
 
 _BITS = 32
-_YIELDS = 50
-"""Looks that only let others run; then it sleeps in between."""
+_YIELDS = 2000
+"""Looks that only let others run, for some milliseconds; then it sleeps in between."""
 _SLEEP = 20e-6
 
 
