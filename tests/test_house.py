@@ -261,8 +261,8 @@ def test_public_names():
         "Canonicalize", "ChannelsLast", "CommonSubexpressions", "DeadCode", "DelayVariables",
         "FoldBatchNorm", "FoldConstants", "FuseAddToOutput", "FuseAttention", "FuseBCEMean",
         "FuseCastScale", "FuseCrossEntropy", "FuseLayerNorm", "FuseModelUpdate", "FuseRmsNorm",
-        "MixedPrecision", "OverlapCollectives", "Pass", "PruneDepend", "ScatterEmbedding",
-        "SparseEmbedding",
+        "GatherAgain", "MixedPrecision", "OverlapCollectives", "Pass", "PruneDepend",
+        "ScatterEmbedding", "SparseEmbedding",
         "inductor_pipeline", "pipeline", "run",
     }  # fmt: skip
     assert set(tg.amp.__all__) == {"StaticGradScaler", "black", "white"}

@@ -22,7 +22,6 @@ from tests.support import confirm
 from torchgraph.errors import GraphError, NotSupported
 from torchgraph.inspect import check as checking
 from torchgraph.inspect.check import Accuracy, Divergence
-from torchgraph.inspect.checking.together import Alone
 from torchgraph.ir.each import expanded
 from torchgraph.ir.program import Program
 from torchgraph.ir.rewriter import Rewriter
@@ -396,12 +395,3 @@ def test_a_refusal_is_one_of_all(ranks):
     told = [rank["refused_on_one"] for rank in ranks]
     assert told[1] == ("NotSupported", "It is not to be.")
     assert told[0] == ("NotSupported", "Rank 1 refuses the check: It is not to be.")
-
-
-def test_who_is_alone_decides_alone():
-    alone = Alone()
-    assert (alone.any(True), alone.any(False), alone.most(3)) == (True, False, 3)
-    assert alone.first(0, None) is None
-    assert alone.first(7, "found") == (None, "found")
-    assert alone.alike([]) is True
-    alone.same("anything", ["a line"])

@@ -13,7 +13,7 @@ from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
 from ..ir.aliasing import has_strides
 from ..ir.program import Phase, Role
 from ..live.scaler import Scaling
-from ..live.step import Step
+from ..live.step import Leaf, Step
 from ..options.options import Options
 from .host.kept import gradient_of
 from .tape.trail import Trail
@@ -30,6 +30,18 @@ def kept(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     finally:
         for tensor, gradient in before:
             tensor.grad = gradient
+
+
+def with_gradient(
+    step: Step, free: Iterable[tuple[Leaf, int]]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(what has a gradient, its gradient): states, others, and what holds whole parameters."""
+    for leaf in [leaf for _, leaf in step.tensors()] + [leaf for leaf, _ in free]:
+        if leaf.value.is_leaf and leaf.value.grad is not None:
+            yield leaf.value, leaf.value.grad
+    for _, whole in step.replicas.unreduced():
+        assert whole.grad is not None
+        yield whole, whole.grad
 
 
 def _gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

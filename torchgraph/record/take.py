@@ -26,7 +26,7 @@ from .amp import Autocast
 from .compare.outcome import Outcome, loss_of, what_came
 from .driven import Driven
 from .ends import ends, made, relaid
-from .gradients import Gradients, kept
+from .gradients import Gradients, kept, with_gradient
 from .history import with_history
 from .host.exits import Exits
 from .host.kept import gradient_of
@@ -289,13 +289,7 @@ class _Taking:
         return None if self.driven else self._gradients.final(tensor)
 
     def _with_gradient(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        free = self._inputs.free if self.driven else ()
-        for leaf in [leaf for _, leaf in self._step.tensors()] + [leaf for leaf, _ in free]:
-            if leaf.value.is_leaf and leaf.value.grad is not None:
-                yield leaf.value, leaf.value.grad
-        for _, whole in self._step.replicas.unreduced():
-            assert whole.grad is not None
-            yield whole, whole.grad
+        return with_gradient(self._step, self._inputs.free if self.driven else ())
 
     # --- the update -------------------------------------------------------------------------------
 

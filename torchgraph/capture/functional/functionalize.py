@@ -309,16 +309,10 @@ def _program(
     _name_placeholders(placeholders, leaves)
     _attribute_updates(graph, leaf_of)
     owners: dict[int, str] = {}
+    layouts = [layout_of(leaf.value) for leaf in leaves]
     specs = tuple(
-        InputSpec(
-            node.name,
-            leaf.role,
-            leaf.fqn,
-            _meta(leaf, node),
-            _alias_of(leaf, owners),
-            layout=layout_of(leaf.value),
-        )
-        for node, leaf in zip(placeholders, leaves, strict=True)
+        InputSpec(n.name, leaf.role, leaf.fqn, _meta(leaf, n), _alias_of(leaf, owners), layout=at)
+        for n, leaf, at in zip(placeholders, leaves, layouts, strict=True)
     )
     return Program(gm, Signature(specs, tuple(outputs))), guards
 

@@ -10,10 +10,10 @@ from ..._torch.distributed.held import layout_of
 from ...errors import NotSupported
 from ..parallel import DataParallel, Zero
 from .pieces import Pieces
-from .unit import Part
+from .unit import CutParameter
 
 
-def adopted(modules: Sequence[Any]) -> tuple[Zero, DataParallel, list[list[Part]]] | None:
+def adopted(modules: Sequence[Any]) -> tuple[Zero, DataParallel, list[list[CutParameter]]] | None:
     """What `fully_shard` was asked for, and the parts that each module gathers; None: nothing.
 
     Args:
@@ -40,8 +40,8 @@ def adopted(modules: Sequence[Any]) -> tuple[Zero, DataParallel, list[list[Part]
     return Zero(stage, 0), parallel, lists
 
 
-def _part(parameter: Any) -> Part:
+def _part(parameter: Any) -> CutParameter:
     layout = layout_of(parameter)
     (placement,) = layout.placements
     pieces = Pieces(parameter.shape, placement.dim, layout.mesh.size())
-    return Part(parameter, pieces)
+    return CutParameter(parameter, pieces)

@@ -19,7 +19,7 @@ from ..parallel import DataParallel, Zero
 from .access import let_read_whole
 from .pieces import Pieces
 from .replaced import replace_parameters
-from .unit import Part, Unit, units
+from .unit import CutParameter, Unit, units
 
 
 class Shards:
@@ -64,7 +64,7 @@ class Shards:
             let_read_whole(module, self._read, self._place)
         return True
 
-    def take(self, lists: Sequence[Sequence[Part]], modules: Sequence[nn.Module]) -> None:
+    def take(self, lists: Sequence[Sequence[CutParameter]], modules: Sequence[nn.Module]) -> None:
         """Keep parts that were cut before, those of a list gathered together."""
         for parts in lists:
             self._add(units(parts, sys.maxsize, **self._of_group()))
@@ -145,11 +145,11 @@ class Shards:
             return parameter
         return tensors.whole_with_history(parameter, self._parallel.ranks)
 
-    def _part(self, parameter: torch.Tensor) -> Part:
+    def _part(self, parameter: torch.Tensor) -> CutParameter:
         pieces = self._pieces(parameter)
         dim = None if pieces is None else pieces.dim
         made = tensors.distributed(parameter, self._mesh(parameter), dim)
-        return Part(made, pieces)
+        return CutParameter(made, pieces)
 
     def _pieces(self, parameter: torch.Tensor) -> Pieces | None:
         """How a parameter is cut; None for one that stays whole on each rank."""
@@ -173,7 +173,10 @@ class Shards:
                 self._place[id(part.parameter)] = unit, number
 
     def _move_slots(
-        self, optimizers: Iterable[Optimizer], parts: Sequence[Part], old: Sequence[torch.Tensor]
+        self,
+        optimizers: Iterable[Optimizer],
+        parts: Sequence[CutParameter],
+        old: Sequence[torch.Tensor],
     ) -> None:
         """What an optimizer has for a parameter is cut as the parameter is."""
         made = {id(one): part for one, part in zip(old, parts, strict=True)}
@@ -186,7 +189,7 @@ class Shards:
                     for name, value in state.pop(parameter).items()
                 }
 
-    def _slot(self, value: Any, parameter: torch.Tensor, part: Part) -> Any:
+    def _slot(self, value: Any, parameter: torch.Tensor, part: CutParameter) -> Any:
         if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
             return value
         dim = None if part.pieces is None else part.pieces.dim

@@ -15,7 +15,7 @@ from .pieces import Pieces
 
 
 @dataclass(frozen=True)
-class Part:
+class CutParameter:
     """A parameter that lies in parts, one on each rank of a group; or, if small, on all ranks."""
 
     parameter: torch.Tensor
@@ -34,7 +34,7 @@ class Unit:
         scatters: gradients are reduced to the ranks that need them, else on all ranks.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[CutParameter]
     group: str
     ranks: int
     rank: int
@@ -95,7 +95,7 @@ class Unit:
         return [wholes[id(part)] for part in self.parts]
 
     def _means(
-        self, parts: Sequence[Part], gradients: Sequence[torch.Tensor]
+        self, parts: Sequence[CutParameter], gradients: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         cut = [(p, g) for p, g in zip(parts, gradients, strict=True) if p.pieces is not None]
         kept = [(p, g) for p, g in zip(parts, gradients, strict=True) if p.pieces is None]
@@ -110,7 +110,7 @@ class Unit:
         return [found[id(part)] for part in parts]
 
     def _cut_means(
-        self, cut: Sequence[tuple[Part, torch.Tensor]]
+        self, cut: Sequence[tuple[CutParameter, torch.Tensor]]
     ) -> Iterator[tuple[int, torch.Tensor]]:
         flat = [part.pieces.cut(gradient) for part, gradient in cut if part.pieces]
         whole = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
@@ -127,10 +127,10 @@ class Unit:
         return collectives.wait(collectives.begin_sum(self._scaled(whole), self.group))
 
     def _scaled(self, whole: torch.Tensor) -> torch.Tensor:
-        """As DDP does, each is multiplied before all are added up."""
+        """Each is multiplied before all are added up, in DDP, too."""
         return whole.mul(1.0 / self.ranks)
 
-    def _apart(self, flat: torch.Tensor, parts: Sequence[Part]) -> Sequence[torch.Tensor]:
+    def _apart(self, flat: torch.Tensor, parts: Sequence[CutParameter]) -> Sequence[torch.Tensor]:
         sizes = [part.pieces.sent.numel() for part in parts if part.pieces]
         return [flat] if len(sizes) == 1 else flat.split(sizes, 1)
 
@@ -141,9 +141,9 @@ def _taken(whole: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(whole) if gradient is None else gradient
 
 
-def units(parts: Sequence[Part], most: int, **of_group: Any) -> list[Unit]:
+def units(parts: Sequence[CutParameter], most: int, **of_group: Any) -> list[Unit]:
     """Parts in their order, those of one dtype and device together, up to ``most`` bytes each."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[list[Part]]] = {}
+    kinds: dict[tuple[torch.dtype, torch.device], list[list[CutParameter]]] = {}
     filled: dict[tuple[torch.dtype, torch.device], int] = {}
     for part in parts:
         kind = part.parameter.dtype, part.parameter.device

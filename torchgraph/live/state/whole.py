@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ...distributed.parallel import has_ranks
+from ...distributed.words.process import get_rank
 from ...errors import StateDictMismatch
 from ...ir.names import TRAIN
 from .held import Held
@@ -70,7 +70,7 @@ def random_state() -> dict[str, object]:
     """The states of torch's generators."""
     found: dict[str, object] = {"cpu": torch.get_rng_state()}
     if has_ranks():
-        found["rank"] = dist.get_rank()
+        found["rank"] = get_rank()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
@@ -153,7 +153,7 @@ def _writes(
         fresh = independent(train["scaler"])
         writes.append((f"{TRAIN}.scaler", partial(held.scaler.load_state_dict, fresh)))
     rng = independent(train["rng"])
-    if has_ranks() and rng.get("rank", dist.get_rank()) != dist.get_rank():
+    if has_ranks() and rng.get("rank", get_rank()) != get_rank():
         writes.append((f"{TRAIN}.rng", partial(torch.manual_seed, _seed_of(rng["cpu"]))))
         return writes
     writes.append((f"{TRAIN}.rng", partial(torch.set_rng_state, rng["cpu"])))
@@ -164,7 +164,7 @@ def _writes(
 
 def _seed_of(state: torch.Tensor) -> int:
     """A seed for this rank, made of the random state of another: no two ranks draw the same."""
-    text = bytes(state.tolist()) + str(dist.get_rank()).encode()
+    text = bytes(state.tolist()) + str(get_rank()).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 

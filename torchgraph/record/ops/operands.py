@@ -30,3 +30,10 @@ def read(known: Facts, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iter
 def device(args: Args) -> str:
     """The kind of device that the first of them is on."""
     return next((arg.device.type for arg in args if isinstance(arg, torch.Tensor)), "cpu")
+
+
+def as_tensor(value: object) -> torch.Tensor:
+    """A tensor, or a number as one."""
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)

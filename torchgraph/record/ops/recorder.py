@@ -10,8 +10,7 @@ from weakref import proxy
 import torch
 
 from ..._torch import OpOverload
-from ..._torch.distributed.collectives import communication_noted
-from ..._torch.distributed.wrappers import layouts_found_unheard, promises
+from ..._torch.distributed import collectives, wrappers
 from ..._torch.listening import decomposes, listening, not_listening
 from ...collection import afresh, weakly
 from ...errors import NoProgram, SourceLine
@@ -67,8 +66,8 @@ class Recorder:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Hear the ops of the block. Raises again what the user's own ``except`` has swallowed."""
-        unheard = layouts_found_unheard(), communication_noted()
-        with self.draws.active(), unheard[0], listening(self._hear), unheard[1]:
+        layouts = wrappers.layouts_found_unheard()
+        with self.draws.active(), layouts, listening(self._hear), collectives.communication_noted():
             yield
         if self._raised is not None:
             raise afresh(self._raised)
@@ -113,7 +112,7 @@ class Recorder:
     def _hear_special(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         if op.namespace == "c10d":
             return communicate(self, op, args, kwargs)
-        if op.namespace == "profiler" or op.namespace == "prim" or promises(op):
+        if op.namespace == "profiler" or op.namespace == "prim" or wrappers.promises(op):
             with not_listening():
                 return op(*args, **kwargs)
         if decomposes(op, operands.device(args)):
@@ -307,7 +306,7 @@ class Recorder:
         TorchScript compares constants so; tensors that C++ made of numbers arrive as numbers.
         """
         with not_listening():
-            outcome = EQUAL(_as_tensor(left), _as_tensor(right))
+            outcome = EQUAL(operands.as_tensor(left), operands.as_tensor(right))
         if self.gave_up or not isinstance(left, torch.Tensor):
             return bool(outcome)
         if not isinstance(right, torch.Tensor):
@@ -399,9 +398,3 @@ class Recorder:
     def _refuse_layout(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided and self._trail.phase is not Phase.UPDATE:
             self.refuse(refusals.made_sparse(tensor.layout, self._trail.line))
-
-
-def _as_tensor(value: object) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
