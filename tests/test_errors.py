@@ -65,11 +65,6 @@ def _():
     Function(lambda x: inner(x))(torch.ones(1))
 
 
-@raised("NotAvailableYet")
-def _():
-    Eval(nn.Linear(1, 1)).config.enable_zero(True)
-
-
 @raised("NotSupported")
 def _():
     Eval(nn.Linear(1, 1)).config.enable_auto_parallel(True)

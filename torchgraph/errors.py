@@ -97,12 +97,6 @@ class NestedGraph(GraphError):
     fix = "put the modules of the inner Graph into the outer one and call them in its build."
 
 
-class NotAvailableYet(GraphError, NotImplementedError):
-    """``graph.config.enable_zero(True)``: an option that this version does not have."""
-
-    fix = "leave the option out; the changelog says in which version it arrives."
-
-
 class NotSupported(GraphError):
     """``graph.config.enable_auto_parallel(True)``: an option torchgraph will not have, and why."""
 

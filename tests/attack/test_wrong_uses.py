@@ -143,9 +143,10 @@ def test_every_setting_of_a_block_has_a_wrong_use():
 
 def test_every_public_function_has_a_wrong_use():
     elsewhere = {
-        "Graph", "GraphConfig", "LoadedGraph", "__version__", "errors", "load", "nn", "save",
+        "Graph", "GraphConfig", "LoadedGraph", "__version__", "errors", "load", "nn", "no_sync",
+        "save",
     }  # fmt: skip
-    modules = ("amp", "optim", "passes", "testing")
+    modules = ("amp", "env", "optim", "passes", "sbp", "testing")
     functions = [f"tg.{name}" for name in set(tg.__all__) - elsewhere - set(modules)]
     functions += [f"tg.amp.{name}" for name in tg.amp.__all__]
     functions += [f"tg.optim.{name}" for name in tg.optim.__all__]

@@ -26,13 +26,8 @@ CONFIG = {
         config.passes.dce = False
         tg.GraphConfig().enable_amp = True
     """,
-    "NotAvailableYet": """
-        config.enable_zero(True)
-        config.enable_zero()
-        config.set_zero_redundancy_optimizer_mode("distributed_split")
-        config.set_zero_redundancy_optimizer_mode()
-    """,
     "NotSupported": """
+        config.enable_zero(True, shard_restore_level=0)
         config.enable_auto_parallel(True)
         config.enable_auto_parallel()
         config.enable_auto_parallel_ignore_user_sbp_config(True)
@@ -66,6 +61,19 @@ CONFIG = {
         config.set_backend("auto", 16)
         config.set_backend("auto", swich_at=16)
         config.set_backend(backend="auto", switch_at="16")
+        config.enable_data_parallel(3)
+        config.enable_data_parallel(bucket_mb=-1)
+        config.enable_data_parallel(None, 25)
+        config.enable_zero(2)
+        config.enable_zero(True, 2)
+        config.enable_zero(True, stage=4)
+        config.enable_zero(True, shard_min_size=-1)
+        config.enable_zero(True, shard_restore_level=7)
+        config.set_zero_redundancy_optimizer_mode(3)
+        config.set_zero_redundancy_optimizer_mode("non_distributed")
+        config.set_agreement("none")
+        config.set_agreement(timeout=0)
+        config.set_agreement("off", 3)
         config.set_pipeline_schedule("fast")
         config.set_pipeline_schedule(None)
         config.set_pipeline_schedule()

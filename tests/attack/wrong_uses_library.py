@@ -155,5 +155,13 @@ LIBRARY = {
     "NotSupported": """
         graph.set_grad_scaler(OwnScaler("cpu"))
     """,
+    "PlacementMismatch": """
+        tg.placement("cpu", [0, 9])
+        tg.placement("tpu", [0])
+        tg.to_global(x)
+        tg.to_global(3, tg.placement("cpu", [0]), tg.sbp.broadcast)
+        tg.to_local(x)
+        tg.sbp.split("a")
+    """,
 }
 """Error -> wrong uses, one a line. What torch's dispatcher says of an op stays as it is."""

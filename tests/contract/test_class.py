@@ -94,14 +94,6 @@ def test_the_graph_is_one_class_under_two_names():
     assert tg.nn.Graph is tg.Graph
 
 
-@pytest.mark.parametrize("name", [*GraphConfig._LATER])
-def test_options_that_come_later_say_so(name):
-    graph = Function(lambda x: x)
-    with pytest.raises(errors.NotAvailableYet, match=name):
-        getattr(graph.config, name)(True)
-    assert torch.equal(graph(torch.ones(1)), torch.ones(1))
-
-
 @pytest.mark.parametrize("name", GraphConfig._NEVER)
 def test_the_auto_parallel_family_says_why_not(name):
     with pytest.raises(errors.NotSupported, match=r"DTensor|DeviceMesh"):

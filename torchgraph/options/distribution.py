@@ -89,8 +89,10 @@ class DistributionVerbs(Verbs):
             self.enable_data_parallel()
         self._set(zero=Zero(stage, shard_min_size) if mode else None)
 
-    def set_zero_redundancy_optimizer_mode(self, mode: str = "distributed_split") -> None:
-        """OneFlow's name of old: `enable_zero` with stage 1, whatever ``mode`` says of how."""
+    def set_zero_redundancy_optimizer_mode(
+        self, mode: Annotated[str, OneOf(("distributed_split",))] = "distributed_split"
+    ) -> None:
+        """`enable_zero` with stage 1, by the name that it had in OneFlow."""
         self.enable_zero(True, stage=1)
 
     def set_pipeline_schedule(self, schedule: Annotated[str, OneOf(SCHEDULES)]) -> None:

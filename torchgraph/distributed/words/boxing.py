@@ -52,6 +52,8 @@ def to_global(
         where, how = _given(x, placement, sbp)
         layouts.map_tensors(x, lambda name, tensor: _laid_out(name, tensor, where, how))
         return x
+    if not isinstance(x, torch.Tensor):
+        raise PlacementMismatch(f"to_global takes a tensor or a module, not a {type(x).__name__}.")
     if layouts.is_dtensor(x):
         return _anew(x, placement, sbp)
     where, how = _given(x, placement, sbp)
