@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-_SECONDS = 240
+_SECONDS = 720
 
 
 def run(function: Callable[..., Any], world: int, *args: Any, seconds: float = _SECONDS) -> list:
@@ -77,7 +77,7 @@ def _rank(
             init_method=f"file://{folder}/store",
             rank=rank,
             world_size=world,
-            timeout=timedelta(seconds=60),
+            timeout=timedelta(seconds=180),
         )
         pipe.send_bytes(pickle.dumps((False, function(rank, *args))))
     except BaseException:  # whatever it is, the test is told
