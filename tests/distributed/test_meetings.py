@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from torchgraph.distributed import errors
 from torchgraph.distributed.errors import RanksDiffer
+from torchgraph.distributed.meetings import board
 from torchgraph.distributed.meetings.cards import Card, Does, Verdict, first_difference, judge
 from torchgraph.distributed.meetings.members import Deaths, Member, started
 from torchgraph.errors import GraphError
@@ -103,3 +105,19 @@ def test_every_error_has_a_way_out(cls):
     assert issubclass(cls, GraphError)
     assert cls.fix
     assert "``" in cls.__doc__
+
+
+def test_a_board_is_the_users_alone(tmp_path):
+    file, path = board.made(2)
+    try:
+        found = board.opened(path, 2)
+        assert found is not None
+        os.close(found)
+        assert board.opened(path, 3) is None
+        (tmp_path / "link").symlink_to(path)
+        assert board.opened(str(tmp_path / "link"), 2) is None
+        os.chmod(path, 0o666)
+        assert board.opened(path, 2) is None
+    finally:
+        os.close(file)
+        os.unlink(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -73,8 +74,10 @@ def made(count: int) -> tuple[int, str]:
 def opened(path: str, count: int) -> int | None:
     """The file of a board that another rank has made; None where it is not to be seen from here."""
     with suppress(OSError):
-        file = os.open(path, os.O_RDWR)
-        if os.fstat(file).st_size == Board.size(count):
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        found = os.fstat(file)
+        own = found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o600
+        if own and found.st_size == Board.size(count):
             return file
         os.close(file)
     return None
