@@ -65,7 +65,9 @@ class StageNotPlaced(InvalidOption):
 
 
 class NotPipelined(NotSupported):
-    """A step with pipeline stages of which one does what no pipeline can hold; says what."""
+    """``dist.all_reduce(x)`` in a stage: a step of which a stage does what no pipeline can hold."""
+
+    fix = "keep it out of the stages, or run the step without them."
 
 
 class ScheduleUnfit(InvalidOption):
@@ -75,7 +77,7 @@ class ScheduleUnfit(InvalidOption):
 
 
 class PipeliningUnknown(GraphError):
-    """A torch whose pipelining has none of the names that torchgraph builds on."""
+    """``set_stage(1, 1)`` with a torch whose pipelining has none of the names that this builds on."""
 
     fix = "install a torch from 2.11 to 2.15 with torch.distributed."
 
