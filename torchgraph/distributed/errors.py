@@ -77,7 +77,7 @@ class ScheduleUnfit(InvalidOption):
 
 
 class PipeliningUnknown(GraphError):
-    """``set_stage(1, 1)`` with a torch whose pipelining has none of the names that this builds on."""
+    """``set_stage(1, 1)`` with a torch whose pipelining lacks the names that this builds on."""
 
     fix = "install a torch from 2.11 to 2.15 with torch.distributed."
 
