@@ -17,7 +17,7 @@ from ..ir.program import Program
 from ..library import ValueMoved
 from ..live.inputs import Call, Inputs, key_below_autograd, leaves, sharing_of
 from ..live.state import Progress
-from ..live.state.training import calls_problems, rng_problems
+from ..live.state.training import calls_of, calls_problems, rng_problems
 from ..live.state.values import independent, unlike
 from ..live.state.whole import random_state
 from ..live.step import Leaf
@@ -46,7 +46,7 @@ class LoadedGraph:
         self._state: dict[str, Any] = OrderedDict(parts.state)
         train = self._state[TRAIN]
         self._progress = Progress(train["step"])
-        self._progress.calls.update(train["calls"])
+        self._progress.calls.update(calls_of(train))
         self._broken = ""
         self._by_key: dict[object, list[Replay]] = {}
         for replay in parts.replays:
@@ -113,7 +113,7 @@ class LoadedGraph:
         """What ``Graph.state_dict()`` of the Graph would be, to load there: live tensors."""
         with self.lock:
             train = self._state[TRAIN]
-            train.update(step=self._progress.step, calls=dict(self._progress.calls))
+            train.update(step=self._progress.step, calls=self._progress.entry)
             train["schedulers"] = [one.state_dict() for one in self._schedulers]
             train["rng"] = random_state()
             if train["scaler"] is not None:
@@ -157,7 +157,7 @@ class LoadedGraph:
         _copy_into(own["scaler"] or {}, train["scaler"])
         self._set_scaler(train["scaler"] or {})
         own["rng"] = train["rng"]
-        self._progress = Progress(train["step"], Counter(train.get("calls", {})))
+        self._progress = Progress(train["step"], Counter(calls_of(train)))
         self._schedulers.forget()
 
     def restore_random_state(self) -> None:
@@ -260,7 +260,7 @@ def _problems(own: Mapping[str, Any], given: object) -> list[str]:
         for key in ("optimizers", "schedulers", "scaler", "step"):
             if key in its:
                 found += _unlike(f"{TRAIN}.{key}", mine[key], its[key])
-        found += calls_problems(its.get("calls", {}))
+        found += calls_problems(calls_of(its))
         found += rng_problems(its.get("rng"))
     elif TRAIN in given:
         found.append(f"{TRAIN}: is no dict")

@@ -40,6 +40,11 @@ class Progress:
     calls: Counter[str] = field(default_factory=Counter)
     """Calls by their arguments, in words; from a certain one on, Inductor's code runs."""
 
+    @property
+    def entry(self) -> str:
+        """``calls`` as one entry of a state, for torch.distributed.checkpoint asks by name."""
+        return json.dumps(self.calls)
+
     def count(self, arguments: str) -> None:
         """One more call."""
         self.step += 1
@@ -56,8 +61,7 @@ def collect(
     )
     state[TRAIN] = {
         "step": progress.step,
-        # One entry, whatever the calls were: torch.distributed.checkpoint asks for each by name.
-        "calls": json.dumps(progress.calls),
+        "calls": progress.entry,
         "optimizers": [optimizer.state_dict() for optimizer in held.optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
         "scaler": None if held.scaler is None else held.scaler.state_dict(),
