@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from torch import fx
 
+from ..collection import afresh
 from ..errors import NotSupported
 from ..ir import bits
 from ..ir.each import expanded
@@ -77,7 +78,7 @@ def _agree(ranks: Alone, replay: Replay, options: Options, precision: str) -> No
         (rank, what) for rank, what in enumerate(ranks.told(refused and refused.what)) if what
     ]
     if refused is not None:
-        raise refused
+        raise afresh(refused)
     if others:
         raise NotSupported(f"Rank {others[0][0]} refuses the check: {others[0][1]}")
     if ranks.is_alone:
