@@ -328,7 +328,8 @@ def test_an_example_has_main(example):
 def test_every_example_is_tested():
     files = {path.stem for path in (ROOT / "examples").glob("*.py")} - {"__init__", "data"}
     assert files == {
-        "char_gpt", "huggingface", "inference", "linear", "mobilenet_v2", "style_transfer",
+        "char_gpt", "distributed", "huggingface", "inference", "linear", "mobilenet_v2",
+        "style_transfer",
     }  # fmt: skip
 
 

@@ -52,7 +52,10 @@ class Came:
 
     def clear(self) -> None:
         """Keep nothing."""
-        self.__init__()  # type: ignore[misc]  # it is as new
+        self._known = []
+        self._begun = {}
+        self._next = 0
+        self.compared = []
 
     def sends(self, op: OpOverload, args: tuple[Any, ...]) -> None:
         """A collective is about to begin."""

@@ -11,19 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-_DTENSOR = "torch.distributed.tensor"
 _FUNCTIONAL = "torch.distributed._functional_collectives"
 
 
 def dtensor() -> Any:
     """The module of DTensor; importing torchgraph does not load it."""
-    return importlib.import_module(_DTENSOR)
-
-
-def is_dtensor(value: object) -> bool:
-    """True for a DTensor; loads nothing."""
-    module: Any = sys.modules.get(_DTENSOR)
-    return module is not None and isinstance(value, module.DTensor)
+    return importlib.import_module("torch.distributed.tensor")
 
 
 def waited(tensor: torch.Tensor) -> torch.Tensor:

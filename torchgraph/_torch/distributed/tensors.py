@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .collectives import group_of
-
-
-@functools.cache
-def _dtensor() -> Any:
-    return importlib.import_module("torch.distributed.tensor")
+from .layouts import dtensor
 
 
 def mesh_of(group: str, device_type: str) -> Any:
@@ -33,8 +28,8 @@ def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None) -> torch.Tenso
 
     Of a parameter a parameter.
     """
-    kind = _dtensor().Replicate() if dim is None else _dtensor().Shard(dim)
-    made: torch.Tensor = _dtensor().distribute_tensor(tensor.detach(), mesh, [kind])
+    kind = dtensor().Replicate() if dim is None else dtensor().Shard(dim)
+    made: torch.Tensor = dtensor().distribute_tensor(tensor.detach(), mesh, [kind])
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, tensor.requires_grad)
     return made
@@ -43,8 +38,8 @@ def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None) -> torch.Tenso
 def whole_with_history(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
     """The whole of a DTensor, for autograd: its gradient is the mean over ``ranks``."""
     held: Any = tensor
-    replicated = held.redistribute(placements=[_dtensor().Replicate()])
-    whole: torch.Tensor = replicated.to_local(grad_placements=[_dtensor().Partial()])
+    replicated = held.redistribute(placements=[dtensor().Replicate()])
+    whole: torch.Tensor = replicated.to_local(grad_placements=[dtensor().Partial()])
     if whole.requires_grad:
         whole.register_hook(lambda gradient: gradient * (1.0 / ranks))
     return whole

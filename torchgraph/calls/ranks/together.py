@@ -114,7 +114,7 @@ class Together:
                 if self.takes_part:
                     stack.enter_context(meeting(self._met(here), self._seconds))
                 yield
-            except Exception as error:
+            except Exception as error:  # any of them may come from a rank that is gone
                 here.explain(error)
                 raise
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..._torch.distributed import layouts
+from ..._torch.distributed.held import is_dtensor
 from ..errors import PlacementMismatch
 from . import sbp as words
 from .parts import Parts
@@ -54,7 +55,7 @@ def to_global(
         return x
     if not isinstance(x, torch.Tensor):
         raise PlacementMismatch(f"to_global takes a tensor or a module, not a {type(x).__name__}.")
-    if layouts.is_dtensor(x):
+    if is_dtensor(x):
         return _anew(x, placement, sbp)
     where, how = _given(x, placement, sbp)
     return _of_parts(x, where, how)
@@ -71,14 +72,11 @@ def to_local(x: torch.Tensor | nn.Module) -> torch.Tensor | nn.Module:
         PlacementMismatch: a tensor that is no DTensor.
     """
     if isinstance(x, nn.Module):
-        layouts.map_tensors(x, lambda _, one: _local(one).detach() if _is_global(one) else one)
+        layouts.map_tensors(x, lambda _, one: _local(one).detach() if is_dtensor(one) else one)
         return x
-    if not layouts.is_dtensor(x):
+    if not is_dtensor(x):
         raise PlacementMismatch("to_local takes a DTensor, and this tensor is local already.")
     return _local(x)
-
-
-_is_global = layouts.is_dtensor
 
 
 def _local(tensor: Any) -> torch.Tensor:
@@ -110,7 +108,7 @@ def _laid_out(
     name: str, tensor: torch.Tensor, where: placement, how: tuple[sbp, ...]
 ) -> torch.Tensor:
     """A parameter that each rank holds whole."""
-    if layouts.is_dtensor(tensor):
+    if is_dtensor(tensor):
         return _anew(tensor.detach(), where, how)
     if words.partial_sum in how:
         raise PlacementMismatch(f"{name} is no sum: parameters are split or broadcast.")

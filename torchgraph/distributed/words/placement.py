@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..._torch.distributed import layouts
+from ..._torch.distributed.held import is_dtensor
 from ..errors import PlacementMismatch
 from .process import get_world_size
 
@@ -66,7 +67,7 @@ class placement:
         Raises:
             PlacementMismatch: it is none.
         """
-        if not layouts.is_dtensor(tensor):
+        if not is_dtensor(tensor):
             raise PlacementMismatch("placement.of takes a DTensor; this tensor is on one rank.")
         held: Any = tensor
         return cls(held.device_mesh.device_type, held.device_mesh.mesh.tolist())

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..._torch.distributed import layouts
+from ..._torch.distributed.held import is_dtensor
 from ..errors import PlacementMismatch
 
 
@@ -63,7 +64,7 @@ def of(tensor: torch.Tensor) -> tuple[sbp, ...]:
     Raises:
         PlacementMismatch: it is none, or lies as no word says.
     """
-    if not layouts.is_dtensor(tensor):
+    if not is_dtensor(tensor):
         raise PlacementMismatch("sbp.of takes a DTensor, and this tensor is on one rank alone.")
     module, found = layouts.dtensor(), []
     held: Any = tensor
