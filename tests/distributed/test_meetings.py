@@ -15,7 +15,7 @@ from torchgraph.distributed.meetings.cards import Card, Does, Verdict, first_dif
 from torchgraph.distributed.meetings.members import Deaths, Member, started
 from torchgraph.errors import GraphError
 
-CARD = Card("Step (1)", Does.REPLAY, "p", "k", "n", {"0,1": "c"})
+CARD = Card("Step (1)", Does.REPLAY, "p", "s", "aten", "k", "n", {"0,1": "c"})
 
 
 def judged(*cards: Card, programs: bool = True) -> Verdict:
@@ -36,6 +36,22 @@ def test_programs_of_other_inputs_may_differ_in_all_but_their_collectives():
     other = CARD._replace(program="q", kind="l")
     assert judged(CARD, other) == Verdict(True)
     assert judged(CARD, other._replace(collectives={"0,1": "d"})) == Verdict(False)
+
+
+def test_other_passes_are_named_where_the_same_backend_runs():
+    later = CARD._replace(runs_on="aten until then")
+    assert judged(CARD, later._replace(passes="t")) == Verdict(False, differ=(0, 1))
+    assert judged(CARD, later) == Verdict(True)
+
+
+def test_aten_and_inductor_do_not_run_beside_each_other():
+    compiled = CARD._replace(runs_on="inductor", passes="t")
+    later = CARD._replace(runs_on="aten until then")
+    assert judged(compiled, compiled) == Verdict(True)
+    assert judged(compiled, later) == Verdict(False)
+    assert judged(compiled, later._replace(kind="l", program="q")) == Verdict(False)
+    assert judged(compiled, later, CARD) == Verdict(False, stays=2)
+    assert judged(compiled, CARD, programs=False) == Verdict(True)
 
 
 def test_groups_are_compared_each_for_itself():

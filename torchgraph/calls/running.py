@@ -132,9 +132,10 @@ class Running(Aside):
         """Run the program; then the schedulers step, as the user's loop would step them."""
         self._schedulers.check_loss(replay.returns_loss)
         self._cache.bring_home(replay)
-        self._together.goes(replay, call)
         calls = self._progress.calls[replay.serves]
-        with self._together.turned(replay, calls, self.config.options):
+        around = self._together.turned(replay, calls, self.config.options)
+        self._together.goes(replay, call)
+        with around:
             self._signals.torn = CUT_SHORT if replay.writes else ""
             try:
                 returned = self._cache.run(replay, call)

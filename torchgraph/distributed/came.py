@@ -41,8 +41,8 @@ class Came:
 
     def __init__(self) -> None:
         self._known: list[_Collective] = []
-        self._begun: dict[int, _Collective] = {}
-        """By the storage of a result, until it is waited for."""
+        self._begun: dict[int, tuple[_Collective, torch.Tensor]] = {}
+        """With its result, by the storage of that, until it is waited for."""
         self._next = 0
         self.compared: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         """(which, what it sent, what it sends when the step runs again): these should agree."""
@@ -66,14 +66,14 @@ class Came:
     def begins(self, result: object) -> None:
         """It has begun."""
         if isinstance(result, torch.Tensor):
-            self._begun[storage_id(result)] = self._known[-1]
+            self._begun[storage_id(result)] = self._known[-1], result.detach()
 
     def waited(self, result: torch.Tensor) -> None:
-        """What one gave is there."""
-        known = self._begun.pop(storage_id(result), None)
+        """What one gave is there; ``result`` may be a part of it."""
+        known, whole = self._begun.pop(storage_id(result), (None, result))
         if known is not None:
             with torch.no_grad():
-                known.gave = result.detach().clone()
+                known.gave = whole.clone()
 
     @contextmanager
     def written(self) -> Iterator[None]:

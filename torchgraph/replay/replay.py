@@ -114,6 +114,13 @@ class Replay:
         return "" if self._switch is None else self._switch.plan
 
     @property
+    def runs_on(self) -> str:
+        """``inductor``, ``aten``, or ``aten until then``: Inductor's code takes over later."""
+        if self.inductor_since is not None:
+            return "inductor"
+        return "aten" if self._switch is None or self._switch.is_over else "aten until then"
+
+    @property
     def inductor_failed(self) -> str:
         """Why it stays on aten although Inductor was asked for."""
         return "" if self._switch is None else self._switch.failed
@@ -167,13 +174,13 @@ class Replay:
         if isinstance(self.executable, CudaGraph):
             self.executable.lend(sets > 0)
 
-    def _drop(self, found: NotConfirmed) -> None:
-        """Back to the aten program, for good."""
+    def stay_on_aten(self, why: str = "") -> None:
+        """The aten program for good, with a warning where there is a ``why``."""
         assert self._switch is not None
-        assert self.audit is not None
-        self._take(self._switch.aten_again())
+        self._switch.stay_on_aten(why)
+        if self.inductor_since is not None:
+            self._take(self._switch.aten_again())
         self.inductor_since, self._auditing = None, False
-        self.audit.drop(found, self.runs + 1)
 
     def close(self) -> None:
         """Give back the memory of a CUDA Graph. It is not run any more."""
@@ -266,7 +273,9 @@ class Replay:
         try:
             return self._run(call)
         except NotConfirmed as found:
-            self._drop(found)
+            assert self.audit is not None
+            self.stay_on_aten()
+            self.audit.drop(found, self.runs + 1)
         return self._run(call)
 
     def _run(self, call: Call) -> Sequence[torch.Tensor]:

@@ -113,9 +113,7 @@ class Switch:
             raise
         except Exception as failure:  # aten computes the same: whatever it is, training goes on
             kind = "" if isinstance(failure, CompilationFailed) else f"{type(failure).__name__}: "
-            self._end(f"stays on aten: {kind}{failure}")
-            self.failed = f"{kind}{failure}"
-            warn(f"{self._name} stays on the aten backend. {kind}{failure}", BackendWarning)
+            self.stay_on_aten(f"{kind}{failure}")
         return None
 
     def around(
@@ -127,8 +125,15 @@ class Switch:
         return _alone(run, self._compilation)
 
     def aten_again(self) -> Code:
-        """The aten program, lowered anew: compiled code was wrong."""
+        """The aten program, lowered anew: compiled code is not to run."""
         return self._graphs.lower(self._aten, f"{self._name} again", Target(self._options))
+
+    def stay_on_aten(self, why: str) -> None:
+        """Switch no more, and warn of it where there is a ``why``."""
+        if why:
+            self._end(f"stays on aten: {why}")
+            self.failed = why
+            warn(f"{self._name} stays on the aten backend. {why}", BackendWarning)
 
     def _start(self, calls: int, *, waits: bool = False) -> Compilation:
         with paused():  # many objects and no garbage, as in a capture

@@ -58,14 +58,17 @@ def _ranks(calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> se
 
 
 def words(replay: Replay) -> str:
-    """Options, the program before its passes and which these are, without what is each rank's own.
+    """Options and the program before its passes, without what is each rank's own.
 
     That is the number of a device; the name of a process group, in whose place is its size; and
     which part of a tensor is taken.
     """
-    passes = [f"pass {record.name}" for record in replay.program.history]
-    lines = [*_options(replay.options), *_lines(replay.captured.program), *passes]
-    return "\n".join(lines)
+    return "\n".join((*_options(replay.options), *_lines(replay.captured.program)))
+
+
+def passes(replay: Replay) -> str:
+    """The passes that the program which runs went through, a line each."""
+    return "\n".join(f"pass {record.name}" for record in replay.program.history)
 
 
 def _options(options: Options) -> Iterator[str]:

@@ -35,6 +35,7 @@ from .described import (
     met_by,
     met_in,
     numbers_text,
+    passes,
     words,
 )
 
@@ -90,6 +91,8 @@ class Together:
         """True from when that is decided to the end of the call."""
         self._lesson = False
         """True while the ranks have not said whether they confirm something."""
+        self._stay = False
+        """True where the ranks have found that all have to stay on aten."""
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
         """Programs that meet nobody."""
@@ -130,11 +133,18 @@ class Together:
         if self._all_in_eager:
             raise ValueMoved("", "", other="the ranks run this call in eager")
         numbers = replay.numbers(call)
-        known = self._agreed.get(replay)
-        quick = "" if known is None else f"{known} {numbers!r}"
-        if not self._settled(Does.REPLAY, quick, replay, numbers):
+        if not self._agrees(replay, numbers) and not self._agrees(replay, numbers, again=True):
             self._all_in_eager = True
-            raise ValueMoved("", "", other="another rank has no program for this call")
+            raise ValueMoved("", "", other="another rank has no such program for this call")
+
+    def _agrees(self, replay: Replay, numbers: Any, *, again: bool = False) -> bool:
+        """Whether all ranks run their programs. ``again``: if all stay on aten since just now."""
+        if again and not self._stay:
+            return False
+        self._stay = False
+        known = self._agreed.get(replay)
+        quick = "" if known is None else f"{known} {replay.runs_on} {numbers!r}"
+        return self._settled(Does.REPLAY, quick, replay, numbers)
 
     def turned(self, replay: Replay, calls: int, options: Options) -> AbstractContextManager[None]:
         """What `Replay.turn` gives; the others wait longer for a rank that compiles meanwhile."""
@@ -236,6 +246,9 @@ class Together:
         cards = dict(zip(exchange.ranks, map(Card.parse, texts), strict=True))
         verdict = judge(cards, programs=self._options().agreement == "program")
         self._raise_difference(verdict, exchange, replay, numbers)
+        self._stay = verdict.stays is not None
+        if replay is not None and self._stay and replay.runs_on != "aten":
+            replay.stay_on_aten(f"So does rank {verdict.stays}: all ranks run the same code.")
         if verdict.goes:
             self._agree(replay, digest(*texts))
         return verdict.goes
@@ -252,6 +265,8 @@ class Together:
             self._called,
             does,
             digest(words(replay)),
+            digest(passes(replay)),
+            replay.runs_on,
             kind_of(program),
             digest(numbers_text(replay, numbers)),
             collectives(program),
@@ -265,7 +280,8 @@ class Together:
             return
         mine = ""
         if exchange.presence.rank in pair and replay is not None:
-            mine = words(replay) if verdict.differ else numbers_text(replay, numbers)
+            of_program = f"{words(replay)}\n{passes(replay)}"
+            mine = of_program if verdict.differ else numbers_text(replay, numbers)
         texts = dict(zip(exchange.ranks, exchange.gather(mine, self._seconds), strict=True))
         what = "have made different programs" if verdict.differ else "have other numbers"
         both = [texts[rank] for rank in pair]

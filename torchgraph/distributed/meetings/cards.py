@@ -27,13 +27,22 @@ class Card(NamedTuple):
     """Which Graph it calls, in words that are equal on all ranks."""
     does: Does
     program: str = ""
-    """A hash of the program, its options and passes; of what is the same on all ranks in it."""
+    """A hash of the program and its options; of what is the same on all ranks in it."""
+    passes: str = ""
+    """A hash of its passes."""
+    runs_on: str = ""
+    """See `Replay.runs_on`."""
     kind: str = ""
     """A hash of the inputs' shapes: programs of equal inputs are equal."""
     numbers: str = ""
     """A hash of the optimizers' numbers."""
     collectives: Mapping[str, str] = {}
     """Ranks of a group -> a hash of the collectives over it, in order."""
+
+    @property
+    def code(self) -> str:
+        """``aten`` or ``inductor``."""
+        return self.runs_on.partition(" ")[0]
 
     def text(self) -> str:
         """For the others."""
@@ -55,6 +64,8 @@ class Verdict(NamedTuple):
     """Two ranks whose programs are to be the same and are not."""
     numbers: tuple[int, int] | None = None
     """Two ranks whose optimizers have other numbers."""
+    stays: int | None = None
+    """A rank that stays on aten, where others run Inductor's code: so all have to."""
 
 
 def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
@@ -75,10 +86,15 @@ def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
             )
     acts = {rank: card for rank, card in cards.items() if card.does in (Does.REPLAY, Does.CONFIRM)}
     if programs:
-        differ = _apart(acts, lambda card: card.kind, lambda card: card.program)
+        differ = _apart(acts, lambda card: card.kind, lambda card: card.program) or _apart(
+            acts, lambda card: card.kind + card.code, lambda card: card.passes
+        )
         numbers = _apart(acts, lambda card: "", lambda card: card.numbers)
         if differ or numbers:
             return Verdict(False, differ, numbers)
+        if len({card.code for card in acts.values()}) > 1:  # what they update would drift apart
+            staying = (rank for rank, card in acts.items() if card.runs_on == "aten")
+            return Verdict(False, stays=min(staying, default=None))
     return Verdict(len(acts) == len(cards) and _collectives_agree(cards))
 
 
