@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as funcol
 
 import torchgraph as tg
 from tests.distributed import models
@@ -73,6 +74,14 @@ def scalar(g: torch.Tensor) -> None:
     total = g.sum()
     dist.all_reduce(total)
     g.mul_(total)
+
+
+@way
+def parts(g: torch.Tensor) -> None:
+    """A view of what is not waited for is waited for itself."""
+    first, second = funcol.all_reduce(g / 2, "sum", dist.group.WORLD).split(2)
+    g[:2].copy_(second)
+    g[2:].copy_(first)
 
 
 REFUSED: dict[str, Callable[[torch.Tensor], object]] = {
