@@ -144,10 +144,11 @@ def test_a_step_has_the_bits_of_eager(ranks, name):
         assert ours["programs"] >= STEPS - 4
 
 
-def on_a_mesh_of_two_dimensions(rank: int, stage: int) -> tuple[list[float], list[torch.Tensor]]:
+def on_a_mesh_of_two_dimensions(rank: int, stage: int, clip: float) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = planned(mesh["tp"])
-    graph = Train(model)
+    optimizer = adamw(model, clip)
+    graph = Train(model, optimizer)
     graph.config.enable_data_parallel(mesh["dp"])
     graph.config.enable_zero(stage > 0, stage=max(stage, 1), shard_min_size=1)
     row, losses = mesh["dp"].get_local_rank(), []
@@ -156,14 +157,35 @@ def on_a_mesh_of_two_dimensions(rank: int, stage: int) -> tuple[list[float], lis
         dist.all_reduce(loss, group=mesh["dp"].get_group())
         losses.append(loss.item() / 2)
     assert graph.report().calls.programs >= STEPS - 4
-    return losses, whole(model)
+    parameters = whole(model)
+    x, y = batch(STEPS)
+    F.cross_entropy(model(x), y).backward()  # in eager, beside the Graph
+    gradients = [
+        p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()
+    ]
+    slots = [slot for state in optimizer.state.values() for slot in state.values()]
+    layouts = {name: p.placements for name, p in model.named_parameters() if isinstance(p, DTensor)}
+    return {
+        "losses": losses,
+        "parameters": parameters,
+        "gradients": gradients,
+        "layouts": layouts,
+        "numbers": sum(slot.to_local().numel() for slot in slots if isinstance(slot, DTensor)),
+    }
+
+
+def adamw(model: nn.Module, clip: float = 0.0) -> torch.optim.Optimizer:
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    if clip:
+        optimizer.param_groups[0].update(clip_grad_max_norm=clip, clip_grad_norm_type=2.0)
+    return optimizer
 
 
 class Train(tg.Graph):
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
         self.model = model
-        self.add_optimizer(torch.optim.AdamW(model.parameters(), 1e-2))
+        self.add_optimizer(optimizer)
 
     def build(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         loss = F.cross_entropy(self.model(x), y)
@@ -171,11 +193,23 @@ class Train(tg.Graph):
         return loss
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
-def test_beside_data_parallel_it_is_one_process_on_the_whole_batch(stage):
-    alone = Train(block())
+@pytest.mark.parametrize(("stage", "clip"), [(0, 0.0), (1, 0.05), (2, 0.0), (3, 0.05)])
+def test_beside_data_parallel_it_is_one_process_on_the_whole_batch(stage, clip):
+    model = block()
+    alone = Train(model, adamw(model, clip))
     expected = [alone(*batch(number)).item() for number in range(STEPS)]
-    for losses, parameters in spawn.run(on_a_mesh_of_two_dimensions, 4, stage):
-        assert losses == pytest.approx(expected, abs=1e-6)
-        pairs = zip(parameters, whole(alone.model.to(nn.Module)), strict=True)
-        assert all(torch.allclose(own, other, atol=1e-6) for own, other in pairs)
+    parameters = whole(model)
+    x, y = batch(STEPS)
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    for found in spawn.run(on_a_mesh_of_two_dimensions, 4, stage, clip):
+        assert found["losses"] == pytest.approx(expected, abs=1e-6)
+        torch.testing.assert_close(found["parameters"], parameters, rtol=0, atol=1e-6)
+        if not stage:
+            continue
+        gradients = [p.grad for p in model.parameters()]
+        torch.testing.assert_close(found["gradients"], gradients, rtol=0, atol=1e-6)
+        assert found["layouts"]["up.weight"] == (Shard(1), Shard(0))  # data, tensor parallel
+        assert found["layouts"]["down.weight"] == (Shard(0), Shard(1))
+        assert found["layouts"]["head.weight"] == (Shard(0), Replicate())
+        assert found["numbers"] < 2 * sum(p.numel() for p in model.parameters()) / 3

@@ -149,8 +149,7 @@ class Replicas:
 
     def _reduce(self) -> None:
         if self.shards is not None and _always():
-            group = self.shards.group
-            self.shards.reduce(partial(self._agreed, group, self.shards.names))
+            self.shards.reduce(partial(self._agreed_over, self.shards.groups, self.shards.names))
 
     def _average(
         self,
@@ -176,6 +175,15 @@ class Replicas:
                 layout = layout_of(before)
                 own_mean = mean.clone() if keep else mean
                 parameter.grad = own_mean if layout is None else as_dtensor(own_mean, layout)
+
+    def _agreed_over(
+        self, groups: Sequence[str], names: list[str], has: Sequence[bool]
+    ) -> list[int]:
+        """The same over several groups, of which each rank is in one of each."""
+        for group in groups:
+            used = set(self._agreed(group, names, has))
+            has = [number in used for number in range(len(has))]
+        return [number for number, each in enumerate(has) if each]
 
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
         """The positions of the parameters for which a rank has a gradient: asked once for each."""

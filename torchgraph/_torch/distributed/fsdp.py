@@ -7,10 +7,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 _FSDP = "torch.distributed.fsdp"
 _HANDLES = ("_pre_forward_hook_handle", "_post_forward_hook_handle")
@@ -23,16 +25,46 @@ def reshard(modules: Iterable[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Together:
-    """Parameters that `fully_shard` gathers together, each a DTensor."""
+class Sharded:
+    """A parameter that `fully_shard` has cut."""
 
-    parameters: Sequence[torch.Tensor]
+    parameter: torch.Tensor
+    """A DTensor."""
+    shape: torch.Size
+    """Of what is gathered."""
+    dim: int
+    """Along which it is cut."""
+    inner: Any
+    """How what is gathered lies over a mesh of its own, as `layout_of` gives it; else None."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Parameters that `fully_shard` gathers together."""
+
+    parameters: Sequence[Sharded]
     _held: Any
 
     @property
-    def mesh(self) -> Any:
-        """The mesh over which they lie."""
-        return self._held.mesh_info.mesh
+    def groups(self) -> tuple[Any, Any]:
+        """The process group over which they lie in parts, and that of the ranks with equal parts.
+
+        None in place of the second where there is no other such rank.
+        """
+        info = self._held.mesh_info
+        return info.shard_process_group, getattr(info, "replicate_process_group", None)
+
+    @property
+    def precision(self) -> tuple[torch.dtype | None, torch.dtype | None]:
+        """What modules compute in, and what gradients are added up in; None: as they are."""
+        policy = self._held.mp_policy
+        return policy.param_dtype, policy.reduce_dtype
+
+    @property
+    def divisor(self) -> float | None:
+        """What sums of gradients are divided by; None: the number of ranks."""
+        found: float | None = getattr(self._held, "gradient_divide_factor", None)
+        return found
 
     @property
     def frees(self) -> bool:
@@ -46,16 +78,10 @@ class Together:
 
     def why_not(self) -> str:
         """What was asked of `fully_shard` that nobody else can do; empty for nothing."""
-        held = self._held
-        policy = held.mp_policy
-        if self.mesh.ndim != 1:
-            return f"over a mesh of {self.mesh.ndim} dimensions"
-        if any((policy.param_dtype, policy.reduce_dtype, policy.output_dtype)):
-            return "with a mixed precision policy"
-        if getattr(held.offload_policy, "pin_memory", None) is not None:
+        if getattr(self._held.offload_policy, "pin_memory", None) is not None:
             return "with an offload policy"
-        if getattr(held, "gradient_divide_factor", None) is not None:
-            return "with a gradient divide factor"
+        if not hasattr(self._held.mesh_info, "shard_process_group"):
+            return "without a dimension along which parameters are cut"
         return ""
 
 
@@ -75,8 +101,13 @@ def groups_of(modules: Iterable[Any]) -> list[Together]:
         groups = getattr(state, "_fsdp_param_groups", None)
         for held in [state._fsdp_param_group] if groups is None else groups:
             if held is not None:
-                found.append(Together([p.sharded_param for p in held.fsdp_params], held))
+                found.append(Together([_sharded(p) for p in held.fsdp_params], held))
     return found
+
+
+def _sharded(held: Any) -> Sharded:
+    inner = getattr(held, "_unsharded_dtensor_spec", None) or getattr(held, "_tp_spec", None)
+    return Sharded(held.sharded_param, held._orig_size, held.fsdp_placement.dim, inner)
 
 
 def sync(modules: Iterable[Any]) -> bool:
@@ -87,18 +118,41 @@ def sync(modules: Iterable[Any]) -> bool:
 
 @contextmanager
 def hooks_at_rest(modules: Sequence[Any]) -> Iterator[None]:
-    """In the block, these wrapped modules run without the hooks of `fully_shard`."""
+    """In the block, the hooks of `fully_shard` do nothing but cast inputs and outputs."""
     kept: list[tuple[OrderedDict[int, Any], OrderedDict[int, Any]]] = []
     for module in modules:
         state = module._get_fsdp_state()
-        own = {handle.id for name in _HANDLES if (handle := getattr(state, name, None))}
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        policy = state._mp_policy
+        given = policy.param_dtype if policy.cast_forward_inputs else None
+        casts = (partial(_cast_inputs, given), partial(_cast_output, policy.output_dtype))
+        own = {number for name in _HANDLES for number in _numbers(getattr(state, name))}
+        for hooks, cast in zip(
+            (module._forward_pre_hooks, module._forward_hooks), casts, strict=True
+        ):
             kept.append((hooks, OrderedDict(hooks)))
-            for number in own & hooks.keys():
-                del hooks[number]
+            hooks.update(dict.fromkeys(own & hooks.keys(), cast))
     try:
         yield
     finally:
         for hooks, before in kept:
             hooks.clear()
             hooks.update(before)
+
+
+def _numbers(handle: Any) -> list[int]:
+    """Of one hook, or of those of several modules that were wrapped together."""
+    return [one.id for one in getattr(handle, "handles", (handle,))]
+
+
+def _cast_inputs(dtype: Any, _: nn.Module, args: Any, kwargs: Any) -> Any:
+    return _cast(dtype, args), _cast(dtype, kwargs)
+
+
+def _cast_output(dtype: Any, _: nn.Module, __: Any, output: Any) -> Any:
+    return _cast(dtype, output)
+
+
+def _cast(dtype: torch.dtype | None, value: Any) -> Any:
+    if not dtype:
+        return value
+    return tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,6 +54,8 @@ def layout_of(tensor: torch.Tensor) -> Any:
 def as_dtensor(part: torch.Tensor, layout: Any) -> torch.Tensor:
     """A DTensor over ``part``, which shares its memory; ``layout`` is another's `layout_of`."""
     dtensor: Any = sys.modules[_DTENSOR]
+    if layout.tensor_meta.dtype != part.dtype:
+        layout = replace(layout, tensor_meta=layout.tensor_meta._replace(dtype=part.dtype))
     made: torch.Tensor = dtensor.DTensor(part, layout, requires_grad=part.requires_grad)
     return made
 

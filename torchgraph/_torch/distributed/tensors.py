@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from .collectives import group_of
+from .held import is_dtensor, local
 from .layouts import dtensor
 
 
@@ -23,23 +24,87 @@ def _mesh_of(group: Any, device_type: str) -> Any:
     return dist.device_mesh.DeviceMesh.from_group(group, device_type)
 
 
-def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None) -> torch.Tensor:
+def joint(mesh: Any, other: Any) -> Any:
+    """The mesh that two meshes without a dimension in common are parts of; None if they are not."""
+    try:
+        root = mesh._get_root_mesh()
+        names = {*mesh.mesh_dim_names, *other.mesh_dim_names}
+        is_one = other._get_root_mesh() is root and len(names) == mesh.ndim + other.ndim
+        return (
+            root[tuple(name for name in root.mesh_dim_names if name in names)] if is_one else None
+        )
+    except (AttributeError, KeyError, TypeError):  # without names, or none of this torch
+        return None
+
+
+def cut_dims(tensor: torch.Tensor) -> set[int]:
+    """The dimensions along which a DTensor lies in parts already."""
+    held: Any = tensor
+    kinds = held.placements if is_dtensor(tensor) else ()
+    return {kind.dim for kind in kinds if isinstance(kind, dtensor().Shard)}
+
+
+def distributed(tensor: torch.Tensor, mesh: Any, dim: int | None, other: Any) -> torch.Tensor:
     """The first rank's values as a DTensor: cut along ``dim``, or whole on each rank. Collective.
 
     Of a parameter a parameter.
+
+    Args:
+        other: the mesh of a DTensor, over which it stays as it is; over which a plain tensor is
+            equal. The result lies over both. None: there is no such mesh.
     """
     kind = dtensor().Replicate() if dim is None else dtensor().Shard(dim)
-    made: torch.Tensor = dtensor().distribute_tensor(tensor.detach(), mesh, [kind])
+    made: Any = dtensor().distribute_tensor(local(tensor.detach()), mesh, [kind])
+    if other is not None:
+        held: Any = tensor
+        same = [dtensor().Replicate()] * other.ndim
+        kinds = dict(zip(other.mesh_dim_names, getattr(held, "placements", same), strict=True))
+        kinds[mesh.mesh_dim_names[0]] = kind
+        both = joint(mesh, other)
+        placements = [kinds[name] for name in both.mesh_dim_names]
+        whole = {"shape": held.shape, "stride": held.stride()}
+        made = dtensor().DTensor.from_local(local(made), both, placements, **whole)
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, tensor.requires_grad)
+    found: torch.Tensor = made
+    return found
+
+
+def whole_with_history(tensor: torch.Tensor, mesh: Any, inner: Any) -> torch.Tensor:
+    """What a DTensor is when it lies whole over ``mesh``, for autograd.
+
+    Its gradient is the mean over the ranks of ``mesh``.
+
+    Args:
+        inner: how it lies over another mesh besides, as `layout_of` gives it; None: not at all.
+    """
+    held: Any = tensor
+    dims = held.device_mesh.ndim
+    place = 0 if dims == 1 else held.device_mesh.mesh_dim_names.index(mesh.mesh_dim_names[0])
+    whole, gradients = list(held.placements), list(held.placements)
+    whole[place], gradients[place] = dtensor().Replicate(), dtensor().Partial()
+    found: Any = held.redistribute(placements=whole).to_local(grad_placements=gradients)
+    if found.requires_grad:
+        found.register_hook(lambda gradient: gradient * (1.0 / mesh.size()))
+    if inner is not None:
+        given = {"shape": inner.tensor_meta.shape, "stride": inner.tensor_meta.stride}
+        found = dtensor().DTensor.from_local(found, inner.mesh, inner.placements, **given)
+    made: torch.Tensor = found
     return made
 
 
-def whole_with_history(tensor: torch.Tensor, ranks: int) -> torch.Tensor:
-    """The whole of a DTensor, for autograd: its gradient is the mean over ``ranks``."""
-    held: Any = tensor
-    replicated = held.redistribute(placements=[dtensor().Replicate()])
-    whole: torch.Tensor = replicated.to_local(grad_placements=[dtensor().Partial()])
-    if whole.requires_grad:
-        whole.register_hook(lambda gradient: gradient * (1.0 / ranks))
-    return whole
+def laid_out(gradient: torch.Tensor, layout: Any) -> torch.Tensor:
+    """The local part of a gradient that lies as ``layout`` has it; None: it is no DTensor."""
+    if layout is not None and is_dtensor(gradient):
+        held: Any = gradient
+        gradient = held.redistribute(placements=layout.placements)
+    return local(gradient)
+
+
+def emptied(tensor: torch.Tensor) -> None:
+    """Give its memory back; what computes with it fails."""
+    if is_dtensor(tensor):
+        held: Any = tensor
+        held._local_tensor = held._local_tensor.new_empty(0)
+    else:
+        tensor.data = tensor.data.new_empty(0)

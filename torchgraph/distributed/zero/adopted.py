@@ -6,42 +6,49 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._torch.distributed import fsdp
-from ..._torch.distributed.held import layout_of
 from ...errors import NotSupported
 from ..parallel import DataParallel, Zero
+from .peers import Peers, Precision
 from .pieces import Pieces
 from .unit import CutParameter
 
 
-def adopted(modules: Sequence[Any]) -> tuple[Zero, DataParallel, list[list[CutParameter]]] | None:
-    """What `fully_shard` was asked for, and the parts that each module gathers; None: nothing.
+def adopted(modules: Sequence[Any]) -> tuple[Zero, DataParallel, list[tuple[Any, ...]]] | None:
+    """What `fully_shard` was asked for, and what each module gathers; None: nothing.
+
+    That is the parts, their peers and their precision.
 
     Args:
         modules: those that were wrapped.
 
     Raises:
-        NotSupported: it was asked for more than that.
+        NotSupported: it was asked for what nobody else can do.
     """
     fsdp.reshard(modules)
     groups = fsdp.groups_of(modules)
     if not groups:
         return None
-    meshes = {group.mesh for group in groups}
     why = next(filter(None, (group.why_not() for group in groups)), "")
-    if why or len(meshes) > 1:
+    if why or len({group.groups for group in groups}) > 1:
         raise NotSupported(
             f"A module is wrapped by fully_shard {why or 'over several meshes'}.",
-            fix="wrap it without, over one mesh of one dimension, or use config.enable_zero.",
+            fix="wrap all modules over one mesh and without that, or use config.enable_zero.",
         )
-    (mesh,) = meshes
-    parallel = DataParallel(mesh.get_group().group_name, mesh.size(), (0,), False, mesh)
+    group, _ = groups[0].groups
+    parallel = DataParallel(group.group_name, group.size(), (0,), False)
     stage = 3 if any(group.frees for group in groups) else 2
-    lists = [[_part(parameter) for parameter in group.parameters] for group in groups]
-    return Zero(stage, 0), parallel, lists
+    return Zero(stage, 0), parallel, [_unit(group) for group in groups]
 
 
-def _part(parameter: Any) -> CutParameter:
-    layout = layout_of(parameter)
-    (placement,) = layout.placements
-    pieces = Pieces(parameter.shape, placement.dim, layout.mesh.size())
-    return CutParameter(parameter, pieces)
+def _unit(held: fsdp.Together) -> tuple[list[CutParameter], Peers, Precision]:
+    group, alike = held.groups
+    ranks = group.size()
+    parts = [
+        CutParameter(one.parameter, Pieces(one.shape, one.dim, ranks), one.inner)
+        for one in held.parameters
+    ]
+    many = ranks if alike is None else ranks * alike.size()
+    name = "" if alike is None else alike.group_name
+    peers = Peers(group.group_name, ranks, group.rank(), True, held.divisor or many, name)
+    computes, reduces = held.precision
+    return parts, peers, Precision(computes, reduces or computes)

@@ -23,9 +23,9 @@ def shards_of(
     wrapped = fsdp.wrapped(modules)
     found = adopted(wrapped)
     if found is not None:
-        its_zero, its_parallel, lists = found
+        its_zero, its_parallel, units = found
         shards = Shards(its_zero, its_parallel, wrapped)
-        shards.take(lists, modules)
+        shards.take(units, modules)
         return shards
     if zero is None or parallel is None or parallel.ranks == 1:
         return None

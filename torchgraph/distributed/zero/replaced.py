@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..._torch.distributed.tensors import emptied
+
 
 def replace_parameters(
     made: Mapping[int, torch.Tensor],
@@ -38,7 +40,7 @@ def replace_parameters(
     for one in old:
         one.grad = None
         one.requires_grad_(False)
-        one.data = one.data.new_empty(0)
+        emptied(one)
 
 
 def _replace_elsewhere(made: Mapping[int, torch.Tensor], old: Sequence[torch.Tensor]) -> None:

@@ -13,10 +13,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..._torch.distributed import collectives, fsdp, tensors
-from ..._torch.distributed.held import is_dtensor
+from ..._torch.distributed.held import is_dtensor, layout_of, local
 from ...errors import NotSupported
 from ..parallel import DataParallel, Zero
 from .access import let_read_whole
+from .peers import Peers
 from .pieces import Pieces
 from .replaced import replace_parameters
 from .unit import CutParameter, Unit, units
@@ -36,6 +37,8 @@ class Shards:
         self._place: dict[int, tuple[Unit, int]] = {}
         """By the identity of a parameter: its unit, and which of its parts it is."""
         self._stepping = False
+        self._other: Any = None
+        """The mesh over which some parameters are tensor parallel; None where none is."""
 
     def cover(self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> bool:
         """Cut the parameters that optimizers update, those that are not yet. Collective.
@@ -50,31 +53,34 @@ class Shards:
         found: dict[int, torch.Tensor] = {}
         for module in modules:
             for parameter in module.parameters(recurse=False):
-                if id(parameter) in updated and not is_dtensor(parameter):
+                if id(parameter) in updated and self._may_cut(parameter):
                     found.setdefault(id(parameter), parameter)
         if not found:
             return False
         old = list(found.values())
+        inner = (layout_of(one).mesh for one in old if is_dtensor(one))
+        self._other = self._other or next(inner, None)
         parts = [self._part(parameter) for parameter in old]
         self._move_slots(optimizers, parts, old)
         made = {id(one): part.parameter for one, part in zip(old, parts, strict=True)}
         replace_parameters(made, old, modules, optimizers)
-        self._add(units(parts, self._parallel.bucket_bytes[-1], **self._of_group()))
+        self._add(units(parts, self._parallel.bucket_bytes[-1], self._peers()))
         for module in modules:
             let_read_whole(module, self._read, self._place)
         return True
 
-    def take(self, lists: Sequence[Sequence[CutParameter]], modules: Sequence[nn.Module]) -> None:
-        """Keep parts that were cut before, those of a list gathered together."""
-        for parts in lists:
-            self._add(units(parts, sys.maxsize, **self._of_group()))
+    def take(self, found: Iterable[tuple[Any, ...]], modules: Sequence[nn.Module]) -> None:
+        """Keep parts that were cut before: lists of them with peers and precision."""
+        for parts, *of_unit in found:
+            self._add(units(parts, sys.maxsize, *of_unit))
         for module in modules:
             let_read_whole(module, self._read, self._place)
 
     @property
-    def group(self) -> str:
-        """The name of the process group over which they lie."""
-        return self._parallel.group
+    def groups(self) -> list[str]:
+        """The names of the process groups over which gradients are reduced."""
+        names = [name for unit in self._units for name in (unit.peers.group, unit.peers.alike)]
+        return [name for name in dict.fromkeys(names) if name]
 
     def holds(self, parameter: torch.Tensor) -> bool:
         """True for a parameter that lies in parts, or that is small and whole on each rank."""
@@ -115,6 +121,8 @@ class Shards:
             agreed: of whether each parameter has a gradient here, those that have one anywhere.
         """
         if not fsdp.sync(self._wrapped):
+            for unit in self._units:
+                unit.keep()
             return
         has = [found for unit in self._units for found in unit.has_gradients()]
         used, end = set(agreed(has)), len(has)
@@ -141,30 +149,46 @@ class Shards:
         if self._stepping and place is not None:
             unit, number = place
             return unit.gathered()[number]
-        if self._wrapped or not (runs and is_dtensor(parameter)):
+        if self._wrapped or not (runs and place is not None):
             return parameter
-        return tensors.whole_with_history(parameter, self._parallel.ranks)
+        unit, number = place
+        return tensors.whole_with_history(
+            parameter, self._mesh(parameter), unit.parts[number].inner
+        )
+
+    def _may_cut(self, parameter: torch.Tensor) -> bool:
+        """True for one that is whole on each rank of the group, and not this one's yet."""
+        if not is_dtensor(parameter):
+            return True
+        if id(parameter) in self._place:
+            return False
+        mesh = layout_of(parameter).mesh
+        return tensors.joint(self._mesh(parameter), mesh) is not None
 
     def _part(self, parameter: torch.Tensor) -> CutParameter:
         pieces = self._pieces(parameter)
         dim = None if pieces is None else pieces.dim
-        made = tensors.distributed(parameter, self._mesh(parameter), dim)
-        return CutParameter(made, pieces)
+        return CutParameter(self._distributed(parameter, dim), pieces, layout_of(parameter))
+
+    def _distributed(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """All over one mesh, so that one norm can be taken of all."""
+        other = layout_of(tensor).mesh if is_dtensor(tensor) else self._other
+        return tensors.distributed(tensor, self._mesh(tensor), dim, other)
 
     def _pieces(self, parameter: torch.Tensor) -> Pieces | None:
         """How a parameter is cut; None for one that stays whole on each rank."""
-        ranks = self._parallel.ranks
-        if parameter.numel() // ranks < self.zero.shard_min_size:
+        ranks, here = self._parallel.ranks, local(parameter)
+        if here.numel() // ranks < self.zero.shard_min_size:
             return None
-        rows = enumerate(parameter.shape)
-        dim = next((dim for dim, size in rows if size >= ranks), None)
-        return None if dim is None else Pieces(parameter.shape, dim, ranks)
+        taken = tensors.cut_dims(parameter)
+        rows = (dim for dim in range(here.ndim) if dim not in taken)
+        dim = next((dim for dim in rows if here.shape[dim] >= ranks), None)
+        return None if dim is None else Pieces(here.shape, dim, ranks)
 
-    def _of_group(self) -> dict[str, Any]:
-        group = self._parallel.group
+    def _peers(self) -> Peers:
+        group, ranks = self._parallel.group, self._parallel.ranks
         rank = dist.get_group_rank(collectives.group_of(group), dist.get_rank())
-        own = {"ranks": self._parallel.ranks, "rank": rank}
-        return {"group": group, **own, "scatters": self.zero.stage > 1}
+        return Peers(group, ranks, rank, self.zero.stage > 1, ranks)
 
     def _add(self, made: Sequence[Unit]) -> None:
         self._units += made
@@ -193,7 +217,7 @@ class Shards:
         if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
             return value
         dim = None if part.pieces is None else part.pieces.dim
-        return tensors.distributed(value, self._mesh(value), dim)
+        return self._distributed(value, dim)
 
     def _mesh(self, tensor: torch.Tensor) -> Any:
         given = self._parallel.mesh

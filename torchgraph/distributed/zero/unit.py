@@ -10,7 +10,9 @@ import torch
 
 from ..._torch.distributed import collectives
 from ..._torch.distributed.held import as_dtensor, layout_of, local
+from ..._torch.distributed.tensors import laid_out
 from ..._torch.tensors import version_of
+from .peers import Peers, Precision
 from .pieces import Pieces
 
 
@@ -22,26 +24,22 @@ class CutParameter:
     """A DTensor."""
     pieces: Pieces | None
     """None: it lies whole on each rank."""
+    inner: Any = None
+    """How it lies over another mesh when it is gathered, as `layout_of` gives it; None: plain."""
 
 
 @dataclass
 class Unit:
-    """Parts of one dtype, whose collectives are one collective.
-
-    Args:
-        parts: in the order of their modules.
-        group: the name of the process group; ``ranks``: how many it has; ``rank``: which this is.
-        scatters: gradients are reduced to the ranks that need them, else on all ranks.
-    """
+    """Parts of one dtype, whose collectives are one collective. ``parts``: as modules have them."""
 
     parts: Sequence[CutParameter]
-    group: str
-    ranks: int
-    rank: int
-    scatters: bool
+    peers: Peers
+    precision: Precision = field(default_factory=Precision)
     whole: list[torch.Tensor] = field(default_factory=list)
     """What modules compute with in this step: leaves of autograd; empty before the first use."""
     _versions: list[int] = field(default_factory=list)
+    _kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    """By part, sums of gradients in the dtype in which they are reduced."""
 
     def gathered(self) -> list[torch.Tensor]:
         """The whole of each part, made anew when a part was written since."""
@@ -49,21 +47,30 @@ class Unit:
         if not self.whole or versions != self._versions:
             with torch.no_grad():
                 found = self._gather()
-            trains = [part.parameter.requires_grad for part in self.parts]
-            pairs = zip(found, trains, strict=True)
-            self.whole = [one.detach().requires_grad_(each) for one, each in pairs]
+            self.whole = list(map(_leaf, self.parts, found))
             self._versions = versions
         return self.whole
 
     def forget(self) -> None:
         """What was gathered is not needed any more."""
         self.whole, self._versions = [], []
+        self._kept.clear()
 
     def has_gradients(self) -> list[bool]:
         """By part, whether a backward pass has left one."""
         if not self.whole:
             return [False] * len(self.parts)
-        return [one.grad is not None for one in self.whole]
+        return [i in self._kept or one.grad is not None for i, one in enumerate(self.whole)]
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Gradients that are not reduced yet add up in the dtype in which they will be."""
+        dtype = self.precision.reduces
+        for number, whole in enumerate(self.whole if dtype else ()):
+            if whole.grad is not None:
+                gradient, whole.grad = whole.grad.to(dtype), None
+                before = self._kept.get(number)
+                self._kept[number] = gradient if before is None else before + gradient
 
     @torch.no_grad()
     def reduce(self, used: Sequence[bool]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -75,7 +82,8 @@ class Unit:
         mine = [number for number, each in enumerate(used) if each]
         if not mine:
             return
-        found = [_taken(self.whole[number]) for number in mine]
+        self.keep()
+        found = [self._taken(number) for number in mine]
         parts = [self.parts[number] for number in mine]
         for part, mean in zip(parts, self._means(parts, found), strict=True):
             yield part.parameter, as_dtensor(mean, layout_of(part.parameter))
@@ -84,11 +92,13 @@ class Unit:
 
     def _gather(self) -> list[torch.Tensor]:
         cut = [part for part in self.parts if part.pieces is not None]
-        wholes = {id(part): local(part.parameter) for part in self.parts}
+        held = {id(part): self._computed(local(part.parameter)) for part in self.parts}
+        wholes = dict(held)
         if cut:
-            flat = [part.pieces.padded(local(part.parameter)) for part in cut if part.pieces]
+            flat = [part.pieces.padded(held[id(part)]) for part in cut if part.pieces]
             mine = flat[0] if len(flat) == 1 else torch.cat(flat)
-            all_ = collectives.gathered(mine, self.ranks, self.group).view(self.ranks, -1)
+            ranks = self.peers.ranks
+            all_ = collectives.gathered(mine, ranks, self.peers.group).view(ranks, -1)
             for part, pieces in zip(cut, self._apart(all_, cut), strict=True):
                 assert part.pieces is not None
                 wholes[id(part)] = part.pieces.joined(pieces).contiguous()
@@ -101,10 +111,10 @@ class Unit:
         kept = [(p, g) for p, g in zip(parts, gradients, strict=True) if p.pieces is None]
         found: dict[int, torch.Tensor] = {}
         if kept:
-            flat = self._sum(torch.cat([gradient.reshape(-1) for _, gradient in kept]))
+            flat = self.peers.mean(torch.cat([gradient.reshape(-1) for _, gradient in kept]))
             sizes = [gradient.numel() for _, gradient in kept]
             for (part, gradient), mean in zip(kept, flat.split(sizes), strict=True):
-                found[id(part)] = mean.view(gradient.shape)
+                found[id(part)] = mean.view(gradient.shape).to(part.parameter.dtype)
         if cut:
             found.update(self._cut_means(cut))
         return [found[id(part)] for part in parts]
@@ -114,34 +124,41 @@ class Unit:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         flat = [part.pieces.cut(gradient) for part, gradient in cut if part.pieces]
         whole = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-        if self.scatters:
-            mine = collectives.scattered_sum(self._scaled(whole), self.ranks, self.group)
-        else:
-            mine = self._sum(whole)[self.rank]
+        mine = self.peers.own_mean(whole)
         pieces = self._apart(mine.view(1, -1), [part for part, _ in cut])
         for (part, _), piece in zip(cut, pieces, strict=True):
             assert part.pieces is not None
-            yield id(part), part.pieces.own(piece, self.rank).contiguous()
+            own = part.pieces.own(piece, self.peers.rank).contiguous()
+            yield id(part), own.to(part.parameter.dtype)
 
-    def _sum(self, whole: torch.Tensor) -> torch.Tensor:
-        return collectives.wait(collectives.begin_sum(self._scaled(whole), self.group))
+    def _computed(self, part: torch.Tensor) -> torch.Tensor:
+        dtype = self.precision.computes if part.is_floating_point() else None
+        return part if dtype is None else part.to(dtype)
 
-    def _scaled(self, whole: torch.Tensor) -> torch.Tensor:
-        """Each is multiplied before all are added up, in DDP, too."""
-        return whole.mul(1.0 / self.ranks)
+    def _taken(self, number: int) -> torch.Tensor:
+        """What lies here of the gradient of a part, which nobody has then; zeros for none."""
+        inner, whole = self.parts[number].inner, self.whole[number]
+        gradient, whole.grad = whole.grad, None
+        gradient = self._kept.pop(number, gradient)
+        if gradient is None:
+            like = local(whole)
+            return torch.zeros_like(like, dtype=self.precision.reduces or like.dtype)
+        return laid_out(gradient, inner)
 
     def _apart(self, flat: torch.Tensor, parts: Sequence[CutParameter]) -> Sequence[torch.Tensor]:
         sizes = [part.pieces.sent.numel() for part in parts if part.pieces]
         return [flat] if len(sizes) == 1 else flat.split(sizes, 1)
 
 
-def _taken(whole: torch.Tensor) -> torch.Tensor:
-    """Its gradient, which nobody has then; zeros for none."""
-    gradient, whole.grad = whole.grad, None
-    return torch.zeros_like(whole) if gradient is None else gradient
+def _leaf(part: CutParameter, whole: torch.Tensor) -> torch.Tensor:
+    """What a module computes with: of tensor-parallel ones a DTensor over their own mesh."""
+    made = whole.detach()
+    if part.inner is not None:
+        made = as_dtensor(made, part.inner)
+    return made.requires_grad_(part.parameter.requires_grad)
 
 
-def units(parts: Sequence[CutParameter], most: int, **of_group: Any) -> list[Unit]:
+def units(parts: Sequence[CutParameter], most: int, *of_unit: Any) -> list[Unit]:
     """Parts in their order, those of one dtype and device together, up to ``most`` bytes each."""
     kinds: dict[tuple[torch.dtype, torch.device], list[list[CutParameter]]] = {}
     filled: dict[tuple[torch.dtype, torch.device], int] = {}
@@ -153,4 +170,4 @@ def units(parts: Sequence[CutParameter], most: int, **of_group: Any) -> list[Uni
             filled[kind] = 0
         kinds[kind][-1].append(part)
         filled[kind] += size
-    return [Unit(held, **of_group) for lists in kinds.values() for held in lists]
+    return [Unit(held, *of_unit) for lists in kinds.values() for held in lists]
