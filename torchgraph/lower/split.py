@@ -1,8 +1,8 @@
 """Split one step where the gradients of micro-batches come together, before the update.
 
 Three programs, whatever k is. All take the inputs of the whole step, so that one list of values
-serves them; the second and third take the accumulators besides, and the second the casts of weights
-that the first has made.
+serves them; the second and third take the accumulators besides, and the second what the first has
+made of weights alone: casts, and what was gathered of them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..ir.program import (
 )
 from ..ir.values import evaluate, mode_of, neutral, with_values
 from .expects import expects_of
+from .gathered import Gathered
 
 aten = torch.ops.aten
 
@@ -74,18 +75,18 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class _Cast:
-    """A weight in another dtype: the same for all micro-batches."""
+class _OfWeights:
+    """A weight in another dtype, or gathered: the same for all micro-batches."""
 
     value: fx.Node
 
     @property
     def name(self) -> str:
-        """The name of the input that holds the cast."""
-        return f"cast.{self.value.name}"
+        """The name of the input that holds it."""
+        return f"weights.{self.value.name}"
 
 
-_Given = Gradient | _Cast
+_Given = Gradient | _OfWeights
 
 
 def terms_of(gradient: fx.Node) -> list[fx.Node]:
@@ -125,12 +126,14 @@ class Parts:
         self.late |= {n for n in expects_of(program) if after.intersection(n.all_input_nodes)}
         self._outputs = program.returns()
         self.gradients = list(self._owning(marks))
-        self._casts = [_Cast(node) for node in calls if self._is_cast_of_weight(node)]
+        self.gathered = Gathered(program, self.late | self.marks, self._written())
+        kept = [node for node in calls if self._is_cast_of_weight(node)]
+        kept += [] if self.gathered.again else self.gathered.values
+        self._of_weights = list(map(_OfWeights, dict.fromkeys(kept)))
 
     def check(self) -> None:
         """Raise NotSupported where the update needs more of the micro-batches than gradients."""
-        early = [(out, value) for out, value in self._outputs if self.is_early(out, value)]
-        written = {out.target for out, _ in early if out.kind is OutputKind.UPDATE}
+        written = self._written()
         states = {node: spec.fqn for spec, node in self._program.inputs()}
         held = self.held()
         for node in self.late:
@@ -149,8 +152,8 @@ class Parts:
         return self._micro_batch(())
 
     def following(self) -> Program:
-        """The same, its gradients added to the accumulators in place, no weight cast again."""
-        return self._micro_batch((*self.gradients, *self._casts))
+        """The same, its gradients added to the accumulators in place, weights as they were made."""
+        return self._micro_batch((*self.gradients, *self._of_weights))
 
     def update(self) -> Program:
         """What runs once a step."""
@@ -164,9 +167,10 @@ class Parts:
 
     def _micro_batch(self, given: Sequence[_Given]) -> Program:
         graph, copies, sums = self._with_inputs(given)
-        late = self.late | self.marks
-        copies.update((one.value, sums[one]) for one in given if isinstance(one, _Cast))
-        self._copy(graph, copies, lambda node: node not in late and node not in copies)
+        made = {one.value: sums[one] for one in given if isinstance(one, _OfWeights)}
+        left = self.late | self.marks | self.gathered.unread(made)
+        copies.update(made)
+        self._copy(graph, copies, lambda node: node not in left and node not in made)
         outputs = [pair for pair in self._outputs if self.is_early(*pair)]
         program = self._finished(graph, copies, outputs, given)
         results = list(program.results)
@@ -197,9 +201,9 @@ class Parts:
             kind = OutputKind.UPDATE if gradient in sums else OutputKind.GRADIENT
             specs.append(OutputSpec(kind, gradient.name))
             results.append(value)
-        for cast in () if given else self._casts:
-            specs.append(OutputSpec(OutputKind.GRADIENT, cast.name))
-            results.append(copies[cast.value])
+        for one in () if given else self._of_weights:
+            specs.append(OutputSpec(OutputKind.GRADIENT, one.name))
+            results.append(copies[one.value])
         output.args = (tuple(results),)
         program.signature = replace(program.signature, outputs=tuple(specs))
         return program
@@ -218,12 +222,16 @@ class Parts:
         """True for a cast of a parameter that no micro-batch writes."""
         if node.target is not aten._to_copy.default or node in self.late:
             return False
-        source = node.args[0]
-        written = {out.target for out, value in self._outputs if self.is_early(out, value)}
+        source, written = node.args[0], self._written()
         inputs = self._program.inputs()
         weights = {n for s, n in inputs if s.role is Role.PARAMETER and s.fqn not in written}
         shared = {value for _, value in self._outputs}
         return source in weights and node not in shared
+
+    def _written(self) -> set[str]:
+        """The states that a micro-batch writes."""
+        early = (out for out, value in self._outputs if self.is_early(out, value))
+        return {out.target for out in early if out.kind is OutputKind.UPDATE}
 
     def _is_late(self, value: object) -> bool:
         """True for what is known after the last micro-batch only."""
