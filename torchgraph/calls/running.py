@@ -131,10 +131,10 @@ class Running(Aside):
     def _replayed(self, replay: Replay, call: Call) -> Any:
         """Run the program; then the schedulers step, as the user's loop would step them."""
         self._schedulers.check_loss(replay.returns_loss)
-        self._cache.bring_home(replay)
         calls = self._progress.calls[replay.serves]
         around = self._together.turned(replay, calls, self.config.options)
         self._together.goes(replay, call)
+        self._cache.bring_home(replay)
         with around:
             self._signals.torn = CUT_SHORT if replay.writes else ""
             try:
@@ -179,11 +179,11 @@ class Running(Aside):
 
     def _recorded(self, call: Call) -> Any:
         """One step as eager runs it; the next one like it may have a program."""
+        self._together.runs_in_eager()
         self._cache.bring_home()
         if self.config.options.stages:
             self._check_alike(call)
         call, self._signals.torn = call.noted(), ""
-        self._together.runs_in_eager()
         with self._signals, ExitStack() as turn:
             free = turn.enter_context(patching.alone())
             alone = not self._together.takes_part

@@ -29,6 +29,7 @@ from ..live.inputs import Call, Inputs
 from ..live.replicas import groups_of, running
 from ..live.step import Step
 from ..options.checking import nearest, shown
+from ..pipeline.layout import staged_modules
 from ..record.compare.outcome import Outcome, rebound_between
 from ..record.host.exits import Stray
 from ..record.take import take
@@ -114,15 +115,15 @@ class Stepping(ModuleHolder):
 
     def _cover(self) -> bool:
         """Cut parameters into parts, where that is wanted; True when there was one."""
-        options, roots = self.config.options, self._modules.values()
-        modules = list(dict.fromkeys(one for root in roots for one in root.modules()))
+        options = self.config.options
+        staged = staged_modules(self._modules, options.stages)
         if self._replicas.shards is None:
-            shards = shards_of(modules, options.zero, options.data_parallel)
+            shards = shards_of(list(staged), options.zero, options.data_parallel)
             if shards is None:
                 return False
             self._replicas.shards = shards
             self.config._set(zero=shards.zero)
-        return self._replicas.shards.cover(modules, self._optimizers)
+        return self._replicas.shards.cover(staged, self._optimizers)
 
     def _held(self) -> state.Held:
         """What has a state."""

@@ -9,13 +9,23 @@ import torch
 _away: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
+_moves = 0
+
+
+def moves() -> int:
+    """How often a tensor was sent away or brought back: each has other memory since."""
+    return _moves
+
+
 def send_away(tensor: torch.Tensor) -> None:
     """Give the memory of a tensor of real or complex numbers back.
 
     It stays the object that it is, of the same shape, dtype and device. Its elements read as NaN,
     and an op that writes other values into each raises, since they are one element.
     """
+    global _moves
     if not is_away(tensor):
+        _moves += 1
         nan = torch.full((), float("nan"), dtype=tensor.dtype, device=tensor.device)
         tensor.data = nan.expand(tensor.shape)
         _away[id(tensor)] = tensor
@@ -23,6 +33,8 @@ def send_away(tensor: torch.Tensor) -> None:
 
 def bring_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Let a tensor that is away hold ``value``, in the memory of that one."""
+    global _moves
+    _moves += 1
     tensor.data = value
     _away.pop(id(tensor), None)
 

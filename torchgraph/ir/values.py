@@ -39,6 +39,12 @@ def mode_of(program: Program) -> FakeTensorMode:
     return fake_mode()
 
 
+def own_like(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
+    """Another one like it, in memory of its own."""
+    with neutral(), mode:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+
 def leaves(value: object) -> Iterable[Any]:
     """The tensors and numbers in a value: itself, or the flattened items of a tuple or list."""
     if isinstance(value, (tuple, list)):

@@ -28,7 +28,7 @@ from ..ir.program import (
     TensorMeta,
     provenance,
 )
-from ..ir.values import evaluate, mode_of, neutral, with_values
+from ..ir.values import evaluate, mode_of, neutral, own_like, with_values
 from .expects import expects_of
 from .gathered import Gathered
 
@@ -277,11 +277,7 @@ class Parts:
             copies[node] = graph.node_copy(node)
         for one in given:
             node = graph.placeholder(one.name.replace(".", "_"))
-            fake = one.value.meta["val"]
-            with neutral(), mode_of(self._program):
-                own = torch.empty_strided(
-                    fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
-                )
+            own = own_like(mode_of(self._program), one.value.meta["val"])
             node.meta.update(val=own, provenance=provenance(one.value))
             sums[one] = node
         return graph, copies, sums

@@ -118,7 +118,9 @@ def _updates(options: Options) -> tuple[Pass, ...]:
 
 
 def _gathers_again(options: Options) -> bool:
-    return options.zero is not None and options.zero.stage == 3
+    """Stages of a pipeline gather once for all micro-batches."""
+    staged = any(setting.ranks for setting in options.stages)
+    return options.zero is not None and options.zero.stage == 3 and not staged
 
 
 def _zero(options: Options) -> tuple[Pass, ...]:

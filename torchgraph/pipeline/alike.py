@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from .._torch.distributed.held import local
 from ..distributed.errors import RanksDiffer, StageNotPlaced
 from ..distributed.peers import Peers, here
 from ..options.options import Options
@@ -52,7 +53,8 @@ def compare(peers: Peers, tensors: Mapping[str, torch.Tensor]) -> None:
 def _checksum(tensor: torch.Tensor) -> int:
     """A number that other bytes hardly give."""
     with torch.no_grad():
-        raw = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+        held = local(tensor).detach().resolve_conj().resolve_neg()
+        raw = held.contiguous().view(-1).view(torch.uint8)
         whole = raw.numel() - raw.numel() % _WORD
         words = raw[:whole].clone() if raw.storage_offset() % _WORD else raw[:whole]
         total = _weighed(raw[whole:].to(torch.int64))

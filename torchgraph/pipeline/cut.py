@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, prov
 from ..lower.split import Parts
 from .draws import Draws
 from .extract import Extract, Given, Result
+from .gathers import Gathers
 from .gradients import Share, Shared, shared
 from .routes import Routes, readers
 from .stages import Place, StagePart, Stages
@@ -64,7 +66,11 @@ class Cut:
         *,
         split: bool = False,
     ) -> None:
-        self.program = program
+        self.whole = program
+        """The step as it is."""
+        self.gathers = Gathers(program)
+        self.program = program = self.gathers.program
+        """The same without what gathers parameters, which it takes as further inputs."""
         self.micro_batches = program.signature.micro_batches
         self.parts = Parts(program)
         self.parts.check()
@@ -110,7 +116,15 @@ class Cut:
     def readers_of(self, state: fx.Node) -> set[int]:
         """The stages whose forward or backward reads an input of the step."""
         position = self.program.placeholders.index(state)
-        return {place.stage for place, one in self.stage_programs.items() if position in one.states}
+        return {
+            place.stage
+            for place, one in self.stage_programs.items()
+            if any(position in self._sources(number) for number in one.states)
+        }
+
+    @functools.cache  # noqa: B019  as long as the cut
+    def _sources(self, position: int) -> set[int]:
+        return self.gathers.sources(position)
 
     # --- what is where ----------------------------------------------------------------------------
 

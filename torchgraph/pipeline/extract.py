@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import torch
 from torch import fx
 
 from .._torch import OpOverload, graph_module
@@ -19,7 +18,7 @@ from ..ir.program import (
     TensorMeta,
     provenance,
 )
-from ..ir.values import evaluate, mode_of, neutral, with_values
+from ..ir.values import evaluate, mode_of, neutral, own_like, with_values
 
 Result = tuple[OutputSpec, fx.node.Argument]
 
@@ -85,11 +84,7 @@ class Extract:
     def _take(self, like: fx.Node, given: Given) -> fx.Node:
         """A further input that looks like the value of ``like``."""
         node = self._graph.placeholder(f"taken_{len(self.takes)}")
-        fake = like.meta["val"]
-        with neutral(), mode_of(self._program):
-            own = torch.empty_strided(
-                fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
-            )
+        own = own_like(mode_of(self._program), like.meta["val"])
         node.meta.update(val=own, provenance=provenance(like))
         self.takes.append(given.name)
         meta = TensorMeta.of(own)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from .._torch.distributed import pipelining
 from .._torch.distributed.pipelining import Act
 from ..distributed.errors import PipeliningUnknown, ScheduleUnfit, StageNotPlaced
@@ -86,6 +88,20 @@ class Layout:
         """The position of each stage among them."""
         ranks = self.ranks_of(copy)
         return [ranks.index(placed[copy]) for placed in self.placed]
+
+
+def staged_modules(
+    roots: Mapping[str, nn.Module], settings: Sequence[StageSetting]
+) -> dict[nn.Module, int | None]:
+    """All modules, in order, each with its stage: its own, or that of the nearest around it."""
+    numbers = {setting.path: setting.stage for setting in settings}
+    found: dict[nn.Module, int | None] = {}
+    for prefix, root in roots.items():
+        for path, module in root.named_modules(prefix=prefix):
+            while path and path not in numbers:
+                path = path.rpartition(".")[0]
+            found.setdefault(module, numbers.get(path))
+    return found
 
 
 def _placed(settings: Sequence[StageSetting]) -> dict[int, tuple[int, ...]]:

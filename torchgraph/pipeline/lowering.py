@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -17,7 +17,7 @@ from ..options.options import Options
 from .alike import compare
 from .cut import Cut
 from .layout import MERGES, SPLITS, Layout, order
-from .pipelined import Alone, Link, Pipelined, TurnCode
+from .pipelined import Alone, GatherCode, Link, Pipelined, TurnCode
 from .ranks import RankLink
 from .stages import Place
 from .step import StageCode
@@ -74,7 +74,7 @@ def check(program: Program, options: Options) -> None:
             fix="let each rank evaluate in a Graph without stages, after graph.sync() of this one.",
         )
     refused = {
-        "DTensor parameters and ZeRO": any(spec.layout for spec in program.signature.inputs),
+        "DTensor arguments": any(spec.layout for spec in program.signature.roles(Role.INPUT)),
         "casts that are kept between calls": any(program.signature.roles(Role.DERIVED)),
         "config.keep_history": bool(options.history),
         "config.set_shape_buckets": options.buckets is not None,
@@ -156,6 +156,7 @@ class _Lowering:
             self._layout,
             self._target.options.pipeline_schedule,
             here,
+            self._gathers(here),
             own,
             turns.exchanges,
             link,
@@ -167,6 +168,14 @@ class _Lowering:
             turns.told(),
             given,
         )
+
+    def _gathers(self, codes: Mapping[Place, StageCode]) -> GatherCode | None:
+        read = {position for code in codes.values() for position in code.of.states}
+        found = self._cut.gathers.program_of(read)
+        if found is None:
+            return None
+        runs = lower(found.program, f"{self._name}, gathers", self._target).runs
+        return GatherCode(found, runs)
 
 
 def _metas(cut: Cut) -> dict[tuple[OutputKind, str], TensorMeta]:

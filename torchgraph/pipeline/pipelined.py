@@ -9,12 +9,15 @@ from typing import Any, Protocol
 
 import torch
 
+from .._torch.distributed.held import local
 from ..distributed.away import bring_back, send_away
+from ..distributed.peers import here
 from ..ir.program import OutputKind, OutputSpec, Program, Signature, TensorMeta
 from ..live.step import Leaf
 from ..lower import Composite, Lowered
 from ..lower.plan import packed
 from .cut import Cut
+from .gathers import GatherProgram
 from .layout import Layout
 from .stages import Place
 from .step import StageCode, StepRun, Values
@@ -39,6 +42,14 @@ class TurnCode:
     """What a rank runs between two exchanges of the update, lowered."""
 
     of: Turn
+    runs: Lowered
+
+
+@dataclass(frozen=True)
+class GatherCode:
+    """What a rank gathers of its stages' parameters before the micro-batches, lowered."""
+
+    of: GatherProgram
     runs: Lowered
 
 
@@ -90,6 +101,7 @@ class Pipelined(Composite):
     schedule: str
     codes: Mapping[Place, StageCode]
     """Those of this rank's stages, by stage and part."""
+    gathers: GatherCode | None
     turns: Sequence[TurnCode | None]
     exchanges: Mapping[int, Sequence[Transfer]]
     link: Link
@@ -111,14 +123,20 @@ class Pipelined(Composite):
     _progress: _Progress = field(default_factory=_Progress)
 
     @property
+    def ranks(self) -> list[int]:
+        """Those of this pipeline, of which each has stages; none where all are in this process."""
+        copy = 0 if self.alone is None else self.layout.copy_of(here())
+        return [] if self.alone is None else self.layout.ranks_of(copy)
+
+    @property
     def program(self) -> Program:
         """The whole step, not cut."""
-        return self.cut.program
+        return self.cut.whole
 
     @property
     def signature(self) -> Signature:
         """That of the whole step."""
-        return self.cut.program.signature
+        return self.cut.whole.signature
 
     @functools.cached_property
     def outputs(self) -> tuple[OutputSpec, ...]:
@@ -132,7 +150,7 @@ class Pipelined(Composite):
 
     @functools.cached_property
     def _returned(self) -> list[OutputSpec]:
-        outs = self.program.returns()
+        outs = self.cut.program.returns()
         return [o for o, v in outs if o.kind is OutputKind.USER and self.cut.parts.is_early(o, v)]
 
     @functools.cached_property
@@ -140,7 +158,7 @@ class Pipelined(Composite):
         tensors = {spec.fqn for spec in self.signature.inputs if spec.meta is not None}
         return [
             out
-            for out, value in self.program.returns()
+            for out, value in self.cut.program.returns()
             if not self.cut.parts.is_early(out, value)
             and not (out.kind is OutputKind.UPDATE and out.target in tensors)
         ]
@@ -150,20 +168,25 @@ class Pipelined(Composite):
         """The parts of this rank's stages, in the order in which a micro-batch meets them."""
         places = sorted(self.codes, key=lambda place: place.order)
         parts = (one for place in places for one in _both(self.codes[place]))
-        return (*parts, *(turn.runs for turn in self.turns if turn is not None))
+        return (*self._before, *parts, *(turn.runs for turn in self.turns if turn is not None))
+
+    @property
+    def _before(self) -> tuple[Lowered, ...]:
+        return () if self.gathers is None else (self.gathers.runs,)
 
     def remade(self, other: Callable[[Lowered], Lowered]) -> Lowered:
         """The same stages, of what ``other`` gives for each part."""
         codes = {place: code.remade(other) for place, code in self.codes.items()}
         turns = [turn and replace(turn, runs=other(turn.runs)) for turn in self.turns]
-        return replace(self, codes=codes, turns=turns)
+        gathers = self.gathers and replace(self.gathers, runs=other(self.gathers.runs))
+        return replace(self, codes=codes, gathers=gathers, turns=turns)
 
     def in_order(self) -> list[Lowered]:
         """What a rank runs in a step, with as many micro-batches as there are."""
         codes = [self.codes[place] for place in sorted(self.codes, key=lambda one: one.order)]
         again = [code.following for code in codes] * (self.signature.micro_batches - 1)
         turns = [turn.runs for turn in self.turns if turn is not None]
-        return [*(code.first for code in codes), *again, *turns]
+        return [*self._before, *(code.first for code in codes), *again, *turns]
 
     @property
     def random(self) -> bool:
@@ -182,11 +205,13 @@ class Pipelined(Composite):
     def function(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """One step: ``values`` are those of the whole batch, results are packed on dim 0."""
         self._progress.wrote = False
+        inputs = self.cut.program.signature.inputs
+        taken = [*values, *self._gathered(values)]
         step = StepRun(
             self.codes,
             self.cut.routes,
-            self.signature.inputs,
-            values,
+            inputs,
+            taken,
             self.signature.micro_batches,
             self._progress.note,
         )
@@ -199,9 +224,18 @@ class Pipelined(Composite):
                 returned[out.target] = packed(values_) if len(values_) > 1 else values_[0]
         self.link.exchange(self.handed_out, returned)
         early = [returned.get(o.target, self._unknown(o)) for o in self._returned]
-        late = self._update([*values, *(step.sums.get(name) for name in self._shares)])
+        late = self._update([*taken, *(step.sums.get(name) for name in self._shares)])
         self._tell(values)
         return (*early, *(late[o.kind, o.target] for o in self._late))
+
+    def _gathered(self, values: Sequence[Any]) -> list[Any]:
+        """The further inputs of the stages; None for those of other ranks' stages."""
+        found = [None] * (len(self.cut.program.signature.inputs) - len(values))
+        if self.gathers is not None:
+            made = self.gathers.runs.function([values[i] for i in self.gathers.of.states])
+            for position, value in zip(self.gathers.of.gives, made, strict=True):
+                found[position - len(values)] = value
+        return found
 
     def _tell(self, values: Sequence[Any]) -> None:
         """Let the ranks have what they are told of, and let go of what others keep."""
@@ -297,4 +331,4 @@ def bring_home(runs: Lowered, leaves: Sequence[Leaf]) -> None:
         leaves: what the step is bound to.
     """
     if isinstance(runs, Pipelined):
-        runs.bring_home([leaf.value for leaf in leaves])
+        runs.bring_home([local(leaf.value) for leaf in leaves])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .._torch.distributed.held import local
+from ..distributed.away import moves
 from ..errors import SharedMemory
 from ..ir.aliasing import restrided_inputs, storages_overlap
 from ..ir.program import OutputKind, Program, Role
@@ -40,10 +41,10 @@ class Binding:
         self._nested_numbers = [(i, n) for i, n in numbers if len(n.path) > 1]
         outputs = program.signature.outputs
         written = {out.target for out in outputs if out.kind is OutputKind.UPDATE}
-        self._written_memory = _memory(leaf for leaf in leaves if leaf.fqn in written)
+        self._written_leaves = [leaf for leaf in leaves if leaf.fqn in written]
         fqns = (leaves[i].fqn for i in self._inputs)
         self._written_inputs = [number for number, fqn in enumerate(fqns) if fqn in written]
-        self._memory = _memory(leaves) if self._written_inputs else set()
+        self._note_memory()
 
     def values(self, call: Call) -> list[Any]:
         """What the executable takes, always in the same list: the guards found the rest unmoved.
@@ -62,6 +63,8 @@ class Binding:
             values[i] = local(tensor)
             if i in self._restrided and tensor.storage_offset():
                 raise ValueMoved("", "", other=f"{self._leaves[i].fqn} begins inside its memory")
+        if self._moves != moves():
+            self._note_memory()
         if not self._written_memory.isdisjoint(call.memory):
             hit = [start in self._written_memory for start in call.memory].index(True)
             raise SharedMemory(
@@ -84,6 +87,11 @@ class Binding:
         """Let the call's tensors go: a program must not keep a batch alive."""
         for i in self._inputs:
             self._now[i] = None
+
+    def _note_memory(self) -> None:
+        self._moves = moves()
+        self._written_memory = _memory(self._written_leaves)
+        self._memory = _memory(self._leaves) if self._written_inputs else set()
 
     def _check_written(self, call: Call) -> None:
         """Raise SharedMemory where an argument that the step writes shares memory otherwise."""

@@ -17,6 +17,7 @@ from ...ir import effects, text
 from ...ir.program import Program, Role
 from ...ir.values import tensors_of
 from ...options.options import Options
+from ...pipeline.pipelined import Pipelined
 from ...record.tape.tape import Tape
 from ...replay.replay import Replay
 
@@ -55,6 +56,12 @@ def _ranks(calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> se
     given = (one for args, kwargs in calls for one in (*args, *kwargs.values()))
     names = {one for one in given if isinstance(one, str)}
     return {rank for name in names for rank in ranks_of(name) or ()}
+
+
+def ranks_of_stages(options: Options) -> set[int]:
+    """Those on which a pipeline's stages lie; none where one rank has them all."""
+    found = {rank for setting in options.stages for rank in setting.ranks}
+    return found if len(found) > 1 else set()
 
 
 def words(replay: Replay) -> str:
@@ -113,9 +120,15 @@ def groups_of(node: fx.Node) -> Mapping[str, tuple[int, ...]]:
     return {name: ranks for name in names if (ranks := ranks_of(name)) is not None}
 
 
-def collectives(program: Program) -> dict[str, str]:
-    """Ranks of a group -> a hash of the collectives over it: op, dtype and shape, in order."""
+def collectives(replay: Replay) -> dict[str, str]:
+    """Ranks of a group -> a hash of the collectives over it: op, dtype and shape, in order.
+
+    Of those of a pipeline, which hand each other values, also of what the program was made for.
+    """
+    program, runs = replay.program, replay.executable
     found: dict[str, list[str]] = {}
+    if isinstance(runs, Pipelined) and runs.ranks:
+        found[",".join(map(str, runs.ranks))] = [kind_of(program)]
     for node in program.nodes:
         if not effects.of(node).communicates:
             continue

@@ -36,6 +36,7 @@ from .described import (
     met_in,
     numbers_text,
     passes,
+    ranks_of_stages,
     words,
 )
 
@@ -105,6 +106,8 @@ class Together:
         """One call of the Graph."""
         if not several_ranks() or self._options().agreement == "off":
             return _ALONE
+        if not self.takes_part and (ranks := ranks_of_stages(self._options())):
+            self._joins(ranks)
         return self._call()
 
     @contextmanager
@@ -269,7 +272,7 @@ class Together:
             replay.runs_on,
             kind_of(program),
             digest(numbers_text(replay, numbers)),
-            collectives(program),
+            collectives(replay),
         )
 
     def _raise_difference(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,10 +41,15 @@ class Shards:
         self._other: Any = None
         """The mesh over which some parameters are tensor parallel; None where none is."""
 
-    def cover(self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> bool:
+    def cover(
+        self, staged: Mapping[nn.Module, int | None], optimizers: Sequence[Optimizer]
+    ) -> bool:
         """Cut the parameters that optimizers update, those that are not yet. Collective.
 
         True when there was one.
+
+        Args:
+            staged: all modules, in order, each with its pipeline stage, if it has one.
         """
         if self._wrapped:  # what is outside of these is nobody's, as in eager
             fsdp.reshard(self._wrapped)
@@ -51,21 +57,23 @@ class Shards:
         groups = [group for one in optimizers for group in one.param_groups]
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         found: dict[int, torch.Tensor] = {}
-        for module in modules:
+        stages: defaultdict[int, set[int]] = defaultdict(set)
+        for module, stage in staged.items():
             for parameter in module.parameters(recurse=False):
                 if id(parameter) in updated and self._may_cut(parameter):
                     found.setdefault(id(parameter), parameter)
+                    stages[id(parameter)] |= set() if stage is None else {stage}
         if not found:
             return False
         old = list(found.values())
         inner = (layout_of(one).mesh for one in old if is_dtensor(one))
         self._other = self._other or next(inner, None)
-        parts = [self._part(parameter) for parameter in old]
+        parts = [self._part(one, frozenset(stages[id(one)])) for one in old]
         self._move_slots(optimizers, parts, old)
         made = {id(one): part.parameter for one, part in zip(old, parts, strict=True)}
-        replace_parameters(made, old, modules, optimizers)
+        replace_parameters(made, old, staged, optimizers)
         self._add(units(parts, self._parallel.bucket_bytes[-1], self._peers()))
-        for module in modules:
+        for module in staged:
             let_read_whole(module, self._read, self._place)
         return True
 
@@ -165,10 +173,10 @@ class Shards:
         mesh = layout_of(parameter).mesh
         return tensors.joint(self._mesh(parameter), mesh) is not None
 
-    def _part(self, parameter: torch.Tensor) -> CutParameter:
-        pieces = self._pieces(parameter)
+    def _part(self, parameter: torch.Tensor, stages: frozenset[int]) -> CutParameter:
+        pieces, inner = self._pieces(parameter), layout_of(parameter)
         dim = None if pieces is None else pieces.dim
-        return CutParameter(self._distributed(parameter, dim), pieces, layout_of(parameter))
+        return CutParameter(self._distributed(parameter, dim), pieces, inner, stages)
 
     def _distributed(self, tensor: torch.Tensor, dim: int | None) -> torch.Tensor:
         """All over one mesh, so that one norm can be taken of all."""

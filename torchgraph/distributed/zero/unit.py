@@ -26,6 +26,8 @@ class CutParameter:
     """None: it lies whole on each rank."""
     inner: Any = None
     """How it lies over another mesh when it is gathered, as `layout_of` gives it; None: plain."""
+    stages: frozenset[int] = frozenset()
+    """The pipeline stages that use it: no others travel with it."""
 
 
 @dataclass
@@ -159,11 +161,11 @@ def _leaf(part: CutParameter, whole: torch.Tensor) -> torch.Tensor:
 
 
 def units(parts: Sequence[CutParameter], most: int, *of_unit: Any) -> list[Unit]:
-    """Parts in their order, those of one dtype and device together, up to ``most`` bytes each."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[list[CutParameter]]] = {}
-    filled: dict[tuple[torch.dtype, torch.device], int] = {}
+    """Parts in their order, those of one dtype, device and stage, up to ``most`` bytes each."""
+    kinds: dict[object, list[list[CutParameter]]] = {}
+    filled: dict[object, int] = {}
     for part in parts:
-        kind = part.parameter.dtype, part.parameter.device
+        kind = part.parameter.dtype, part.parameter.device, part.stages
         size = part.parameter.numel() * part.parameter.element_size()
         if kind not in kinds or filled[kind] + size > most:
             kinds.setdefault(kind, []).append([])

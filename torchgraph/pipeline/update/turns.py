@@ -27,7 +27,7 @@ from ...ir.program import (
     TensorMeta,
     provenance,
 )
-from ...ir.values import evaluate, mode_of, neutral, with_values
+from ...ir.values import evaluate, mode_of, neutral, own_like, with_values
 from ..cut import Cut
 from ..extract import Extract, Given
 from .rows import apart
@@ -45,11 +45,7 @@ def update_of(cut: Cut) -> Program:
     specs = list(program.signature.inputs)
     for one in cut.gradients:
         for leaf, share in one.shares.items():
-            fake = leaf.meta["val"]
-            with neutral(), mode_of(program):
-                own = torch.empty_strided(
-                    fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
-                )
+            own = own_like(mode_of(program), leaf.meta["val"])
             node = graph.placeholder(f"gradient_{len(specs)}")
             node.meta.update(val=own, provenance=provenance(leaf))
             specs.append(InputSpec(node.name, Role.ACCUMULATOR, share.name, TensorMeta.of(own)))

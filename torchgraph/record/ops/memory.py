@@ -191,7 +191,7 @@ class Memory:
     def aliases(self, leaves: Iterable[Leaf]) -> Iterator[Alias]:
         """What was read in the memory of a state and is still there, but for the states."""
         states = [leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)]
-        own = {id(leaf.value) for leaf in states}
+        own = {id(held) for leaf in states for held in (leaf.value, local(leaf.value))}
         paths = {
             storage_id(leaf.value): leaf.fqn
             for leaf in states
