@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -17,8 +18,26 @@ indices_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_ind
 values_of: Callable[[torch.Tensor], torch.Tensor] = operator.methodcaller("_values")
 """The indices and values of a sparse tensor, coalesced or not."""
 
+
 MAKE_SUBCLASS = "_make_subclass"
 """The static method of Tensor that makes a Parameter, say."""
 
 COMPILER_MARK = "_dynamo_"
 """What the names of attributes begin with that torch.compile marks a tensor with."""
+
+
+def share_hooks(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Let gradients of ``target`` meet the hooks that ``source`` has, and gets or loses later."""
+    held: Any = source
+    made: Any = target
+    if held._backward_hooks is not None:
+        made._backward_hooks = held._backward_hooks
+    if held._post_accumulate_grad_hooks is not None:
+        made._post_accumulate_grad_hooks = held._post_accumulate_grad_hooks
+
+
+def run_last_hooks(parameter: torch.Tensor) -> None:
+    """Run the hooks that are to run when a gradient is there."""
+    held: Any = parameter
+    for hook in list((held._post_accumulate_grad_hooks or {}).values()):
+        hook(parameter)

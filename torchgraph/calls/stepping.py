@@ -212,7 +212,9 @@ class Stepping(ModuleHolder):
                 "answer: it does not go with data parallel."
             )
         self._replicas.begin()
-        with running(step, updates_itself=self._driven or not self._optimizers):
+        itself = self._driven or not self._optimizers
+        early = options.micro_batches == 1 and not any(s.ranks for s in options.stages)
+        with running(step, updates_itself=itself, early=early):
             yield
 
     @contextmanager

@@ -46,6 +46,8 @@ class Captured:
     """True when the step takes its own update."""
     host: Host = field(default_factory=Host)
     """What comes besides the program."""
+    reduced: tuple[str, ...] = ()
+    """See `Outcome`."""
 
 
 def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Captured:
@@ -94,6 +96,7 @@ def _program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Ca
         step.structure(),
         outcome.driven,
         outcome.host,
+        outcome.reduced,
     )
 
 

@@ -13,44 +13,35 @@ import torch.distributed as dist
 
 from .._torch.distributed import collectives
 from .errors import RanksDiffer
-from .ranks import is_played
+from .meetings.exchange import exchange_of
+from .meetings.presence import presence, several_ranks
 
 _SECONDS = 300.0
 """How long a rank waits for the others."""
 
 
 class Agreement:
-    """Notes that the ranks of a group leave for each other, in a store: no device is involved."""
-
-    _numbers = itertools.count()
+    """What the ranks of a group tell each other before they communicate."""
 
     def __init__(self, group: str) -> None:
         found = collectives.group_of(group)
-        self._ranks = dist.get_process_group_ranks(found)
-        self._here = self._ranks.index(dist.get_rank())
-        self._rounds = itertools.count()
-        name = f"torchgraph/data_parallel/{group}/{next(self._numbers)}"
-        self._store = collectives.store_of(name, _SECONDS)
+        self._ranks = sorted(dist.get_process_group_ranks(found))
 
     def exchange(self, note: Any, about: str) -> list[Any]:
         """The notes of all ranks, in their order. ``about``: what they are notes of, in words.
 
         Raises:
-            RanksDiffer: a rank leaves none in time.
+            RankLost: one is gone.
+            RankAbsent: one leaves none in time, or has left.
         """
-        if is_played():
-            return [json.loads(json.dumps(note)) for _ in self._ranks]
-        round_ = next(self._rounds)
-        self._store.set(f"{round_}/{self._here}", json.dumps(note))
-        found = []
-        for number, rank in enumerate(self._ranks):
-            try:
-                found.append(json.loads(self._store.get(f"{round_}/{number}")))
-            except RuntimeError:  # a timeout, of whichever store
-                raise RanksDiffer(
-                    f"Rank {rank} did not say within {_SECONDS:.0f} s {about}."
-                ) from None
-        return found
+        text = json.dumps(note)
+        if not several_ranks() or len(self._ranks) == 1:  # the others are played by this one
+            return [json.loads(text) for _ in self._ranks]
+        here = presence()
+        exchange = exchange_of(here, self._ranks)
+        exchange.about = f"where ranks say {about}"
+        with here.inside():
+            return list(map(json.loads, exchange.gather(text, _SECONDS)))
 
     def check_alike(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Refuse parameters that are not those of the first rank, in order, name and kind.

@@ -73,17 +73,17 @@ class Replicas:
     """Those of the step as it was scanned last."""
     armed: set[int] = field(default_factory=set)
     """DDP modules, by id, whose forward has run and whose gradients are to be averaged."""
+    late: bool = False
+    """True where the update averages gradients before all else, and no backward pass does."""
     shards: Shards | None = None
     """The parameters that lie in parts; None where none does."""
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
-    _used: dict[object, list[int]] = field(default_factory=dict)
-    """The parameters for which some rank has a gradient, by what is known here."""
+    reduced: list[str] = field(default_factory=list)
+    """The parameters whose gradients the running call has reduced, in order, by groups."""
     _entered: int = 0
     """How often `no_sync` had been entered when the running call began."""
-    _passes: int = 0
-    """How many averages the running call has taken."""
 
     def begin(self) -> None:
         """A call begins: parameters that no call has met become those of the first rank.
@@ -91,8 +91,9 @@ class Replicas:
         Raises:
             RanksDiffer: the ranks have other parameters.
         """
-        self._passes, self._entered = 0, _entered
+        self._entered = _entered
         self.armed.clear()
+        self.reduced.clear()
         for group in self.groups:
             held = [*group.parameters.values(), *group.buffers]
             new = [local(tensor).detach() for tensor in held if tensor not in self._known]
@@ -118,6 +119,8 @@ class Replicas:
                 "build enters tg.no_sync(), and the update, with the averages, is the Graph's.",
                 fix="config.set_gradient_accumulation_steps(k) averages once for k micro-batches.",
             )
+        if not self.late:  # each backward pass has
+            return
         mine = set(map(id, owned))
         for group in self.groups:
             if group.syncs():
@@ -129,19 +132,27 @@ class Replicas:
         """What tells later which gradients a backward pass has written."""
         return [[_mark(p) for p in group.parameters.values()] for group in self.groups]
 
-    def average_since(self, marks: Sequence[Sequence[object]]) -> None:
-        """Average the gradients that a backward pass has written since `marks`, in their places."""
+    def average_since(self, marks: Sequence[Sequence[object]], *, keep: bool) -> None:
+        """Average the gradients that a backward pass has written since `marks`.
+
+        ``keep``: in their places.
+        """
         for group, before in zip(self.groups, marks, strict=True):
             if group.syncs():
                 now = map(_mark, group.parameters.values())
                 touched = [one != other for one, other in zip(now, before, strict=True)]
-                self._average(group, group.parameters, touched, keep=True)
+                self._average(group, group.parameters, touched, keep=keep)
         self._reduce()
         self.armed.clear()
 
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(parameter that lies in parts, the whole tensor that has its gradient so far)."""
         return iter(()) if self.shards is None else self.shards.unreduced()
+
+    def refuse_write(self, tensor: torch.Tensor) -> None:
+        """Raise NotSupported for a write of what was gathered of parts."""
+        if self.shards is not None:
+            self.shards.refuse_write(tensor)
 
     def covers(self, parameter: torch.Tensor) -> bool:
         """True for one that lies in parts."""
@@ -186,13 +197,10 @@ class Replicas:
         return [number for number, each in enumerate(has) if each]
 
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
-        """The positions of the parameters for which a rank has a gradient: asked once for each."""
-        mine = tuple(number for number, each in enumerate(has) if each)
-        key = (group, self._passes, tuple(names), mine)
-        self._passes += 1
-        if key not in self._used:
-            self._used[key] = self._agreement(group).union(mine)
-        return self._used[key]
+        """The positions of the parameters for which a rank has a gradient."""
+        used = self._agreement(group).union(number for number, each in enumerate(has) if each)
+        self.reduced.append(str([names[number] for number in used]))
+        return used
 
     def _agreement(self, name: str) -> Agreement:
         if name not in self._agreements:

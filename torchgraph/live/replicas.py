@@ -66,8 +66,12 @@ def _of_ddp(
 
 
 @contextmanager
-def running(step: Step, *, updates_itself: bool) -> Iterator[None]:
+def running(step: Step, *, updates_itself: bool, early: bool) -> Iterator[None]:
     """In the block a call of ``step`` runs, whose DDP modules leave communication to us.
+
+    Args:
+        updates_itself: optimizers step in the block.
+        early: what a backward pass leaves is averaged at once, and not where the update begins.
 
     Raises:
         NotAveraged: an optimizer updates parameters that nobody averages.
@@ -84,8 +88,10 @@ def running(step: Step, *, updates_itself: bool) -> Iterator[None]:
             stack.enter_context(_forward_as(nn.SyncBatchNorm, batch_norm.forward))
         if replicas.shards is not None:
             stack.enter_context(replicas.shards.step())
-        if (replicas.groups or replicas.shards is not None) and updates_itself:
-            stack.enter_context(_averaging(replicas))
+        trains = bool(replicas.groups) or replicas.shards is not None
+        replicas.late = trains and not (updates_itself or early)
+        if trains and not replicas.late:
+            stack.enter_context(_averaging(replicas, keep=updates_itself))
         yield
 
 
@@ -132,8 +138,11 @@ def _ddp_forward(replicas: Replicas, own: set[int]) -> Callable[..., object]:
 
 
 @contextmanager
-def _averaging(replicas: Replicas) -> Iterator[None]:
-    """Backward passes average what they leave; steps of optimizers check that they did."""
+def _averaging(replicas: Replicas, *, keep: bool) -> Iterator[None]:
+    """Backward passes average what they leave; steps of optimizers check that they did.
+
+    ``keep``: in the memory of the gradients.
+    """
     known = {id(p) for group in replicas.groups for p in group.parameters.values()}
     complete = any(group.starts for group in replicas.groups)
     """False where DDP alone averages: what is outside of it is nobody's, as in eager."""
@@ -150,7 +159,7 @@ def _averaging(replicas: Replicas) -> Iterator[None]:
             yield
         finally:
             running = False
-        replicas.average_since(marks)
+        replicas.average_since(marks, keep=keep)
 
     def check(optimizer: Optimizer, *_: object) -> None:
         for group in optimizer.param_groups:

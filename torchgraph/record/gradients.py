@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 
 from .._torch import pytree, storage_id
+from .._torch.distributed.held import as_dtensor, layout_of, local
+from .._torch.listening import not_listening
 from ..collection import weakly
 from ..errors import GradientNotFinal, ScalerInBuild, SourceLine
 from ..ir.aliasing import has_strides
@@ -67,6 +69,8 @@ class Gradients:
         """``line_of`` says which line of the user made a tensor."""
         self._scaling, self._step = scaling, step
         self._micro_batches = options.micro_batches if step.optimizers else 1
+        self._staged = any(setting.ranks for setting in options.stages)
+        self._stood_in: list[torch.Tensor] = []
         self._trail = trail
         self._line_of = weakly(line_of)
         leaves = [leaf for _, leaf in step.tensors() if leaf.role is Role.PARAMETER]
@@ -100,10 +104,32 @@ class Gradients:
             finally:
                 self._running = before
             if accumulates and self._not_final:
+                self._stand_in()
                 found = _gradients(self._parameters)
                 self._from_backward.update(map(_memory, found))
 
         return run
+
+    def _stand_in(self) -> None:
+        """Let parameters that lie in parts have gradients that `check` knows when they are read."""
+        whole = {id(parameter) for parameter, _ in self._step.replicas.unreduced()}
+        for parameter in self._parameters:
+            if id(parameter) in whole and parameter.grad is None:
+                with not_listening(), torch.no_grad():
+                    here = local(parameter)
+                    nothing = here.new_zeros(()).expand(here.shape)
+                    parameter.grad = as_dtensor(nothing, layout_of(parameter))
+                self._stood_in.append(parameter)
+
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """In the block `build` runs."""
+        try:
+            yield
+        finally:
+            for parameter in self._stood_in:
+                parameter.grad = None
+            self._stood_in.clear()
 
     def check_assigned(self) -> None:
         """Refuse a ``p.grad = ...`` of `build`, where the Graph takes it for one of ``backward()``.
@@ -127,7 +153,12 @@ class Gradients:
 
     @property
     def _not_final(self) -> bool:
-        return self._scaling.active or self._micro_batches > 1
+        return self._scaling.active or self._micro_batches > 1 or self._late
+
+    @property
+    def _late(self) -> bool:
+        """True where other ranks still have to have their part in them."""
+        return self._staged or self._step.replicas.late
 
     def check(self, arguments: object) -> None:
         """Refuse an op of `build` that reads a gradient which eager would not have yet.
@@ -182,6 +213,12 @@ class Gradients:
                 where=self._trail.line,
                 fix="clip with config.set_clip_grad_norm, set_clip_grad_value or by param group; "
                 "return the parameter's .grad itself to have it.",
+            )
+        if self._late:
+            raise GradientNotFinal(
+                f"the step computes with the gradient of {name}, which is that of one rank.",
+                where=self._trail.line,
+                fix="clip with config.set_clip_grad_norm, set_clip_grad_value or by param group.",
             )
         if not self._scaling.is_unscaled(self._owners.get(id(parameter), -1)):
             raise GradientNotFinal(

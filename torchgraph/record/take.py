@@ -112,7 +112,7 @@ class _Taking:
         self._attributes = AttributeWatch(owners, lambda: self._trail.line)
         bound, moving = [build, *bound_to(build)], (numbers.holders, numbers.acted)
         self._names = NameWatch((call.args, call.kwargs), self._attributes.watches, bound, *moving)
-        recorder.undo.moved = self._names.moved
+        recorder.undo.moved, recorder.undo.refuses = self._names.moved, step.replicas.refuse_write
         numbers.leaked.let_go = self._names.let_go
         paths_ = {id(module): path for path, module in step.modules.items()}
         self._calls = CallWatch(paths_, self._trail, self._meet_module)
@@ -252,7 +252,7 @@ class _Taking:
     def _guarded(self) -> Iterator[None]:
         watching = self.driven.watching(self._unscale, heard=self.heard)
         no_conditions = no_cond(self._trail, self._recorder.refuse)
-        with self._autocast.forward(), watching, no_conditions:
+        with self._autocast.forward(), watching, no_conditions, self._gradients.standing_in():
             yield
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -362,6 +362,7 @@ class _Taking:
             names=exits.names,
             aliases=tuple(self._recorder.memory.aliases(leaf for leaf, _ in leaves)),
             outside=self._outside,
+            reduced=tuple(self._step.replicas.reduced),
             loss_path=None if loss is None else names[loss],
             loss=None if loss is None else tensors[loss],
             after=after,

@@ -123,10 +123,12 @@ def groups_of(node: fx.Node) -> Mapping[str, tuple[int, ...]]:
 def collectives(replay: Replay) -> dict[str, str]:
     """Ranks of a group -> a hash of the collectives over it: op, dtype and shape, in order.
 
+    Besides, of which parameters' gradients travel: others may have the same shapes.
     Of those of a pipeline, which hand each other values, also of what the program was made for.
     """
     program, runs = replay.program, replay.executable
     found: dict[str, list[str]] = {}
+    reduced = list(replay.captured.reduced)
     if isinstance(runs, Pipelined) and runs.ranks:
         found[",".join(map(str, runs.ranks))] = [kind_of(program)]
     for node in program.nodes:
@@ -137,7 +139,7 @@ def collectives(replay: Replay) -> dict[str, str]:
             shapes = [f"{t.dtype}{list(t.shape)}" for t in tensors_of(node.all_input_nodes)]
             said = " ".join((said, *shapes))
         for ranks in groups_of(node).values():
-            found.setdefault(",".join(map(str, ranks)), []).append(said)
+            found.setdefault(",".join(map(str, ranks)), list(reduced)).append(said)
     return {ranks: digest(*said) for ranks, said in found.items()}
 
 

@@ -28,7 +28,8 @@ def let_read_whole(module: nn.Module, read: Read, parts: Container[int]) -> None
     For that it has a class of its own, which is called as its class was. What it holds, and
     ``module.parameters()`` gives, is the DTensor.
     """
-    names = [name for name, one in module.named_parameters(recurse=False) if id(one) in parts]
+    held = module.named_parameters(recurse=False, remove_duplicate=False)
+    names = [name for name, one in held if id(one) in parts]
     cls = type(module)
     if issubclass(cls, _Reader):
         cls = cls.__mro__[1]

@@ -49,6 +49,7 @@ def _unit(held: fsdp.Together) -> tuple[list[CutParameter], Peers, Precision]:
     ]
     many = ranks if alike is None else ranks * alike.size()
     name = "" if alike is None else alike.group_name
-    peers = Peers(group.group_name, ranks, group.rank(), True, held.divisor or many, name)
+    rank, divisor = group.rank(), held.divisor or many
+    peers = Peers(group.group_name, ranks, rank, True, divisor, hooked=False, alike=name)
     computes, reduces = held.precision
     return parts, peers, Precision(computes, reduces or computes)

@@ -33,6 +33,8 @@ class Peers:
     """Gradients are reduced to the rank whose part it is, else on all ranks."""
     divisor: float
     """What the sum of all gradients is divided by."""
+    hooked: bool = True
+    """Hooks of parameters run as in DDP, on this rank's gradients; else where the means are."""
     alike: str = ""
     """The name of the process group of the ranks that have the same parts; empty: no other has."""
 

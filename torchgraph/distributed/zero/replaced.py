@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..._torch.distributed.tensors import emptied
+from ..._torch.tensors import share_hooks
 
 
 def replace_parameters(
@@ -28,6 +29,10 @@ def replace_parameters(
         made: by the identity of an old one, the new one.
         old: the old ones.
     """
+    for one in old:
+        new = made[id(one)]
+        vars(new).update(vars(one))
+        share_hooks(one, new)
     for module in modules:
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             if id(parameter) in made:
@@ -51,7 +56,13 @@ def _replace_elsewhere(made: Mapping[int, torch.Tensor], old: Sequence[torch.Ten
         if type(holder) is list:
             holder[:] = [_other(made, one) for one in holder]
         elif type(holder) is dict:
-            holder.update({key: _other(made, value) for key, value in holder.items()})
+            items = [(_other(made, key), _other(made, value)) for key, value in holder.items()]
+            holder.clear()
+            holder.update(items)
+        elif type(holder) is set:
+            members = [_other(made, one) for one in holder]
+            holder.clear()
+            holder.update(members)
         elif isinstance(holder, types.CellType):
             holder.cell_contents = _other(made, holder.cell_contents)
 

@@ -13,8 +13,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ..._torch import storage_id
 from ..._torch.distributed import collectives, fsdp, tensors
 from ..._torch.distributed.held import is_dtensor, layout_of, local
+from ..._torch.tensors import run_last_hooks
 from ...errors import NotSupported
 from ..parallel import DataParallel, Zero
 from .access import let_read_whole
@@ -114,6 +116,16 @@ class Shards:
                 fix="let the last backward() of each call run outside of no_sync.",
             )
 
+    def refuse_write(self, tensor: torch.Tensor) -> None:
+        """Refuse a write of what was gathered: nobody's part would change by it.
+
+        Raises: NotSupported.
+        """
+        memory = storage_id(tensor)
+        for unit in self._units:
+            if (part := unit.has_own(memory)) is not None:
+                raise _written(f"a parameter of shape {tuple(part.parameter.shape)}")
+
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(parameter, the whole tensor that has its gradient)."""
         for unit in self._units:
@@ -128,6 +140,8 @@ class Shards:
         Args:
             agreed: of whether each parameter has a gradient here, those that have one anywhere.
         """
+        if any(unit.moved() for unit in self._units):
+            raise _written("a parameter")
         if not fsdp.sync(self._wrapped):
             for unit in self._units:
                 unit.keep()
@@ -143,6 +157,8 @@ class Shards:
             for parameter, mean in unit.reduce(mine):
                 with torch.no_grad():
                     parameter.grad = mean if parameter.grad is None else parameter.grad + mean
+                if not unit.peers.hooked:
+                    run_last_hooks(parameter)
 
     @property
     def names(self) -> list[str]:
@@ -230,3 +246,12 @@ class Shards:
     def _mesh(self, tensor: torch.Tensor) -> Any:
         given = self._parallel.mesh
         return given or tensors.mesh_of(self._parallel.group, tensor.device.type)
+
+
+def _written(what: str) -> NotSupported:
+    return NotSupported(
+        f"ZeRO: the step writes {what} where modules compute with the whole of it, and the parts "
+        "that ranks keep would stay as they are.",
+        fix="write to it outside of the step, or leave config.enable_zero out; a parameter of less "
+        "than shard_min_size elements for each rank stays whole.",
+    )

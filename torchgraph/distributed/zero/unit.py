@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from ..._torch import storage_id
 from ..._torch.distributed import collectives
 from ..._torch.distributed.held import as_dtensor, layout_of, local
 from ..._torch.distributed.tensors import laid_out
-from ..._torch.tensors import version_of
+from ..._torch.tensors import share_hooks, version_of
 from .peers import Peers, Precision
 from .pieces import Pieces
 
@@ -40,22 +41,35 @@ class Unit:
     whole: list[torch.Tensor] = field(default_factory=list)
     """What modules compute with in this step: leaves of autograd; empty before the first use."""
     _versions: list[int] = field(default_factory=list)
+    _memory: list[int] = field(default_factory=list)
     _kept: dict[int, torch.Tensor] = field(default_factory=dict)
     """By part, sums of gradients in the dtype in which they are reduced."""
 
     def gathered(self) -> list[torch.Tensor]:
         """The whole of each part, made anew when a part was written since."""
-        versions = [version_of(local(part.parameter)) for part in self.parts]
+        held = [one for part in self.parts for one in (part.parameter, local(part.parameter))]
+        versions = [version_of(one) for one in held]  # an op on a DTensor counts on that one alone
         if not self.whole or versions != self._versions:
             with torch.no_grad():
                 found = self._gather()
-            self.whole = list(map(_leaf, self.parts, found))
+            pairs = zip(self.parts, found, strict=True)
+            self.whole = [_leaf(part, one, hooked=self.peers.hooked) for part, one in pairs]
             self._versions = versions
+            self._memory = list(map(storage_id, self.whole))
         return self.whole
+
+    def has_own(self, memory: int) -> CutParameter | None:
+        """The part whose whole lies there, and would be lost with what is written there."""
+        pairs = zip(self.parts, self._memory, strict=False)
+        return next((part for part, own in pairs if own == memory and part.pieces), None)
+
+    def moved(self) -> bool:
+        """True where the memory of a whole was put in another's place: ``weight.data = ...``."""
+        return list(map(storage_id, self.whole)) != self._memory
 
     def forget(self) -> None:
         """What was gathered is not needed any more."""
-        self.whole, self._versions = [], []
+        self.whole, self._versions, self._memory = [], [], []
         self._kept.clear()
 
     def has_gradients(self) -> list[bool]:
@@ -152,12 +166,15 @@ class Unit:
         return [flat] if len(sizes) == 1 else flat.split(sizes, 1)
 
 
-def _leaf(part: CutParameter, whole: torch.Tensor) -> torch.Tensor:
+def _leaf(part: CutParameter, whole: torch.Tensor, *, hooked: bool) -> torch.Tensor:
     """What a module computes with: of tensor-parallel ones a DTensor over their own mesh."""
     made = whole.detach()
     if part.inner is not None:
         made = as_dtensor(made, part.inner)
-    return made.requires_grad_(part.parameter.requires_grad)
+    leaf = torch.nn.Parameter(made, part.parameter.requires_grad)
+    if hooked:
+        share_hooks(part.parameter, leaf)
+    return leaf
 
 
 def units(parts: Sequence[CutParameter], most: int, *of_unit: Any) -> list[Unit]:

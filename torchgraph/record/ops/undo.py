@@ -33,6 +33,8 @@ class Undo:
         self._own: set[int] = set()
         self.trial: SupportsKeep | None = None
         """What keeps the memory that a step of an optimizer writes, if anything does."""
+        self.refuses: Callable[[torch.Tensor], None] = lambda tensor: None
+        """Raises for what a forward or backward must not write."""
         self.moved: Callable[[], AbstractSet[object]] = set
         """The places known by name that the step has changed."""
 
@@ -48,6 +50,7 @@ class Undo:
 
     def keep(self, tensor: torch.Tensor) -> None:
         """Copy the memory of ``tensor``, which is about to be written, if it is not the step's."""
+        self.refuses(tensor)
         address = storage_id(tensor)
         known = self._before.get(address)
         if known is not None and known[1] is None:
