@@ -46,8 +46,8 @@ class Captured:
     """True when the step takes its own update."""
     host: Host = field(default_factory=Host)
     """What comes besides the program."""
-    reduced: tuple[str, ...] = ()
-    """See `Outcome`."""
+    reduced: tuple[tuple[str, str], ...] = ()
+    """See `Replicas`."""
 
 
 def program_of(outcome: Outcome, options: Options, split: frozenset[str]) -> Captured:

@@ -80,8 +80,8 @@ class Replicas:
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
-    reduced: list[str] = field(default_factory=list)
-    """The parameters whose gradients the running call has reduced, in order, by groups."""
+    reduced: list[tuple[str, str]] = field(default_factory=list)
+    """(group, the names of parameters): whose gradients the running call has reduced, in order."""
     _entered: int = 0
     """How often `no_sync` had been entered when the running call began."""
 
@@ -199,7 +199,7 @@ class Replicas:
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
         """The positions of the parameters for which a rank has a gradient."""
         used = self._agreement(group).union(number for number, each in enumerate(has) if each)
-        self.reduced.append(str([names[number] for number in used]))
+        self.reduced.append((group, str([names[number] for number in used])))
         return used
 
     def _agreement(self, name: str) -> Agreement:

@@ -101,6 +101,15 @@ def laid_out(gradient: torch.Tensor, layout: Any) -> torch.Tensor:
     return local(gradient)
 
 
+def cut_like(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This rank's part of what all ranks have, laid out as a DTensor is; nothing is sent."""
+    held: Any = like
+    here = whole.detach().to(held.device)
+    where = held.device_mesh, held.placements
+    made: torch.Tensor = dtensor().distribute_tensor(here, *where, src_data_rank=None)
+    return made
+
+
 def emptied(tensor: torch.Tensor) -> None:
     """Give its memory back; what computes with it fails."""
     if is_dtensor(tensor):

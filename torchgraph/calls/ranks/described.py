@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
-from ..._torch import OpOverload, schema_of
+from ..._torch import OpOverload, pytree, schema_of
 from ..._torch.distributed.process_groups import ranks_of
 from ...ir import effects, text
 from ...ir.program import Program, Role
@@ -23,6 +25,7 @@ from ...replay.replay import Replay
 
 _DEVICE = re.compile(r"\b(cuda|xpu|hpu|mps):\d+")
 _GROUP = re.compile(r"group='([^']*)'")
+_NAME = re.compile(r"\bgetitem\w*")
 _INTEGER = re.compile(r"(?<=[(, ])-?\d+(?=[,)])")
 _PARTS = frozenset(
     {
@@ -31,6 +34,7 @@ _PARTS = frozenset(
     }
 )
 """What takes or puts a part of a tensor: each rank its own, where they share one."""
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _ANY_SHAPE = ("all_to_all", "wait_tensor")
 """Collectives in which ranks may have other shapes."""
 
@@ -97,8 +101,9 @@ def _size(found: re.Match[str]) -> str:
 
 
 def _lines(program: Program) -> Iterator[str]:
+    names = _names_of_parts(program)
     for node, line in text.lines(program):
-        line = _DEVICE.sub(r"\1", line)
+        line = _NAME.sub(lambda found: names.get(found[0], found[0]), _DEVICE.sub(r"\1", line))
         if node is not None and effects.of(node).communicates:
             for name, ranks in groups_of(node).items():
                 line = line.replace(repr(name), f"<{len(ranks)} ranks>")
@@ -106,6 +111,17 @@ def _lines(program: Program) -> Iterator[str]:
             call, mark, where = line.partition("  #")
             line = _INTEGER.sub("_", call) + mark + where
         yield line
+
+
+def _names_of_parts(program: Program) -> dict[str, str]:
+    """The items of a list by the order in which they are taken: each rank may take its own."""
+    found: dict[str, str] = {}
+    taken: Counter[str] = Counter()
+    for node in program.nodes:
+        if _name(node) == "getitem" and isinstance(source := node.args[0], fx.Node):
+            taken[source.name] += 1
+            found[node.name] = f"{source.name}_item_{taken[source.name]}"
+    return found
 
 
 def _name(node: fx.Node) -> str:
@@ -128,9 +144,9 @@ def collectives(replay: Replay) -> dict[str, str]:
     """
     program, runs = replay.program, replay.executable
     found: dict[str, list[str]] = {}
-    reduced = list(replay.captured.reduced)
+    reduced = [names for _, names in replay.captured.reduced]
     if isinstance(runs, Pipelined) and runs.ranks:
-        found[",".join(map(str, runs.ranks))] = [kind_of(program)]
+        found[",".join(map(str, runs.ranks))] = [kind_of(replay)]
     for node in program.nodes:
         if not effects.of(node).communicates:
             continue
@@ -143,11 +159,34 @@ def collectives(replay: Replay) -> dict[str, str]:
     return {ranks: digest(*said) for ranks, said in found.items()}
 
 
-def kind_of(program: Program) -> str:
-    """A hash of what the program was made for: shapes of what goes in, values Python looked at."""
-    shapes = [_DEVICE.sub(r"\1", f"{spec.fqn} {spec.meta}") for spec in program.signature.inputs]
+def kind_of(replay: Replay) -> str:
+    """A hash of what the program was made for.
+
+    Shapes of what goes in, values that Python looked at, arguments that are no tensors, and which
+    part of tensor-parallel parameters this rank has: ops on a part may name where it begins.
+    """
+    program, call = replay.program, replay.example
+    inputs = program.signature.inputs
+    shapes = [_DEVICE.sub(r"\1", f"{spec.fqn} {spec.meta}") for spec in inputs]
     values = [text.expected(program.gm, node) for node in program.nodes if effects.of(node).expects]
-    return digest(*shapes, *values)
+    given = pytree.tree_leaves((call.args, call.kwargs)) if call is not None else []
+    plain = [repr(one) for one in given if isinstance(one, _PLAIN)]
+    averaged = {group for group, _ in replay.captured.reduced}
+    places = {place for spec in inputs for place in _places(spec.layout, averaged)}
+    return digest(*shapes, *values, *plain, *sorted(map(str, places)))
+
+
+def _places(layout: Any, averaged: Container[str]) -> Iterator[tuple[str, int]]:
+    """Where this rank is in the dimensions of a mesh along which a tensor is cut.
+
+    ``averaged``: the groups over which gradients are: parameters in parts are gathered there.
+    """
+    if layout is None:
+        return
+    for dim, placement in enumerate(layout.placements):
+        if not placement.is_replicate() and layout.mesh.get_group(dim).group_name not in averaged:
+            names = layout.mesh.mesh_dim_names
+            yield names[dim] if names else str(dim), layout.mesh.get_local_rank(dim)
 
 
 def numbers_text(replay: Replay, values: Sequence[Any]) -> str:

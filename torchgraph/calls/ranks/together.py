@@ -263,14 +263,13 @@ class Together:
     def _card(self, does: Does, replay: Replay | None, numbers: Any) -> Card:
         if replay is None:
             return Card(self._called, does)
-        program = replay.program
         return Card(
             self._called,
             does,
             digest(words(replay)),
             digest(passes(replay)),
             replay.runs_on,
-            kind_of(program),
+            kind_of(replay),
             digest(numbers_text(replay, numbers)),
             collectives(replay),
         )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import Optimizer
 
+from ..._torch.distributed.held import local
 from ..._torch.optimizers import loads_plainly, step_without_hooks
 from ...collection import afresh
 from ...optim.rules import allocates_slots, refusal
@@ -88,9 +89,14 @@ class Trial:
         return {
             key: torch.ones_like(made[key], dtype=slots[key].dtype)
             if isinstance(slots[key], torch.Tensor) and slots[key].ndim
-            else independent(slots[key])
+            else independent(_alone(slots[key]))
             for key in made
         }
+
+
+def _alone(value: Any) -> Any:
+    """One number of a DTensor, which every rank has, as a plain tensor."""
+    return local(value) if isinstance(value, torch.Tensor) else value
 
 
 def trial_of(optimizer: Optimizer, group: Group, kinds: Iterable[Kind]) -> Trial | None:

@@ -21,6 +21,7 @@ from ...distributed.words.process import get_rank
 from ...errors import StateDictMismatch
 from ...ir.names import TRAIN
 from .held import Held
+from .in_parts import in_parts
 from .modules import memory_of, module_problems, safe_to_load
 from .schedulers import as_own
 from .training import calls_of, train_problems
@@ -96,6 +97,7 @@ def restore(
         StateDictMismatch: names every missing, unexpected or wrongly shaped entry, or what failed.
     """
     try:
+        state = in_parts(state, held, TRAIN)
         problems = list(_problems(state, held, strict=strict))
     except Exception as error:  # the state may hold objects of any class, with code of their own
         raise StateDictMismatch(f"The state cannot be read: {_said(error)}.") from error

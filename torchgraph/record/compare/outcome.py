@@ -77,8 +77,8 @@ class Outcome:
     """The same of places where it keeps tensors."""
     made: Mapping[str, int] = field(default_factory=dict)
     """By name, the value on the tape of a tensor that the step has put among its states."""
-    reduced: tuple[str, ...] = ()
-    """The parameters whose gradients were reduced over ranks, in order."""
+    reduced: tuple[tuple[str, str], ...] = ()
+    """See `Replicas`."""
     eager: str = ""
     """Why no program can be made of it: then the tape is not that of a step, either."""
     passing: bool = False
