@@ -25,7 +25,7 @@ from ...replay.replay import Replay
 
 _DEVICE = re.compile(r"\b(cuda|xpu|hpu|mps):\d+")
 _GROUP = re.compile(r"group='([^']*)'")
-_NAME = re.compile(r"\bgetitem\w*")
+_NAME = re.compile(r"(?<![.\w])getitem\w*")
 _INTEGER = re.compile(r"(?<=[(, ])-?\d+(?=[,)])")
 _PARTS = frozenset(
     {
@@ -103,6 +103,8 @@ def _size(found: re.Match[str]) -> str:
 def _lines(program: Program) -> Iterator[str]:
     names = _names_of_parts(program)
     for node, line in text.lines(program):
+        if node is not None and _name(node) == "getitem" and not node.users:
+            continue
         line = _NAME.sub(lambda found: names.get(found[0], found[0]), _DEVICE.sub(r"\1", line))
         if node is not None and effects.of(node).communicates:
             for name, ranks in groups_of(node).items():
@@ -118,7 +120,7 @@ def _names_of_parts(program: Program) -> dict[str, str]:
     found: dict[str, str] = {}
     taken: Counter[str] = Counter()
     for node in program.nodes:
-        if _name(node) == "getitem" and isinstance(source := node.args[0], fx.Node):
+        if node.users and _name(node) == "getitem" and isinstance(source := node.args[0], fx.Node):
             taken[source.name] += 1
             found[node.name] = f"{source.name}_item_{taken[source.name]}"
     return found
