@@ -39,7 +39,7 @@ def group_of(mesh: Any) -> Any:
 
     Raises:
         NoProcessGroup: `torch.distributed` was not initialized.
-        InvalidOption: the mesh has several dimensions, or is none.
+        InvalidOption: the mesh has several dimensions, or is none; this rank is not in it.
     """
     known = mesh is None or mesh is True or isinstance(mesh, dist.device_mesh.DeviceMesh)
     if not known:
@@ -55,6 +55,11 @@ def group_of(mesh: Any) -> Any:
         raise InvalidOption(
             f"enable_data_parallel takes a mesh of one dimension, not of {mesh.ndim}.",
             fix=f'choose one: mesh["{names[0]}"]' if names else 'name them: mesh_dim_names=("dp",)',
+        )
+    if mesh.get_coordinate() is None:
+        raise InvalidOption(
+            f"enable_data_parallel: rank {dist.get_rank()} is not in {mesh}.",
+            fix="make a mesh of all ranks that call the Graph.",
         )
     return mesh.get_group()
 
