@@ -1,5 +1,7 @@
 """Stages on four ranks: one on each, and two copies of a pipeline beside each other."""
 
+from collections import Counter
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,6 +9,8 @@ import torch.distributed as dist
 from tests.distributed import pipelines
 from tests.distributed.pipelines import STEPS, Step, batch, ran
 from tests.distributed.spawn import run
+from torchgraph._torch.distributed.held import is_dtensor, local
+from torchgraph.distributed.away import is_away
 
 DEEP = [(0, 0), (1, 1), (2, 2), (3, 3)]
 TWICE = [(0, [0, 1]), (0, [0, 1]), (1, [2, 3]), (1, [2, 3])]
@@ -30,12 +34,28 @@ COPIES = {
 }
 
 
+ZERO = {
+    "mlp, 1": ("mlp", "adamw", TWICE, 1, {}),
+    "mlp, 3, four": ("mlp", "sgd", TWICE_FOUR, 3, {}),
+    "mlp, 2, zero bubble": (
+        "mlp",
+        "sgd",
+        TWICE_FOUR,
+        2,
+        {"set_pipeline_schedule": "zero_bubble"},
+    ),
+    "mlp, 2, clipped": ("mlp", "adamw", TWICE, 2, {"set_clip_grad_norm": 0.1}),
+    "gpt, 2": ("gpt", "adamw", GPT, 2, {}),
+}
+
+
 class Copies(Step):
     """Each copy of the pipeline, or of the model, has half of the batch."""
 
-    def __init__(self, mesh, name, optimizer, placed=(), **options: object):
+    def __init__(self, mesh, name, optimizer, placed=(), zero=0, **options: object):
         super().__init__(name, optimizer, placed, **options)
         self.config.enable_data_parallel(mesh)
+        self.config.enable_zero(zero > 0, stage=max(zero, 1), shard_min_size=1)
 
 
 class Half:
@@ -63,7 +83,24 @@ def every(rank):
         calls = [node for one in replay.executable.executables for node in one.program.nodes]
         sums = [node for node in calls if "all_reduce" in str(node.target)]
         found[key].append(sum(node.meta["val"].numel() for node in sums))
+    for key, (name, optimizer, placed, zero, options) in ZERO.items():
+        kept = {verb: given for verb, given in options.items() if "pipeline" not in verb}
+        plain = Copies(mesh["dp"], name, optimizer, **kept)
+        staged = Copies(mesh["dp"], name, optimizer, placed, zero, **options)
+        found[key] = [_whole(ran(Half(graph, copy), name)) for graph in (plain, staged)]
+        (replay,) = staged._cache
+        calls = [node for one in replay.executable.executables for node in one.program.nodes]
+        found[key].append(Counter(str(node.target).partition(".")[2] for node in calls))
+        staged(*(tensor.chunk(2)[copy] for tensor in batch(name, STEPS)))
+        own = {fqn: one.to_local().numel() for fqn, one in staged.model.named_parameters()}
+        away = [fqn for fqn, one in staged.model.named_parameters() if is_away(local(one))]
+        found[key].append((own, away))
     return found
+
+
+def _whole(result):
+    held = {fqn: t.full_tensor() if is_dtensor(t) else t for fqn, t in result["model"].items()}
+    return {**result, "model": held}
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +132,29 @@ def test_two_copies_of_a_pipeline_are_data_parallel(ranks, key):
             _same(found["losses"], expected["losses"], exact=exact)
         for fqn, value in expected["model"].items():
             _same(found["model"][fqn], value, exact=exact)
+
+
+@pytest.mark.parametrize("key", ZERO)
+def test_a_stage_gathers_its_parameters_once_a_step(ranks, key):
+    """Beside two processes that have the whole model, each of them all of its parameters."""
+    name, _, placed, zero, options = ZERO[key]
+    exact = name != "gpt" and "set_clip_grad_norm" not in options
+    stages = 1 + max(stage for stage, _ in placed)
+    for rank, (expected, found, calls, (own, away)) in enumerate(one[key] for one in ranks):
+        assert found["runs"] == expected["runs"] >= STEPS - 3
+        if rank >= 2:
+            _same(found["losses"], expected["losses"], exact=exact)
+        for fqn, value in expected["model"].items():
+            _same(found["model"][fqn], value, exact=exact)
+        gathers = calls["all_gather_into_tensor.default"]
+        tied = name == "gpt" and rank < 2  # the table, which is of both stages, lies apart
+        assert gathers == stages // 2 + tied or name == "gpt"
+        assert bool(calls["reduce_scatter_tensor.default"]) is (zero > 1)
+        blocks = {fqn.split(".")[1] for fqn in away}
+        holders = {str(n) for n, (_, where) in enumerate(placed) if rank not in where}
+        assert blocks == holders or name == "gpt"
+        whole = sum(value.numel() for value in expected["model"].values())
+        assert sum(own.values()) < 0.6 * whole
 
 
 @pytest.mark.parametrize("key", COPIES)

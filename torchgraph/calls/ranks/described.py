@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import fx
 
 from ..._torch import OpOverload, pytree, schema_of
@@ -63,9 +64,9 @@ def _ranks(calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> se
 
 
 def ranks_of_stages(options: Options) -> set[int]:
-    """Those on which a pipeline's stages lie; none where one rank has them all."""
+    """Those on which a pipeline's stages lie; none where one rank has them all, or one is not."""
     found = {rank for setting in options.stages for rank in setting.ranks}
-    return found if len(found) > 1 else set()
+    return found if len(found) > 1 and max(found) < dist.get_world_size() else set()
 
 
 def words(replay: Replay) -> str:

@@ -173,12 +173,10 @@ class Shards:
         if self._stepping and place is not None:
             unit, number = place
             return unit.gathered()[number]
-        if self._wrapped or not (runs and place is not None):
+        if self._wrapped or not (runs and is_dtensor(parameter)):
             return parameter
-        unit, number = place
-        return tensors.whole_with_history(
-            parameter, self._mesh(parameter), unit.parts[number].inner
-        )
+        inner = None if place is None else place[0].parts[place[1]].inner  # None: of a copy
+        return tensors.whole_with_history(parameter, self._mesh(parameter), inner)
 
     def _may_cut(self, parameter: torch.Tensor) -> bool:
         """True for one that is whole on each rank of the group, and not this one's yet."""
