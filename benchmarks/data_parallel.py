@@ -1,4 +1,4 @@
-"""Milliseconds per step of two processes that train together: DDP and torchgraph.
+"""Milliseconds per step of two processes that train together: DDP, FSDP2 and torchgraph.
 
     python -m benchmarks.data_parallel
 
@@ -18,6 +18,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from rich.table import Table
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import torchgraph as tg
@@ -91,9 +94,15 @@ def _measured(name: str, args: argparse.Namespace, store: str) -> list[dict[str,
         )
         for i in range(len(args.contenders))
     ]
-    first = spreads[0].median
+    medians = {one: s.median for one, s in zip(args.contenders, spreads, strict=True)}
     return [
-        {"name": one, "seconds": s.as_json(), "time_against_first": s.median / first}
+        {
+            "name": one,
+            "seconds": s.as_json(),
+            "time_against": {
+                base: s.median / medians[base] for base in ("DDP", "FSDP2") if base in medians
+            },
+        }
         for one, s in zip(args.contenders, spreads, strict=True)
     ]
 
@@ -154,10 +163,37 @@ def _compiled_ddp(work: Work) -> Step:
     return lambda: step(work.x, work.y)
 
 
-def _graph(work: Work, backend: str) -> Step:
+def _graph(work: Work, backend: str, *, stage: int = 0, agreement: str = "program") -> Step:
     graph = TrainGraph(work, torch.optim.AdamW(work.model.parameters(), lr=LR), backend)
-    graph.config.enable_data_parallel()
+    graph.config.enable_data_parallel(bucket_mb=1.0 if stage else 25.0)
+    graph.config.enable_zero(stage > 0, stage=max(stage, 1))
+    graph.config.set_agreement(agreement)
     return lambda: graph(work.x, work.y)
+
+
+def _sharded(model: Any) -> Any:
+    """Each layer, then the rest, as FSDP2 is meant to be used."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in _layers(model):
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    found = [one for one in model.modules() if isinstance(one, nn.ModuleList | nn.Sequential)]
+    longest = list(max(found, key=lambda one: len(one), default=nn.ModuleList()))
+    return [one for one in longest if any(True for _ in one.parameters())]
+
+
+def _fsdp(work: Work) -> Step:
+    step = _loop(work, _sharded(work.model))
+    return lambda: step(work.x, work.y)
+
+
+def _step_of_fsdp(work: Work) -> Step:
+    step = tg.step(_loop(work, _sharded(work.model)))
+    step.config.set_backend("aten")
+    return lambda: step(work.x, work.y)
 
 
 def _step_of_ddp(work: Work) -> Step:
@@ -172,11 +208,16 @@ CONTENDERS: dict[str, Callable[[Work], Step]] = {
     "torchgraph aten": lambda work: _graph(work, "aten"),
     "torchgraph inductor": lambda work: _graph(work, "inductor"),
     "torchgraph aten over DDP": _step_of_ddp,
+    "torchgraph aten, nothing agreed": lambda work: _graph(work, "aten", agreement="off"),
+    "FSDP2": _fsdp,
+    "torchgraph aten over FSDP2": _step_of_fsdp,
+    "torchgraph aten, ZeRO 2": lambda work: _graph(work, "aten", stage=2),
+    "torchgraph aten, ZeRO 3": lambda work: _graph(work, "aten", stage=3),
 }
 
 
 def _table(result: dict[str, Any]) -> Table:
-    table = Table("model", "contender", "ms a step", "quartiles", "of DDP's")
+    table = Table("model", "contender", "ms a step", "quartiles", "of DDP's", "of FSDP2's")
     for model, rows in result["models"].items():
         for row in rows:
             low, high = row["seconds"]["quartiles"]
@@ -185,7 +226,7 @@ def _table(result: dict[str, Any]) -> Table:
                 row["name"],
                 f"{row['seconds']['median'] * 1e3:.2f}",
                 f"{low * 1e3:.2f} to {high * 1e3:.2f}",
-                f"{row['time_against_first']:.2f}x",
+                *(f"{ratio:.2f}x" for ratio in row["time_against"].values()),
             )
             model = ""
     return table

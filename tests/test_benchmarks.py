@@ -311,7 +311,7 @@ def test_data_parallel(tmp_path: Path):
 
     first, second = result["models"]["mlp"]
     assert (first["name"], second["name"]) == ("DDP", "torchgraph aten")
-    assert first["time_against_first"] == 1
+    assert first["time_against"] == {"DDP": 1}
     assert second["seconds"]["median"] > 0
     assert (tmp_path / "data_parallel.json").exists()
 
