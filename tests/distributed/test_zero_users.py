@@ -324,6 +324,39 @@ def test_a_write_that_would_be_lost_is_refused(ranks, how):
         assert rank["writes"][how].startswith(f"{NotSupported.__name__}: ZeRO: the step writes a p")
 
 
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@case
+def gradients(rank: int) -> Any:
+    """The share of all gradients that this rank holds, after a call in eager and by a program."""
+    found = {}
+    for stage in (2, 3):
+        model = layers()
+        step = tg.step(_loop(model, torch.optim.AdamW(model.parameters())))
+        step.config.enable_zero(True, stage=stage, shard_min_size=1)
+        shares = []
+        for number in range(5):
+            step(batch(rank, number))
+            held = [p.grad for p in model.parameters()]
+            here = sum(gradient.to_local().untyped_storage().nbytes() for gradient in held[:1])
+            own = sum(gradient.to_local().numel() for gradient in held)
+            shares.append((own / sum(g.numel() for g in held), here))
+        found[stage] = shares, step.report().calls.programs
+    return found
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_rank_holds_its_part_of_the_gradients(ranks, stage):
+    whole_bytes = 4 * sum(p.numel() for p in layers().parameters())
+    for rank in ranks:
+        shares, programs = rank["gradients"][stage]
+        assert programs >= 2
+        for share, memory in shares:
+            assert share <= 1 / 2 + 0.05
+            assert memory <= (1 / 2 + 0.05) * whole_bytes  # what the parts lie in is no larger
+
+
 # --- states ---------------------------------------------------------------------------------------
 
 
