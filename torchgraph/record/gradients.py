@@ -216,7 +216,8 @@ class Gradients:
             )
         if self._late:
             raise GradientNotFinal(
-                f"the step computes with the gradient of {name}, which is that of one rank.",
+                f"the step computes with the gradient of {name}, in which other ranks still have "
+                "their part.",
                 where=self._trail.line,
                 fix="clip with config.set_clip_grad_norm, set_clip_grad_value or by param group.",
             )

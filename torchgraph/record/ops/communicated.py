@@ -106,10 +106,10 @@ def _broadcast(
     return [_Functional("broadcast", t, (root, name), t.shape, [t]) for t in tensors]
 
 
-def _gathered(source: torch.Tensor, group: object, into: list[torch.Tensor]) -> _Functional | None:
+def _gathered(source: torch.Tensor, group: object, into: list[torch.Tensor]) -> _Functional:
     known = collectives.unboxed(group)
-    if source.ndim == 0:
-        return None
+    with not_listening():
+        source = source.view(1) if source.ndim == 0 else source
     shape = (source.shape[0] * known.size(), *source.shape[1:])
     rest = (known.size(), known.group_name)
     return _Functional("all_gather_into_tensor", source, rest, shape, into)
@@ -123,15 +123,13 @@ def _all_gather(
         for one, into in zip(inputs, outputs, strict=True)
         if all(tensor.shape == one.shape for tensor in into)
     ]
-    known = [call for call in found if call is not None]
-    return known if len(known) == len(inputs) else None
+    return found if len(found) == len(inputs) else None
 
 
 def _all_gather_base(
     output: torch.Tensor, source: torch.Tensor, group: object, *_: object
-) -> list[_Functional] | None:
-    found = _gathered(source, group, [output])
-    return None if found is None else [found]
+) -> list[_Functional]:
+    return [_gathered(source, group, [output])]
 
 
 def _reduce_scatter_base(
