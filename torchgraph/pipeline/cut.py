@@ -17,8 +17,7 @@ from ..ir.names import module_of
 from ..ir.program import OutputKind, OutputSpec, Program, Role, TensorMeta, provenance
 from ..lower.split import Parts
 from .draws import Draws
-from .extract import Extract, Given, Result
-from .gathers import Gathers
+from .extract import Extract, Gathers, Given, Result
 from .gradients import Share, Shared, shared
 from .routes import Routes, readers
 from .stages import Place, StagePart, Stages

@@ -17,7 +17,7 @@ from ..live.step import Leaf
 from ..lower import Composite, Lowered
 from ..lower.plan import packed
 from .cut import Cut
-from .gathers import GatherProgram
+from .extract import GatherProgram
 from .layout import Layout
 from .stages import Place
 from .step import StageCode, StepRun, Values

@@ -31,7 +31,7 @@ class Sharded:
     parameter: torch.Tensor
     """A DTensor."""
     shape: torch.Size
-    """Of what is gathered."""
+    """The shape of what is gathered."""
     dim: int
     """Along which it is cut."""
     inner: Any
@@ -140,7 +140,7 @@ def hooks_at_rest(modules: Sequence[Any]) -> Iterator[None]:
 
 
 def _numbers(handle: Any) -> list[int]:
-    """Of one hook, or of those of several modules that were wrapped together."""
+    """The numbers of one hook, or of those of several modules that were wrapped together."""
     return [one.id for one in getattr(handle, "handles", (handle,))]
 
 

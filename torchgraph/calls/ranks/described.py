@@ -11,11 +11,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import fx
 
 from ..._torch import OpOverload, pytree, schema_of
 from ..._torch.distributed.process_groups import ranks_of
+from ...distributed.peers import world_size
 from ...ir import effects, text
 from ...ir.program import Program, Role
 from ...ir.values import tensors_of
@@ -66,7 +66,7 @@ def _ranks(calls: Iterable[tuple[Sequence[object], Mapping[str, object]]]) -> se
 def ranks_of_stages(options: Options) -> set[int]:
     """Those on which a pipeline's stages lie; none where one rank has them all, or one is not."""
     found = {rank for setting in options.stages for rank in setting.ranks}
-    return found if len(found) > 1 and max(found) < dist.get_world_size() else set()
+    return found if len(found) > 1 and max(found) < world_size() else set()
 
 
 def words(replay: Replay) -> str:
