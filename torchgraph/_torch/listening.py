@@ -34,7 +34,7 @@ def _kernels() -> list[torch.library.Library]:
     own = torch.library.Library("aten", "IMPL")
     for op in WHOLE:
         own.impl(op, functools.partial(_whole, op), "AutogradCPU")
-    if not _hears_subclasses():
+    if not hears_subclasses():
         for name in torch._C._dispatch_get_all_op_names():
             if name.startswith("aten::"):
                 own.impl(name, functools.partial(_named, name), "Fake")
@@ -67,7 +67,7 @@ class _Other(torch.Tensor):
         return None
 
 
-def _hears_subclasses() -> bool:
+def hears_subclasses() -> bool:
     """False where torch lets no Python hear an op on such a tensor but by the name of the op."""
     probe = torch.Tensor._make_wrapper_subclass(_Other, (0,))
     with _heard_by(lambda op, args, kwargs: torch.empty(0)):

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..._torch import OpOverload
 from ..._torch.distributed.wrappers import any_wrapper as any_wrapper, through
+from ..._torch.listening import hears_subclasses, not_listening
 from ..tape import number
 from ..tape.tape import Args, Kwargs
 
@@ -26,6 +27,10 @@ class Wrapped:
     def call(self, op: OpOverload, args: Args, kwargs: Kwargs) -> object:
         """Run ``op`` as the class of its arguments has it; what it becomes is heard."""
         plain = number.bare_args(args), number.bare_kwargs(kwargs)
+        if not hears_subclasses():
+            self._give_up("This version of torch does not tell what DTensor makes of an op")
+            with not_listening():
+                return op(*plain[0], **plain[1])
         if not _moves((args, kwargs)):
             return through(op, *plain)
         call = (op, args, kwargs)
