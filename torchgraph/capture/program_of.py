@@ -11,6 +11,7 @@ from torch import fx
 
 from .._torch import graph_module, storage_id
 from ..counters import counters
+from ..distributed.replicas import Reduced
 from ..errors import NotSupported, SharedMemory
 from ..guards import Aliases, Guards, Modules, Names, ValueGuard
 from ..guards.sharing import relations
@@ -46,7 +47,7 @@ class Captured:
     """True when the step takes its own update."""
     host: Host = field(default_factory=Host)
     """What comes besides the program."""
-    reduced: tuple[tuple[str, str], ...] = ()
+    reduced: tuple[Reduced, ...] = ()
     """See `Replicas`."""
 
 

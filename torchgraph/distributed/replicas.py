@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -50,6 +52,18 @@ def _always() -> bool:
     return not inside_no_sync()
 
 
+class Reduced(NamedTuple):
+    """Whose gradients were reduced over a group, by numbers among its parameters."""
+
+    group: str
+    names: str
+    """A hash of the names of all of them."""
+    mine: tuple[int, ...]
+    """Those that have a gradient on this rank."""
+    used: tuple[int, ...]
+    """Those that have one on any."""
+
+
 @dataclass(frozen=True)
 class ReplicaGroup:
     """Parameters that are averaged over one process group."""
@@ -80,8 +94,8 @@ class Replicas:
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
-    reduced: list[tuple[str, str]] = field(default_factory=list)
-    """(group, the names of parameters): whose gradients the running call has reduced, in order."""
+    reduced: list[Reduced] = field(default_factory=list)
+    """What the running call has reduced, in order."""
     _entered: int = 0
     """How often `no_sync` had been entered when the running call began."""
 
@@ -144,6 +158,8 @@ class Replicas:
                 self._average(group, group.parameters, touched, keep=keep)
         self._reduce()
         self.armed.clear()
+        if self.shards is not None:
+            self.shards.spoil()
 
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(parameter that lies in parts, the whole tensor that has its gradient so far)."""
@@ -198,8 +214,10 @@ class Replicas:
 
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
         """The positions of the parameters for which a rank has a gradient."""
-        used = self._agreement(group).union(number for number, each in enumerate(has) if each)
-        self.reduced.append((group, str([names[number] for number in used])))
+        mine = [number for number, each in enumerate(has) if each]
+        used = self._agreement(group).union(mine)
+        of = hashlib.blake2s("\0".join(names).encode(), digest_size=8).hexdigest()
+        self.reduced.append(Reduced(group, of, tuple(mine), tuple(used)))
         return used
 
     def _agreement(self, name: str) -> Agreement:

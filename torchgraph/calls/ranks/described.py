@@ -147,7 +147,7 @@ def collectives(replay: Replay) -> dict[str, str]:
     """
     program, runs = replay.program, replay.executable
     found: dict[str, list[str]] = {}
-    reduced = [names for _, names in replay.captured.reduced]
+    reduced = [f"{one.names} {one.used}" for one in replay.captured.reduced]
     if isinstance(runs, Pipelined) and runs.ranks:
         found[",".join(map(str, runs.ranks))] = [kind_of(replay)]
     for node in program.nodes:
@@ -162,6 +162,15 @@ def collectives(replay: Replay) -> dict[str, str]:
     return {ranks: digest(*said) for ranks, said in found.items()}
 
 
+def reduced_by(replay: Replay) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """Ranks of a group -> for each reduction: parameters with gradients here, and on any rank."""
+    found: dict[str, list[tuple[list[int], list[int]]]] = {}
+    for one in replay.captured.reduced:
+        ranks = ",".join(map(str, ranks_of(one.group) or ()))
+        found.setdefault(ranks, []).append((list(one.mine), list(one.used)))
+    return found
+
+
 def kind_of(replay: Replay) -> str:
     """A hash of what the program was made for.
 
@@ -174,7 +183,7 @@ def kind_of(replay: Replay) -> str:
     values = [text.expected(program.gm, node) for node in program.nodes if effects.of(node).expects]
     given = pytree.tree_leaves((call.args, call.kwargs)) if call is not None else []
     plain = [repr(one) for one in given if isinstance(one, _PLAIN)]
-    averaged = {group for group, _ in replay.captured.reduced}
+    averaged = {one.group for one in replay.captured.reduced}
     places = {place for spec in inputs for place in _places(spec.layout, averaged)}
     return digest(*shapes, *values, *plain, *sorted(map(str, places)))
 

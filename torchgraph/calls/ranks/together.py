@@ -37,6 +37,7 @@ from .described import (
     numbers_text,
     passes,
     ranks_of_stages,
+    reduced_by,
     words,
 )
 
@@ -240,6 +241,8 @@ class Together:
         exchange.about = f"call {self._calls} of {self._called}"
         card = None if quick else self._card(does, replay, numbers)
         said = quick or (card.text() if card is not None else "")
+        if card is not None and not card.stands_alone:
+            said += f" {exchange.presence.rank}"  # the others may have what this one lacks
         number = zlib.crc32(f"{self._called} {does.name} {said}".encode()) >> 2
         if exchange.same(number, self._seconds):
             self._agree(replay, card.program if card is not None else "")
@@ -272,6 +275,7 @@ class Together:
             kind_of(replay),
             digest(numbers_text(replay, numbers)),
             collectives(replay),
+            reduced_by(replay),
         )
 
     def _raise_difference(

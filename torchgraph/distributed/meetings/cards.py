@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import RanksDiffer
@@ -38,11 +38,21 @@ class Card(NamedTuple):
     """A hash of the optimizers' numbers."""
     collectives: Mapping[str, str] = {}
     """Ranks of a group -> a hash of the collectives over it, in order."""
+    reduced: Mapping[str, Sequence[tuple[Sequence[int], Sequence[int]]]] = {}
+    """Ranks of a group -> (parameters with gradients here, those for which it reduces any)."""
 
     @property
     def code(self) -> str:
         """``aten`` or ``inductor``."""
         return self.runs_on.partition(" ")[0]
+
+    @property
+    def stands_alone(self) -> bool:
+        """True where ranks that all say the same are right."""
+        return all(list(mine) == list(used) for _, mine, used in self._reductions())
+
+    def _reductions(self) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
+        return ((ranks, *pair) for ranks, pairs in self.reduced.items() for pair in pairs)
 
     def text(self) -> str:
         """For the others."""
@@ -84,6 +94,8 @@ def judge(cards: Mapping[int, Card], *, programs: bool = True) -> Verdict:
                 f"Rank {first} calls {cards[first].graph}, rank {rank} calls {card.graph}.",
                 fix="let all ranks call the same Graphs in the same order.",
             )
+    if not _reduce_what_is_used(cards):
+        return Verdict(False)
     acts = {rank: card for rank, card in cards.items() if card.does in (Does.REPLAY, Does.CONFIRM)}
     if programs:
         differ = _apart(acts, lambda card: card.kind, lambda card: card.program) or _apart(
@@ -108,6 +120,19 @@ def _apart(
         if said(cards[other]) != said(cards[rank]):
             return other, rank
     return None
+
+
+def _reduce_what_is_used(cards: Mapping[int, Card]) -> bool:
+    """Whether the programs average those gradients that any of them has, and no others."""
+    for card in cards.values():
+        for ranks, pairs in card.reduced.items():
+            members = [cards[int(rank)] for rank in ranks.split(",") if int(rank) in cards]
+            for number, (_, used) in enumerate(pairs):
+                theirs = [one.reduced.get(ranks, ()) for one in members]
+                mine = [one[number][0] for one in theirs if number < len(one)]
+                if sorted(set().union(*mine)) != sorted(used):
+                    return False
+    return True
 
 
 def _collectives_agree(cards: Mapping[int, Card]) -> bool:

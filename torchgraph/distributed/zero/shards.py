@@ -123,8 +123,14 @@ class Shards:
         """
         memory = storage_id(tensor)
         for unit in self._units:
+            unit.stale |= any(storage_id(part.parameter) == memory for part in unit.parts)
             if (part := unit.has_own(memory)) is not None:
                 raise _written(f"a parameter of shape {tuple(part.parameter.shape)}")
+
+    def spoil(self) -> None:
+        """A backward has ended: what comes now may write the parts in any way."""
+        for unit in self._units:
+            unit.stale = True
 
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(parameter, the whole tensor that has its gradient)."""
@@ -170,7 +176,7 @@ class Shards:
     def _read(self, parameter: torch.Tensor, runs: bool) -> torch.Tensor:
         """What a module gets by the name of a parameter; ``runs``: a module runs."""
         place = self._place.get(id(parameter))
-        if self._stepping and place is not None:
+        if self._stepping and runs and place is not None:
             unit, number = place
             return unit.gathered()[number]
         if self._wrapped or not (runs and is_dtensor(parameter)):

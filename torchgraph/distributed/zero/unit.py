@@ -44,18 +44,26 @@ class Unit:
     _memory: list[int] = field(default_factory=list)
     _kept: dict[int, torch.Tensor] = field(default_factory=dict)
     """By part, sums of gradients in the dtype in which they are reduced."""
+    stale: bool = False
+    """True where a part may have been written since."""
 
     def gathered(self) -> list[torch.Tensor]:
         """The whole of each part, made anew when a part was written since."""
         held = [one for part in self.parts for one in (part.parameter, local(part.parameter))]
         versions = [version_of(one) for one in held]  # an op on a DTensor counts on that one alone
-        if not self.whole or versions != self._versions:
+        if self.stale or not self.whole or versions != self._versions:
             with torch.no_grad():
                 found = self._gather()
             pairs = zip(self.parts, found, strict=True)
-            self.whole = [_leaf(part, one, hooked=self.peers.hooked) for part, one in pairs]
-            self._versions = versions
+            before, hooked = self.whole, self.peers.hooked
+            self.whole = [_leaf(part, one, hooked=hooked) for part, one in pairs]
+            for new, old in zip(self.whole, before, strict=False):
+                new.grad = old.grad  # what no_sync keeps
+            self._versions, self.stale = versions, False
             self._memory = list(map(storage_id, self.whole))
+        for part, whole in zip(self.parts, self.whole, strict=True):
+            if whole.requires_grad is not part.parameter.requires_grad:
+                whole.requires_grad_(part.parameter.requires_grad)
         return self.whole
 
     def has_own(self, memory: int) -> CutParameter | None:
@@ -69,7 +77,7 @@ class Unit:
 
     def forget(self) -> None:
         """What was gathered is not needed any more."""
-        self.whole, self._versions, self._memory = [], [], []
+        self.whole, self._versions, self._memory, self.stale = [], [], [], False
         self._kept.clear()
 
     def has_gradients(self) -> list[bool]:

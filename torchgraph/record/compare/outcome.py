@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...distributed.replicas import Reduced
 from ...errors import UnsupportedOutput
 from ...guards import Alias, Found, Name, Read
 from ...guards.looks import Same
@@ -77,7 +78,7 @@ class Outcome:
     """The same of places where it keeps tensors."""
     made: Mapping[str, int] = field(default_factory=dict)
     """By name, the value on the tape of a tensor that the step has put among its states."""
-    reduced: tuple[tuple[str, str], ...] = ()
+    reduced: tuple[Reduced, ...] = ()
     """See `Replicas`."""
     eager: str = ""
     """Why no program can be made of it: then the tape is not that of a step, either."""
