@@ -46,14 +46,15 @@ def beside_ddp(
     prepare: Callable[[nn.Module], Any] = lambda model: None,
     body: Callable[[nn.Module, Any, torch.Tensor, Any], torch.Tensor] | None = None,
     make: Callable[[], nn.Module] = layers,
-) -> tuple[bool, float, int]:
-    """Losses equal to the bit; by how much parameters differ; how many calls programs ran."""
+    **form: bool,
+) -> tuple[float, float, int]:
+    """By how much losses and parameters differ at most; how many calls programs ran."""
     results, programs = [], 0
     for ours in (True, False):
         model = make()
         kept = prepare(model)
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-        runs = model if ours else DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2, **form)
+        runs = model if ours else DistributedDataParallel(model, find_unused_parameters=True)
 
         def step(
             x: torch.Tensor, runs=runs, optimizer=optimizer, kept=kept, model=model
@@ -75,7 +76,7 @@ def beside_ddp(
         programs = run.report().calls.programs if ours else programs
     (losses, parameters), (expected, others) = results
     apart = max(float((a - b).abs().max()) for a, b in zip(parameters, others, strict=True))
-    return torch.equal(losses, expected), apart, programs
+    return float((losses - expected).abs().max()), apart, programs
 
 
 def said(function: Callable[[], object]) -> str:
@@ -107,6 +108,47 @@ def _twice(model: nn.Module, optimizer: Any, x: torch.Tensor, _: Any) -> torch.T
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses)
+
+
+def _twice_by_data(model: nn.Module, optimizer: Any, x: torch.Tensor, _: Any) -> torch.Tensor:
+    """SAM's way: weights are moved by ``.data`` between two passes."""
+    optimizer.zero_grad()
+    first = model(x).square().mean()
+    first.backward()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p in parameters:
+        p.data.add_(p.grad, alpha=0.1)
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    for p in parameters:
+        p.data.mul_(0.99)
+    optimizer.step()
+    return loss
+
+
+def _frozen_first(model: nn.Module, optimizer: Any, x: torch.Tensor, _: Any) -> torch.Tensor:
+    layer = getattr(model, "module", model)[0]
+    for trains in (False, True):
+        layer.requires_grad_(trains)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    return loss
+
+
+def _by_name(model: nn.Module, optimizer: Any, x: torch.Tensor, _: Any) -> torch.Tensor:
+    """Gradients that are reached by the names of modules."""
+    layers = getattr(model, "module", model)
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    layers[0].bias.grad = None
+    if layers[2].weight.grad is not None:
+        layers[2].weight.grad.mul_(0.1)
+    optimizer.step()
+    return loss
 
 
 def _collected(model: nn.Module) -> dict[str, Any]:
@@ -151,6 +193,11 @@ class AsksWhatItIs(nn.Module):
 SAME: dict[str, dict[str, Any]] = {
     "hooks": {"prepare": _hooked},
     "two updates in a step": {"body": _twice},
+    "two updates, foreach": {"body": _twice, "foreach": True},
+    "two updates, fused": {"body": _twice, "fused": True},
+    "weights moved by data": {"body": _twice_by_data},
+    "frozen first": {"body": _frozen_first},
+    "gradients by name": {"body": _by_name},
     "dicts, sets and attributes": {"prepare": _collected, "body": _by_parameter},
     "one parameter by two names": {"make": OneByTwoNames},
     "a module that asks": {"make": AsksWhatItIs},
@@ -168,8 +215,10 @@ def same(rank: int) -> Any:
 def test_it_is_as_with_ddp(ranks, name, stage):
     for rank in ranks:
         losses, apart, programs = rank["same"][name, stage]
-        assert losses
-        assert apart == 0
+        # The fused kernel rounds the ends of a tensor otherwise, and parts have other ends.
+        most = 1e-6 if "fused" in name else 0
+        assert losses <= most
+        assert apart <= most
         assert programs >= STEPS - 3
 
 

@@ -26,6 +26,7 @@ from ...ir.each import expanded
 from ...ir.names import optimizer_of
 from ...ir.nodes import operand
 from ...ir.program import InputSpec, OutputKind, OutputSpec, Program, provenance
+from ...library import ValueMoved
 from ...lower import Lowered, Plan, Region
 from ..cuda.cuda_graph import CudaGraph
 from ..generators import Generators
@@ -138,6 +139,9 @@ class Audit:
         try:
             observed = Observed(self._parts, self._regions)
             results = self._observe(observed, values)
+        except ValueMoved:  # other ranks may have ended the step, too: nobody is asked again
+            self._undo(values, start, random)
+            raise
         except Exception as failure:
             self._undo(values, start, random)
             # A rank that is asked once more by us alone would not answer.
