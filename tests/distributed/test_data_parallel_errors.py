@@ -128,6 +128,22 @@ def _hidden(rank: int) -> object:
     return found(*_batch(rank))
 
 
+def _steps_in_backward(rank: int) -> object:
+    model = make("mlp")
+    optimizers = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
+    for p in optimizers:
+        p.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(model, x, y)
+        loss.backward()
+        return loss
+
+    found = tg.step(step)
+    found.config.enable_data_parallel()
+    return found(*_batch(rank))
+
+
 def _sparse(rank: int) -> object:
     model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Flatten(0, 1))
     step = Train(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -149,6 +165,7 @@ REFUSED: dict[str, tuple[Callable[[int], object], str]] = {
     "padded batches": (_padded, r"NotSupported: set_shape_buckets"),
     "a communication hook": (_hooked, r"NotSupported: .*register_comm_hook"),
     "a model that no name leads to": (_hidden, r"NotAveraged: SGD updates a parameter"),
+    "an optimizer in backward": (_steps_in_backward, r"NotAveraged: SGD steps inside of a back"),
     "sparse gradients": (_sparse, r"NotSupported: .*sparse"),
     "lazy modules": (_lazy, r"NotSupported: .*lazy"),
 }

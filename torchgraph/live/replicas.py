@@ -162,6 +162,12 @@ def _averaging(replicas: Replicas, *, keep: bool) -> Iterator[None]:
         replicas.average_since(marks, keep=keep)
 
     def check(optimizer: Optimizer, *_: object) -> None:
+        if complete and running:
+            raise NotAveraged(
+                f"{type(optimizer).__name__} steps inside of a backward, before its gradients are "
+                "averaged over the ranks.",
+                fix="let it step behind backward().",
+            )
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 held = id(parameter) in known or replicas.covers(parameter)
