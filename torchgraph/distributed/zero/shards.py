@@ -130,11 +130,12 @@ class Shards:
     def spoil(self) -> None:
         """A backward has ended: what comes now may write the parts in any way."""
         for unit in self._units:
-            unit.stale = True
+            unit.spoil()
 
     def unreduced(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """(parameter, the whole tensor that has its gradient)."""
         for unit in self._units:
+            unit.has_gradients()  # those of what was gathered before are among them then
             pairs = zip(unit.parts, unit.whole, strict=False)
             yield from ((part.parameter, whole) for part, whole in pairs if whole.grad is not None)
 

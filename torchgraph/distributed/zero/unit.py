@@ -40,6 +40,8 @@ class Unit:
     precision: Precision = field(default_factory=Precision)
     whole: list[torch.Tensor] = field(default_factory=list)
     """What modules compute with in this step: leaves of autograd; empty before the first use."""
+    _former: list[list[torch.Tensor]] = field(default_factory=list)
+    """What they computed with before, and a backward may still go to."""
     _versions: list[int] = field(default_factory=list)
     _memory: list[int] = field(default_factory=list)
     _kept: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -55,10 +57,9 @@ class Unit:
             with torch.no_grad():
                 found = self._gather()
             pairs = zip(self.parts, found, strict=True)
-            before, hooked = self.whole, self.peers.hooked
+            self._former.append(self.whole)
+            hooked = self.peers.hooked
             self.whole = [_leaf(part, one, hooked=hooked) for part, one in pairs]
-            for new, old in zip(self.whole, before, strict=False):
-                new.grad = old.grad  # what no_sync keeps
             self._versions, self.stale = versions, False
             self._memory = list(map(storage_id, self.whole))
         for part, whole in zip(self.parts, self.whole, strict=True):
@@ -79,11 +80,28 @@ class Unit:
         """What was gathered is not needed any more."""
         self.whole, self._versions, self._memory, self.stale = [], [], [], False
         self._kept.clear()
+        self._former.clear()
+
+    def spoil(self) -> None:
+        """A backward has ended: what comes now may write the parts in any way."""
+        self._fold()
+        self._former.clear()
+        self.stale = True
+
+    @torch.no_grad()
+    def _fold(self) -> None:
+        """Add up the gradients of one parameter that was gathered several times."""
+        for leaves in self._former:
+            for whole, former in zip(self.whole, leaves, strict=False):
+                if former.grad is not None:
+                    own, former.grad = former.grad, None
+                    whole.grad = own if whole.grad is None else whole.grad + own
 
     def has_gradients(self) -> list[bool]:
         """By part, whether a backward pass has left one."""
         if not self.whole:
             return [False] * len(self.parts)
+        self._fold()
         return [i in self._kept or one.grad is not None for i, one in enumerate(self.whole)]
 
     @torch.no_grad()
