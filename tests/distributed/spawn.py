@@ -1,4 +1,4 @@
-"""Runs a function on several ranks: processes of this machine, joined by gloo."""
+"""Runs a function on several ranks: processes of this machine, joined by gloo, or by NCCL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ import torch.multiprocessing as mp
 _SECONDS = 720
 
 
-def run(function: Callable[..., Any], world: int, *args: Any, seconds: float = _SECONDS) -> list:
+def run(
+    function: Callable[..., Any],
+    world: int,
+    *args: Any,
+    seconds: float = _SECONDS,
+    backend: str = "gloo",
+) -> list:
     """What ``function(rank, *args)`` returns on each rank, in order; raises what one has raised.
 
     Args:
@@ -28,7 +34,9 @@ def run(function: Callable[..., Any], world: int, *args: Any, seconds: float = _
         context = mp.get_context("spawn")
         pipes = [context.Pipe(duplex=False) for _ in range(world)]
         ranks = [
-            context.Process(target=_rank, args=(function, rank, world, folder, pipe[1], args))
+            context.Process(
+                target=_rank, args=(function, rank, world, folder, backend, pipe[1], args)
+            )
             for rank, pipe in enumerate(pipes)
         ]
         for process, (_, sender) in zip(ranks, pipes, strict=True):
@@ -67,13 +75,16 @@ def _rank(
     rank: int,
     world: int,
     folder: str,
+    backend: str,
     pipe: Any,
     args: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
     try:
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
         dist.init_process_group(
-            "gloo",
+            backend,
             init_method=f"file://{folder}/store",
             rank=rank,
             world_size=world,
