@@ -19,9 +19,10 @@ def in_parts(state: Any, held: Held, train: str) -> Any:
     Args:
         train: the name of the entry of optimizers.
     """
-    if not isinstance(state, Mapping):
+    parameters = (p for module in held.modules.values() for p in module.parameters())
+    if not isinstance(state, Mapping) or not any(map(is_dtensor, parameters)):
         return state
-    found = dict(state)
+    found = dict(state.items())
     for name, module in held.modules.items():
         if isinstance(state.get(name), Mapping):
             found[name] = _like(state[name], module.state_dict())
