@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import torchgraph as tg
 from tests.distributed import spawn
+from tests.distributed.test_zero_users import loop
 from torchgraph.nn.graph import GraphModule
 
 pytestmark = pytest.mark.dist
@@ -49,24 +50,15 @@ def whole(model: nn.Module) -> list[torch.Tensor]:
     return [(p.full_tensor() if isinstance(p, DTensor) else p).cpu() for p in held]
 
 
-def loop(model: nn.Module) -> Any:
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), 1e-2)
 
 
 class Train(tg.Graph):
     def __init__(self, model: nn.Module, *, stage: int = 0, staged: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.add_optimizer(torch.optim.AdamW(model.parameters(), 1e-2))
+        self.add_optimizer(adamw(model))
         if staged:
             self.config.set_gradient_accumulation_steps(2)
             for number, place in ((0, 0), (1, 0), (2, 1)):
@@ -94,7 +86,7 @@ def sharded(device: str) -> nn.Module:
 def accumulated(device: str) -> tuple[list[float], list[torch.Tensor]]:
     """One process with the micro-batches of two stages."""
     model = layers(device)
-    optimizer, losses = torch.optim.AdamW(model.parameters(), 1e-2), []
+    optimizer, losses = adamw(model), []
     for number in range(STEPS):
         optimizer.zero_grad()
         parts = [model(x).square().mean() for x in batch(device, 0, number).chunk(2)]
@@ -113,7 +105,7 @@ def every(rank: int, device: str) -> dict[str, Any]:
         return [float(loss.mean()) for loss in losses if not loss.is_meta], whole(model)
 
     model = layers(device)
-    expected = ran(loop(DDP(model)), model)
+    expected = ran(loop(DDP(model), adamw(model)), model)
     found: dict[str, Any] = {}
     for stage in (0, 1, 2, 3):
         model = layers(device)
@@ -121,7 +113,10 @@ def every(rank: int, device: str) -> dict[str, Any]:
     for name, make in (("tensor parallel", planned), ("fully_shard", sharded)):
         ours, theirs = make(device), make(device)
         of = 0 if make is planned else rank
-        found[name] = ran(tg.step(loop(ours)), ours, of), ran(loop(theirs), theirs, of)
+        found[name] = (
+            ran(tg.step(loop(ours, adamw(ours))), ours, of),
+            ran(loop(theirs, adamw(theirs)), theirs, of),
+        )
     model = layers(device)
     graph = Train(model, staged=True)
     losses = [graph(batch(device, 0, number)) for number in range(STEPS)]

@@ -11,7 +11,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.distributed import spawn
-from tests.distributed.test_zero_users import _loop as loop, batch, layers, said
+from tests.distributed.test_zero_users import batch, layers, loop, said
 from torchgraph.errors import StateDictMismatch
 
 pytestmark = pytest.mark.dist

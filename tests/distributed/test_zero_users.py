@@ -246,7 +246,7 @@ def experts(rank: int) -> Any:
             optimizer = torch.optim.SGD(model.parameters(), 0.1)
             if ours:
                 runs = model
-            body = tg.step(_loop(runs, optimizer)) if ours else _loop(runs, optimizer)
+            body = tg.step(loop(runs, optimizer)) if ours else loop(runs, optimizer)
             if ours:
                 body.config.enable_data_parallel()
                 body.config.enable_zero(stage > 0, stage=max(stage, 1), shard_min_size=1)
@@ -256,7 +256,7 @@ def experts(rank: int) -> Any:
     return found
 
 
-def _loop(model: nn.Module, optimizer: Any) -> Any:
+def loop(model: nn.Module, optimizer: Any) -> Any:
     def step(x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss = model(x).square().mean()
@@ -360,7 +360,7 @@ def writes(rank: int) -> Any:
     for how in HOWS:
         model = Writes(how)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        step = tg.step(_loop(model, optimizer))
+        step = tg.step(loop(model, optimizer))
         step.config.enable_zero(True, stage=2, shard_min_size=1)
         found[how] = said(lambda step=step: step(batch(rank, 0)))
     return found

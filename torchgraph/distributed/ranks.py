@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -19,8 +18,6 @@ from .._torch.distributed.simulated import cut_here, fake_store
 from ..errors import InvalidOption
 
 Said = TypeVar("Said")
-
-_playing: ContextVar[bool] = ContextVar("_playing", default=False)
 
 
 def rank() -> int:
@@ -58,15 +55,8 @@ def played(rank: int, world: int, wholes: list[torch.Tensor]) -> Iterator[None]:
             fix="call torch.distributed.destroy_process_group() before it.",
         )
     dist.init_process_group("fake", rank=rank, world_size=world, store=fake_store())
-    token = _playing.set(True)
     try:
         with cut_here(wholes):
             yield
     finally:
-        _playing.reset(token)
         dist.destroy_process_group()
-
-
-def is_played() -> bool:
-    """True where the other ranks are not there, and so say what this one says."""
-    return _playing.get()

@@ -91,11 +91,11 @@ class Replicas:
     """True where the update averages gradients before all else, and no backward pass does."""
     shards: Shards | None = None
     """The parameters that lie in parts; None where none does."""
+    reduced: list[Reduced] = field(default_factory=list)
+    """What the running call has reduced, in order."""
     _agreements: dict[str, Agreement] = field(default_factory=dict)
     _known: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     """Tensors that were made equal."""
-    reduced: list[Reduced] = field(default_factory=list)
-    """What the running call has reduced, in order."""
     _entered: int = 0
     """How often `no_sync` had been entered when the running call began."""
 
@@ -203,15 +203,6 @@ class Replicas:
                 own_mean = mean.clone() if keep else mean
                 parameter.grad = own_mean if layout is None else as_dtensor(own_mean, layout)
 
-    def _agreed_over(
-        self, groups: Sequence[str], names: list[str], has: Sequence[bool]
-    ) -> list[int]:
-        """The same over several groups, of which each rank is in one of each."""
-        for group in groups:
-            used = set(self._agreed(group, names, has))
-            has = [number in used for number in range(len(has))]
-        return [number for number, each in enumerate(has) if each]
-
     def _agreed(self, group: str, names: list[str], has: Sequence[bool]) -> list[int]:
         """The positions of the parameters for which a rank has a gradient."""
         mine = [number for number, each in enumerate(has) if each]
@@ -219,6 +210,15 @@ class Replicas:
         of = hashlib.blake2s("\0".join(names).encode(), digest_size=8).hexdigest()
         self.reduced.append(Reduced(group, of, tuple(mine), tuple(used)))
         return used
+
+    def _agreed_over(
+        self, groups: Sequence[str], names: list[str], has: Sequence[bool]
+    ) -> list[int]:
+        """The same over several groups, one after the other."""
+        for group in groups:
+            used = set(self._agreed(group, names, has))
+            has = [number in used for number in range(len(has))]
+        return [number for number, each in enumerate(has) if each]
 
     def _agreement(self, name: str) -> Agreement:
         if name not in self._agreements:

@@ -29,9 +29,9 @@ class DistributionVerbs(Verbs):
 
         The numbers are those of `torch.nn.parallel.DistributedDataParallel`, with plain modules.
         Before the first call parameters and buffers become those of the mesh's first rank. The
-        averages are taken once a call, after gradient accumulation and before unscaling and
-        clipping; in a `tg.step`, at the end of each ``backward()`` that is not inside of
-        `tg.no_sync`. All ranks call the Graph equally often.
+        averages are taken at the end of each ``backward()`` that is not inside of `tg.no_sync`,
+        before unscaling and clipping; of a Graph that accumulates gradients, or has pipeline
+        stages, once a call, behind `build`. All ranks call the Graph equally often.
 
         Args:
             mesh: a `DeviceMesh` of one dimension, such as ``mesh["dp"]``; None: all ranks; False:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,12 +117,8 @@ class Cut:
         return {
             place.stage
             for place, one in self.stage_programs.items()
-            if any(position in self._sources(number) for number in one.states)
+            if any(position in self.gathers.sources(number) for number in one.states)
         }
-
-    @functools.cache  # noqa: B019  as long as the cut
-    def _sources(self, position: int) -> set[int]:
-        return self.gathers.sources(position)
 
     # --- what is where ----------------------------------------------------------------------------
 

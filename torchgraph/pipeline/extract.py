@@ -140,15 +140,16 @@ class Gathers:
         self._found = Parts(whole).gathered
         self._values: Sequence[fx.Node] = self._found.values
         self._first = len(whole.signature.inputs)
+        self._sources = list(map(self._sources_of, self._values))
         self.program = self._without() if self._values else whole
         """The step without what gathers."""
 
     def sources(self, position: int) -> set[int]:
         """The step's own inputs from which an input of the stages is made; itself, for these."""
-        if position < self._first:
-            return {position}
-        makes = self._found.makes([self._values[position - self._first]])
-        read = {one for node in makes for one in node.all_input_nodes}
+        return {position} if position < self._first else self._sources[position - self._first]
+
+    def _sources_of(self, value: fx.Node) -> set[int]:
+        read = {one for node in self._found.makes([value]) for one in node.all_input_nodes}
         return {i for i, node in enumerate(self._whole.placeholders) if node in read}
 
     def program_of(self, positions: Collection[int]) -> GatherProgram | None:

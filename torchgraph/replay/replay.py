@@ -177,7 +177,8 @@ class Replay:
     def stay_on_aten(self, why: str = "") -> None:
         """The aten program for good, with a warning where there is a ``why``."""
         assert self._switch is not None
-        self._switch.stay_on_aten(why)
+        if why:
+            self._switch.stay_on_aten(why)
         if self.inductor_since is not None:
             self._take(self._switch.aten_again())
         self.inductor_since, self._auditing = None, False

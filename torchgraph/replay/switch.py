@@ -129,11 +129,10 @@ class Switch:
         return self._graphs.lower(self._aten, f"{self._name} again", Target(self._options))
 
     def stay_on_aten(self, why: str) -> None:
-        """Switch no more, and warn of it where there is a ``why``."""
-        if why:
-            self._end(f"stays on aten: {why}")
-            self.failed = why
-            warn(f"{self._name} stays on the aten backend. {why}", BackendWarning)
+        """Switch no more, and warn of it."""
+        self._end(f"stays on aten: {why}")
+        self.failed = why
+        warn(f"{self._name} stays on the aten backend. {why}", BackendWarning)
 
     def _start(self, calls: int, *, waits: bool = False) -> Compilation:
         with paused():  # many objects and no garbage, as in a capture

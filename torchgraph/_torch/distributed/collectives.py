@@ -6,7 +6,6 @@ import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from typing import Any
 from unittest import mock
 
@@ -84,13 +83,6 @@ def send_all(tensors: Sequence[torch.Tensor], group: str) -> None:
 def group_of(name: str) -> Any:
     """The process group of that name; RuntimeError for none."""
     return _dist.distributed_c10d._resolve_process_group(name)
-
-
-def store_of(name: str, seconds: float) -> Any:
-    """Where the ranks of the process leave notes for each other, below ``name``."""
-    store = _dist.PrefixStore(name, _dist.distributed_c10d._get_default_store())
-    store.set_timeout(timedelta(seconds=seconds))
-    return store
 
 
 _noted: list[Any] = []

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
+
+from .. import pytree
 
 _FSDP = "torch.distributed.fsdp"
 _HANDLES = ("_pre_forward_hook_handle", "_post_forward_hook_handle")
@@ -155,4 +156,6 @@ def _cast_output(dtype: Any, _: nn.Module, __: Any, output: Any) -> Any:
 def _cast(dtype: torch.dtype | None, value: Any) -> Any:
     if not dtype:
         return value
-    return tree_map_only(torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value
+    )

@@ -29,10 +29,9 @@ def joint(mesh: Any, other: Any) -> Any:
     try:
         root = mesh._get_root_mesh()
         names = {*mesh.mesh_dim_names, *other.mesh_dim_names}
-        is_one = other._get_root_mesh() is root and len(names) == mesh.ndim + other.ndim
-        return (
-            root[tuple(name for name in root.mesh_dim_names if name in names)] if is_one else None
-        )
+        if other._get_root_mesh() is not root or len(names) != mesh.ndim + other.ndim:
+            return None
+        return root[tuple(name for name in root.mesh_dim_names if name in names)]
     except (AttributeError, KeyError, TypeError):  # without names, or none of this torch
         return None
 

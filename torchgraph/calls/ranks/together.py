@@ -98,6 +98,8 @@ class Together:
         self._calls = 0
         self._alone: WeakSet[Replay] = WeakSet()
         """Programs that meet nobody."""
+        self._cards: WeakKeyDictionary[Replay, Card] = WeakKeyDictionary()
+        """Programs -> what is said of each: its text is long."""
         self._agreed: WeakKeyDictionary[Replay, str] = WeakKeyDictionary()
         """Programs -> a hash that is the same for what was agreed upon together."""
 
@@ -266,17 +268,20 @@ class Together:
     def _card(self, does: Does, replay: Replay | None, numbers: Any) -> Card:
         if replay is None:
             return Card(self._called, does)
-        return Card(
-            self._called,
-            does,
-            digest(words(replay)),
-            digest(passes(replay)),
-            replay.runs_on,
-            kind_of(replay),
-            digest(numbers_text(replay, numbers)),
-            collectives(replay),
-            reduced_by(replay),
-        )
+        card = self._cards.get(replay)
+        if card is None or card.runs_on != replay.runs_on:
+            card = self._cards[replay] = Card(
+                self._called,
+                does,
+                digest(words(replay)),
+                digest(passes(replay)),
+                replay.runs_on,
+                kind_of(replay),
+                collectives=collectives(replay),
+                reduced=reduced_by(replay),
+            )
+        numbers_ = digest(numbers_text(replay, numbers))
+        return card._replace(graph=self._called, does=does, numbers=numbers_)
 
     def _raise_difference(
         self, verdict: Verdict, exchange: Exchange, replay: Replay | None, numbers: Any
