@@ -1,7 +1,5 @@
-"""OneFlow's names over torch and torchgraph, and OneFlow's checkpoints.
+"""OneFlow's names, on torch and torchgraph.
 
-Touches: torch, torchgraph's public parts, files that a script names.
-Never: pickle of a file that somebody hands over, a number that OneFlow would not give.
+Touches: the table of names, adapters, modules that a script imports.
+Never: a name that the table lacks.
 """
-
-from .saved import save_checkpoint as save_checkpoint
