@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .data import GRADIENTS, IMAGES, LABELS, P, Q, W0
+from .data import GRADIENTS, IMAGES, LABELS, W0, P, Q
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "SGD": ("SGD", {"lr": 0.1}),

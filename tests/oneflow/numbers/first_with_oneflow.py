@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import oneflow as flow
+
 from .first_cases import GRAPHS, OPTIMIZERS, graph_row, rows
 
 FILE = Path(__file__).with_name("oneflow-0.9.json")
