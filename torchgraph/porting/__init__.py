@@ -1,5 +1,5 @@
-"""OneFlow 0.9 on torch: what a script of OneFlow's finds under OneFlow's names.
+"""OneFlow's names, on torch and torchgraph.
 
-Touches: torch and torchgraph, from above.
-Never: a number other than OneFlow's; what has none is refused.
+Touches: the table of names, adapters, modules that a script imports.
+Never: a name that the table lacks.
 """
