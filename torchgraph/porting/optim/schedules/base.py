@@ -66,7 +66,7 @@ class LRScheduler(torch.optim.lr_scheduler.LRScheduler):
             base_lr: the param group's first rate.
             step: 0, 1, ...
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say get_lr(base_lr, step).")
 
     def step(self) -> None:  # type: ignore[override]
         """Go on to the next step and set its rates."""
