@@ -111,15 +111,20 @@ def _fixed(weights: Array) -> Array:
     return found
 
 
-def _across(image: Image, taps: _Taps) -> Array:
-    wide = image.astype(np.int32)
-    parts = zip(taps.sources, taps.weights, strict=True)
-    found: Array = sum(wide[:, source] * weight[:, None] for source, weight in parts)
-    return found
+def _across(image: Image, taps: _Taps, dtype: type) -> Array:
+    """The weighted sums along each line, added in the order of the taps."""
+    columns = np.ascontiguousarray(image.transpose(1, 0, 2)).astype(dtype)
+    found: Any = None
+    for source, weight in zip(taps.sources, taps.weights, strict=True):
+        term = columns[source]  # whole lines in memory: gathering pixels takes far longer
+        term *= weight[:, None, None]
+        found = term if found is None else np.add(found, term, out=found)
+    turned: Array = np.ascontiguousarray(found.transpose(1, 0, 2))
+    return turned
 
 
 def _between(image: Image, across: _Taps, down: _Taps) -> Image:
-    rows = _across(image, across) >> 4
+    rows = _across(image, across, np.int32) >> 4
     parts = zip(down.sources, down.weights, strict=True)
     summed = sum((rows[source] * weight[:, None, None]) >> 16 for source, weight in parts)
     return _bytes((summed + 2) >> 2)
@@ -127,7 +132,7 @@ def _between(image: Image, across: _Taps, down: _Taps) -> Image:
 
 def _between_four(image: Image, across: _Taps, down: _Taps) -> Image:
     """In float32, but for the last bytes of a line, fewer than eight, which OpenCV sums in ints."""
-    rows = _across(image, across)
+    rows = _across(image, across, np.int32)
     lines = rows.reshape(len(rows), -1)
     vectors = lines.shape[1] // 8 * 8
     scale = np.float32(1.0 / (_ONE * _ONE))
@@ -159,13 +164,12 @@ def _averaged(image: Image, width: int, height: int) -> Image:
         if (tall, wide) == (2, 2):
             return _bytes((cells + 2) >> 2)
         return _bytes(cells.astype(np.float32) * np.float32(1.0 / (tall * wide)))
-    wide, across, down = image.astype(np.float32), _cells(columns, width), _cells(rows, height)
-    lines: Any = 0
-    for source, weight in zip(across.sources, across.weights, strict=True):
-        lines = lines + wide[:, source] * weight[:, None]
+    lines, down = _across(image, _cells(columns, width), np.float32), _cells(rows, height)
     found: Any = 0
     for source, weight in zip(down.sources, down.weights, strict=True):
-        found = found + lines[source] * weight[:, None, None]
+        term = lines[source]
+        term *= weight[:, None, None]
+        found = found + term
     return _bytes(found)
 
 
