@@ -46,7 +46,18 @@ FLOORS = (
     {"history", "pipeline", "replay"},
     {"calls"},
     {"buckets", "deploy", "inspect", "saved"},
-    {"__init__", "__main__", "cli", "graph", "nn", "ops", "step_function", "testing"},
+    {
+        "__init__",
+        "__main__",
+        "cli",
+        "graph",
+        "nn",
+        "oneflow",
+        "ops",
+        "porting",
+        "step_function",
+        "testing",
+    },
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -342,6 +353,8 @@ new = set(sys.modules) - before
 heavy = {"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "triton"}
 optional = {"numpy", "transformers", "sklearn", "torchvision"}
 assert not (heavy | optional) & new, sorted((heavy | optional) & new)
+of_oneflow = {name for name in new if name.startswith(("torchgraph.oneflow", "torchgraph.porting"))}
+assert not of_oneflow, of_oneflow
 assert not torch.cuda.is_initialized()
 compiled = [n for n in new if (getattr(sys.modules[n], "__file__", "") or "").endswith(".so")
             and n.startswith("torchgraph")]

@@ -107,7 +107,8 @@ def test_a_room_does_not_know(room):
     assert known == set()
 
 
-# Those that load what is not there always: extras, compiled libraries, the child of the compiler.
+# Those that load what is not there always: extras, compiled libraries, the child of the compiler;
+# and what a table of names names.
 IMPORTS_BY_NAME = {
     "_extension",
     "_torch",
@@ -116,6 +117,7 @@ IMPORTS_BY_NAME = {
     "inspect.page.convert",
     "lower.inductor.process.child",
     "passes.checkpointing.rule",
+    "porting.names.table",
 }
 
 

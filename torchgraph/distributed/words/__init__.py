@@ -4,6 +4,6 @@ Touches: process groups, meshes and DTensor, which is loaded when a word needs i
 Never: a Graph, a program.
 """
 
-from . import env as env, sbp as sbp
+from . import comm as comm, env as env, sbp as sbp
 from .boxing import to_global as to_global, to_local as to_local
 from .placement import placement as placement
