@@ -234,7 +234,7 @@ def _totals(_: Any) -> list[Any]:
 
 _LOST = {
     "outs": (
-        "OneFlow's graph loses what build writes to buffers and tensors from outside, eager does not",
+        "OneFlow's graph loses what build writes to buffers and to tensors from outside",
         lambda stored: [(one * np.float32(2)).tolist() for one in _totals(stored)],
     ),
     "total": ("likewise", lambda stored: _totals(stored)[-1].tolist()),
