@@ -16,7 +16,7 @@ from ...graph import Graph as Here
 from ...options.checking import shown
 from ..errors import NotPorted
 from .compiled import AlreadyCompiled, Compiled
-from .rows import Rows, refuse_half_clipping
+from .rows import Rows, needs_no_moments, refuse_half_clipping
 
 
 class Graph(Compiled):
@@ -50,10 +50,11 @@ class Graph(Compiled):
         if not isinstance(given, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes an optimizer, not {shown(given)}.")
         refuse_half_clipping(given)
-        rows = Rows(given) if is_sparse else None
-        super().add_optimizer(given, lr_sch=lr_scheduler if lr_sch is None else lr_sch)
-        if rows is not None:
-            self._rows.append(rows)
+        is_plain = is_sparse and needs_no_moments(given)
+        rows = [Rows(given)] if is_sparse and not is_plain else []
+        scheduler = lr_scheduler if lr_sch is None else lr_sch
+        super().add_optimizer(given, lr_sch=scheduler, is_sparse=is_plain)
+        self._rows += rows
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale gradients; OneFlow: the same.

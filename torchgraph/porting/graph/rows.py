@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..._torch import pytree
 from ...errors import InvalidOption, UnsupportedOptimizer
+from ...optim.sparse import check_sparse
 
 _CLIPPING = ("clip_grad_max_norm", "clip_grad_norm_type")
 
@@ -36,6 +37,15 @@ def refuse_half_clipping(optimizer: Optimizer) -> None:
                 f"A param group has {found[0]} alone: OneFlow does not clip it, torchgraph would.",
                 fix=f"give both, {' and '.join(_CLIPPING)}, or neither.",
             )
+
+
+def needs_no_moments(optimizer: Optimizer) -> bool:
+    """True for plain SGD: updating the other rows, too, gives the same numbers."""
+    try:
+        check_sparse(optimizer)
+    except UnsupportedOptimizer:
+        return False
+    return True
 
 
 class Rows:
