@@ -72,6 +72,12 @@ class Calls(Graph):
             states = (one for root in self._modules.values() for one in root.parameters())
             tensors = chain(_tensors(args, kwargs), states)
             self.config.amp_on(any(one.is_cuda for one in tensors))
+            if self._rows and self.config.options.amp is not None:
+                raise NotPorted(
+                    f"{self._graph_name}: is_sparse in half precision: nobody has compared it with "
+                    "OneFlow, which may update such tables by rows or as a whole.",
+                    fix="leave is_sparse or enable_amp out.",
+                )
         for optimizer in () if self._driven else self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
