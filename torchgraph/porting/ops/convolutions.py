@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import NotPorted
 from .pooling import Size, channels_first
 
 
@@ -68,7 +69,16 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """OneFlow: ``nn.functional.grid_sample``; without align_corners it warns of nothing."""
+    """OneFlow: ``nn.functional.grid_sample``; without align_corners it warns of nothing.
+
+    Raises:
+        NotPorted: mode is nearest: half-way between two pixels OneFlow takes another one.
+    """
+    if mode == "nearest":
+        raise NotPorted(
+            "grid_sample(mode='nearest') is not here: OneFlow rounds halves away from zero.",
+            fix="use bilinear, or torch.nn.functional.grid_sample, which rounds them to even.",
+        )
     return functional.grid_sample(input, grid, mode, padding_mode, align_corners)
 
 
@@ -76,7 +86,7 @@ def grid_sample_by(
     input: Tensor, grid: Tensor, *, interpolation_mode: str, padding_mode: str, align_corners: bool
 ) -> Tensor:
     """OneFlow: ``_C.grid_sample``."""
-    return functional.grid_sample(input, grid, interpolation_mode, padding_mode, align_corners)
+    return grid_sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
 def fold(

@@ -19,14 +19,14 @@ def mean_of(input: Tensor, reduction: str) -> str:
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """OneFlow: ``nn.functional.l1_loss``; the third argument is the reduction."""
-    pair = torch.broadcast_tensors(input, target)
-    return functional.l1_loss(*pair, reduction=mean_of(pair[0], reduction))
+    left, right = torch.broadcast_tensors(input, target)
+    return functional.l1_loss(left, right, reduction=mean_of(left, reduction))
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """OneFlow: ``nn.functional.mse_loss``; the third argument is the reduction."""
-    pair = torch.broadcast_tensors(input, target)
-    return functional.mse_loss(*pair, reduction=mean_of(pair[0], reduction))
+    left, right = torch.broadcast_tensors(input, target)
+    return functional.mse_loss(left, right, reduction=mean_of(left, reduction))
 
 
 def smooth_l1_loss(
