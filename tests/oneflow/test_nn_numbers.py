@@ -103,6 +103,34 @@ def test_losses_know_their_reductions():
     assert list(inspect.signature(table()["nn.L1Loss"].value()).parameters) == ["reduction"]
 
 
+@pytest.mark.parametrize(
+    ("size", "factor", "mode", "is_refused"),
+    [
+        (3, 1.25, "nearest", True),
+        (3, 2.3, "nearest", True),
+        (3, 1.25, "bilinear", True),
+        (3, 2.3, "bilinear", False),
+        (3, (1.25, 2.0), "nearest", True),
+        (4, 1.25, "nearest", False),
+        (3, 1, "nearest", False),
+        (3, 1.25, "area", False),
+    ],
+)
+def test_factors_that_torch_rounds_are_refused(size, factor, mode, is_refused):
+    resize, x = table()["nn.functional.interpolate"].value(), torch.randn(1, 1, size, size)
+    if is_refused:
+        with pytest.raises(NotPorted, match="another factor"):
+            resize(x, scale_factor=factor, mode=mode)
+        resize(x, scale_factor=factor, mode=mode, recompute_scale_factor=True)
+    else:
+        resize(x, scale_factor=factor, mode=mode)
+
+
+def test_nearest_grids_are_refused():
+    with pytest.raises(NotPorted, match="halves"):
+        table()["nn.functional.grid_sample"].value()(None, None, "nearest")
+
+
 def test_zero_grad_leaves_zeros():
     module = torch.nn.Linear(2, 1)
     module(torch.ones(1, 2)).sum().backward()

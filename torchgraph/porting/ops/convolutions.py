@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
@@ -114,75 +113,6 @@ def unfold(
     """OneFlow: ``nn.functional.unfold``."""
     channels_first("unfold", data_format)
     return functional.unfold(x, kernel_size, dilation, padding, stride)
-
-
-def _resized(x: Tensor, mode: str, scales: list[float], sizes: Any, **options: Any) -> Tensor:
-    if sizes is not None:
-        return functional.interpolate(x, size=list(sizes), mode=mode, **options)
-    return functional.interpolate(x, scale_factor=scales, mode=mode, **options)
-
-
-def upsample_linear_1d(
-    x: Tensor,
-    scale_factor: float = 0.0,
-    align_corners: bool = False,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_linear_1d``."""
-    channels_first("upsample_linear_1d", data_format)
-    return _resized(x, "linear", [scale_factor], output_size, align_corners=align_corners)
-
-
-def upsample_nearest_1d(
-    x: Tensor,
-    scale_factor: float = 0.0,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_nearest_1d``."""
-    channels_first("upsample_nearest_1d", data_format)
-    return _resized(x, "nearest", [scale_factor], output_size)
-
-
-def upsample_nearest_2d(
-    x: Tensor,
-    height_scale: float = 0.0,
-    width_scale: float = 0.0,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_nearest_2d``."""
-    channels_first("upsample_nearest_2d", data_format)
-    return _resized(x, "nearest", [height_scale, width_scale], output_size)
-
-
-def upsample_bilinear_2d(
-    x: Tensor,
-    height_scale: float = 0.0,
-    width_scale: float = 0.0,
-    align_corners: bool = False,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_bilinear_2d``."""
-    channels_first("upsample_bilinear_2d", data_format)
-    scales = [height_scale, width_scale]
-    return _resized(x, "bilinear", scales, output_size, align_corners=align_corners)
-
-
-def upsample_bicubic_2d(
-    x: Tensor,
-    height_scale: float = 0.0,
-    width_scale: float = 0.0,
-    align_corners: bool = False,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_bicubic_2d``."""
-    channels_first("upsample_bicubic_2d", data_format)
-    scales = [height_scale, width_scale]
-    return _resized(x, "bicubic", scales, output_size, align_corners=align_corners)
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0) -> Tensor:
