@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from .items import Item, note
 from .lookup import Kind
 from .members import Members, members_of
 from .rewriting import rewritten
-from .shared import parsed
+from .shared import UNPARSED, listed, parsed
 from .sources import Source
 from .texts import in_strings
 
@@ -43,22 +44,28 @@ def ported(source: Source, shared: Collection[str] = ()) -> Ported | Item:
     Args:
         shared: names that other files take from it; ``*`` for all.
     """
+    # Python's parser refuses what is nested so deeply that libcst's would crash.
+    if isinstance(tree := parsed(source), Item):
+        return tree
     try:
-        module = cst.parse_module(source.content)
-    except (cst.ParserSyntaxError, UnicodeDecodeError, LookupError, RecursionError) as error:
-        return Item(source.path, _line(error), "cannot be parsed", _reason(error))
+        return _ported(source, tree, cst.parse_module(source.content), shared)
+    except (cst.ParserSyntaxError, RecursionError) as error:
+        return Item(source.path, 0, UNPARSED, f"libcst cannot read it: {type(error).__name__}.")
+
+
+def _ported(
+    source: Source, tree: ast.Module, module: cst.Module, shared: Collection[str]
+) -> Ported | Item:
     if module.bytes != source.content:
         why = "its line ends or its encoding would change; it was left as it is."
         return Item(source.path, 0, "cannot be kept", why)
-    if (tree := parsed(source)) is None:
-        return Item(source.path, 0, "cannot be parsed", "Python itself does not take it.")
     imports, strings = imports_of(module), in_strings(source, tree)
     if not imports.aliases and not imports.stars:
         return Ported(source, source.content, tuple(strings), imports_oneflow=False)
     if (own := _own_module(source)) is not None:
         return own
     members = members_of(tree)
-    choice = choose(imports, shared=shared, keeps_one=members.is_any)
+    choice = choose(imports, shared={*shared, *listed(tree)}, keeps_one=members.is_any)
     adds = members.is_any and not imports.stars and not _any_at_the_top(imports)
     after = rewritten(module, choice, adds_import=adds)
     items = {*_of_names(source, imports), *_of_members(source, members), *strings}
@@ -104,13 +111,3 @@ def _of_members(source: Source, members: Members) -> Iterator[Item]:
 def spelling(name: str) -> str:
     """``Tensor //`` for ``Tensor.__floordiv__``."""
     return "Tensor //" if name.endswith("floordiv__") else name
-
-
-def _line(error: Exception) -> int:
-    return error.raw_line if isinstance(error, cst.ParserSyntaxError) else 0
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, cst.ParserSyntaxError):
-        return f"it is not Python 3: {error.message.strip().splitlines()[0]}."
-    return f"it cannot be read: {error}."

@@ -64,7 +64,7 @@ def _take(outcome: Outcome, found: Ported | Item) -> None:
 def _speakers_without_oneflow(python: list[Source]) -> Iterator[Item]:
     """Files that are left as they are, and may count on OneFlow's meaning of a member."""
     for source in python:
-        if source.names_oneflow or (tree := parsed(source)) is None:
+        if source.names_oneflow or isinstance(tree := parsed(source), Item):
             continue
         for name, lines in members_of(tree).lines.items():
             why = "the file does not import OneFlow: there it has torch's meaning."

@@ -25,7 +25,7 @@ class Meaning(NamedTuple):
     """A dotted name, found."""
 
     name: str
-    """As far as the table knows it: ``nn.Linear`` for ``nn.Linear.forward``."""
+    """What the table knows of it: ``nn.Linear`` for ``nn.Linear.forward``."""
     kind: Kind
     becomes: str = ""
     """Torch's name, where the meaning is the same."""

@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from .items import Item
 from .sources import Source
 
-EVERYTHING = "*"
+UNPARSED = "cannot be parsed"
 
 
 class Shared:
@@ -21,7 +22,8 @@ class Shared:
     def __init__(self, sources: Iterable[Source]) -> None:
         self._names: dict[str, set[str]] = {}
         for source in sources:
-            for module, name in _taken(parsed(source)):
+            tree = parsed(source)
+            for module, name in _taken(tree) if isinstance(tree, ast.Module) else ():
                 self._names.setdefault(module.rpartition(".")[2], set()).add(name)
 
     def of(self, path: Path) -> set[str]:
@@ -30,20 +32,34 @@ class Shared:
         return self._names.get(name, set())
 
 
-def parsed(source: Source) -> ast.Module | None:
-    """The file's syntax tree; None for what is no Python 3."""
+def parsed(source: Source) -> ast.Module | Item:
+    """The file's syntax tree; an item for what is no Python 3, or nested too deeply."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # those of the script, such as of "\\d"
             return ast.parse(source.content)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    except SyntaxError as error:
+        return Item(source.path, error.lineno or 0, UNPARSED, f"it is not Python 3: {error.msg}.")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Item(source.path, 0, UNPARSED, f"it is too deep, or no text: {error}.")
 
 
-def _taken(tree: ast.Module | None) -> Iterator[tuple[str, str]]:
+def listed(tree: ast.Module) -> set[str]:
+    """The strings of the file's ``__all__``."""
+    lists = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None
+        if "__all__" in {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    ]
+    constants = [one for value in lists for one in ast.walk(value) if isinstance(one, ast.Constant)]
+    return {one.value for one in constants if isinstance(one.value, str)}
+
+
+def _taken(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Pairs of a module's dotted name and a name that is taken from it."""
     modules: dict[str, str] = {}
-    nodes = list(ast.walk(tree)) if tree is not None else []
+    nodes = list(ast.walk(tree))
     for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {one.asname or one.name.partition(".")[0]: one.name for one in node.names}
