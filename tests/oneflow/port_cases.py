@@ -14,12 +14,12 @@ def _words(text: str) -> list[str]:
 _SAME = _words("""
     ones zeros cat float32 no_grad Tensor tensor nn.Module nn.Linear nn.ReLU nn.Sequential
     nn.functional.relu nn.init.xavier_uniform_ utils.data.DataLoader utils.data.Dataset
-    nn.parameter.Parameter
+    nn.parameter.Parameter nowhere.required
 """)
 _ADAPTED = _words("""
     softmax nn.CrossEntropyLoss nn.Graph nn.functional.softmax optim.AdamW sbp.split
-    Tensor.softmax Tensor.numpy Tensor.__floordiv__ Tensor.to_global Tensor.to nn.Module.zero_grad
-    placement
+    Tensor.softmax Tensor.numpy Tensor.__floordiv__ Tensor.__neg__ Tensor.to_global Tensor.to
+    placement nn.Module.zero_grad
 """)
 ROWS = MappingProxyType(
     {
@@ -161,6 +161,22 @@ CASES = {
         "import torchgraph.oneflow as flow\nimport torch.nn as nn\n"
         "nn.Linear(1, 2)(flow.ones(2)).softmax()\n",
     ),
+    "text": (
+        'import oneflow as flow\nx = flow.ones("%d" % y + "a" + z)\n',
+        'import torch\nx = torch.ones("%d" % y + "a" + z)\n',
+    ),
+    "a sign": (
+        "import oneflow as flow\nx = -flow.ones(2)\n",
+        "import torchgraph.oneflow as flow\nx = -flow.ones(2)\n",
+    ),
+    "not reached from torch": (
+        "import oneflow as flow\nflow.nowhere.required\n",
+        "import torchgraph.oneflow as flow\nflow.nowhere.required\n",
+    ),
+    "imported from a module of its own": (
+        "from oneflow.nowhere import required\n",
+        "from torch.nowhere import required\n",
+    ),
     "a method of another library": (
         "import numpy as np\nimport oneflow as flow\nnp.softmax(flow.ones(2))\n",
         "import numpy as np\nimport torch\nnp.softmax(torch.ones(2))\n",
@@ -197,7 +213,7 @@ LEFT = {
         "import oneflow as flow\n\nflow.nn.Linaer(1)\n",
         [(3, "oneflow.nn.Linaer", "lacks")],
     ),
-    "unknown module": ("import oneflow.nowhere\n", [(1, "oneflow.nowhere", "lacks")]),
+    "unknown module": ("import oneflow.elsewhere\n", [(1, "oneflow.elsewhere", "lacks")]),
     "unknown in from": ("from oneflow.nn import Linaer\n", [(1, "oneflow.nn.Linaer", "lacks")]),
     "by its name": (
         'import importlib\nimport oneflow\nimportlib.import_module("oneflow.nn")\n',

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .imports import Alias, Imports, Use
-from .lookup import TORCH, Kind
+from .lookup import TORCH, Kind, is_reached
 
 
 @dataclass
@@ -74,7 +74,7 @@ def _target(alias: Alias, imports: Imports, shared: Collection[str]) -> str:
         return alias.means.becomes
     if alias.means.kind is not Kind.NAMESPACE or not alias.uses:
         return ""
-    if any(use.means.kind is not Kind.SAME for use in alias.uses):
+    if not all(use.means.kind is Kind.SAME and is_reached(use.means.becomes) for use in alias.uses):
         return ""
     if any(use.means.kind not in (Kind.SAME, Kind.NAMESPACE) for use in alias.modules):
         return ""

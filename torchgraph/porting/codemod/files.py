@@ -110,4 +110,4 @@ def _of_members(source: Source, members: Members) -> Iterator[Item]:
 
 def spelling(name: str) -> str:
     """``Tensor //`` for ``Tensor.__floordiv__``."""
-    return "Tensor //" if name.endswith("floordiv__") else name
+    return name.replace(".__floordiv__", " //").replace(".__mod__", " %")

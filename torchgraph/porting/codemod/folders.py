@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .files import Ported, ported, spelling
+from .files import Ported, ported
 from .items import Item, note
 from .members import members_of
 from .shared import Shared, parsed
@@ -66,10 +66,9 @@ def _speakers_without_oneflow(python: list[Source]) -> Iterator[Item]:
     for source in python:
         if source.names_oneflow or isinstance(tree := parsed(source), Item):
             continue
-        for name, lines in members_of(tree).lines.items():
-            why = "the file does not import OneFlow: there it has torch's meaning."
-            what = f"{spelling(name)} in other files"
-            yield from (note(source.path, line, what, why) for line in lines)
+        lines = {line for of_it in members_of(tree).lines.values() for line in of_it}
+        why = "they do not import OneFlow: what tensors mean otherwise in OneFlow is torch's there."
+        yield from (note(source.path, line, "other files", why) for line in sorted(lines))
 
 
 def write(outcome: Outcome) -> None:

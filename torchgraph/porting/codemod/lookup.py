@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from ..names import Name, namespaces, not_ported, table
 
@@ -55,6 +57,17 @@ def _of_row(row: Name) -> Meaning:
     if row.is_adapted or not row.becomes.startswith(f"{TORCH}."):
         return Meaning(row.name, Kind.ADAPTED)
     return Meaning(row.name, Kind.SAME, row.becomes)
+
+
+@cache
+def is_reached(dotted: str) -> bool:
+    """Whether ``import torch`` alone gives a name of torch's; some modules are not loaded by it."""
+    value: Any = torch
+    for part in dotted.split(".")[1:]:
+        if not hasattr(value, part):
+            return False
+        value = getattr(value, part)
+    return True
 
 
 def is_torchs_after_porting(row: Name) -> bool:

@@ -20,13 +20,24 @@ _CLASSES: dict[str, type] = {
     "nn.Module": torch.nn.Module,
     "nn.Parameter": torch.nn.Parameter,
 }
-_OPERATORS = {
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "add",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "xor",
     ast.Div: "truediv",
-    ast.Pow: "pow",
+    ast.FloorDiv: "floordiv",
+    ast.Invert: "invert",
     ast.MatMult: "matmul",
+    ast.Mod: "mod",
+    ast.Mult: "mul",
+    ast.Pow: "pow",
+    ast.Sub: "sub",
+    ast.UAdd: "pos",
+    ast.USub: "neg",
 }
+_TOLD = {"__floordiv__", "__mod__"}
+"""Operators whose lines are told; those of others are everywhere, and differ for few tensors."""
 _NUMBERS = {"len", "int", "float", "round", "cpu_count", "numel", "item", "dim", "get_world_size"}
 _LISTS_OF_NUMBERS = {"shape", "size"}
 
@@ -36,7 +47,10 @@ class Members:
     """The members that a file uses, and may mean in OneFlow's way."""
 
     lines: dict[str, list[int]] = field(default_factory=dict)
-    """Lines by the name of a row, where torch has such a member and means something else."""
+    """Lines by the name of a row, where torch has such a member and means something else.
+
+    Of operators only ``//`` and ``%``.
+    """
     is_any: bool = False
     """Any is used, those that torch lacks too."""
 
@@ -83,7 +97,13 @@ class _Members(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        if not (_is_number(node.left) and _is_number(node.right)):
+        sides = (node.left, node.right)
+        if not all(map(_is_number, sides)) and not any(map(_is_text, sides)):
+            self._operator(node, node.op)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if not _is_number(node.operand):
             self._operator(node, node.op)
         self.generic_visit(node)
 
@@ -91,9 +111,8 @@ class _Members(ast.NodeVisitor):
         self._operator(node, node.op)
         self.generic_visit(node)
 
-    def _operator(self, node: ast.expr | ast.stmt, operator: ast.operator) -> None:
-        word = _OPERATORS.get(type(operator), "")
-        if not (isinstance(operator, ast.Mod) and _is_of_text(node)):
+    def _operator(self, node: ast.expr | ast.stmt, operator: ast.AST) -> None:
+        if (word := _OPERATORS.get(type(operator))) is not None:
             self._add(node, f"__{word}__")
 
     def _add(self, node: ast.expr | ast.stmt, name: str) -> None:
@@ -105,18 +124,16 @@ class _Members(ast.NodeVisitor):
             if row.owner == "Tensor" and name_of_base in ("self", "cls"):
                 continue
             self.found.is_any = True
-            if hasattr(_CLASSES[row.owner], name):
+            if hasattr(_CLASSES[row.owner], name) and (name in _TOLD or name[:2] != "__"):
                 lines = self.found.lines.setdefault(row.name, [])
                 if node.lineno not in lines:
                     lines.append(node.lineno)
 
 
-def _is_of_text(node: ast.AST) -> bool:
+def _is_text(node: ast.expr) -> bool:
     """``"%d of %d" % (a, b)``."""
-    left = node.left if isinstance(node, ast.BinOp) else None
-    return isinstance(left, ast.JoinedStr) or (
-        isinstance(left, ast.Constant) and isinstance(left.value, str)
-    )
+    is_string = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+    return is_string or isinstance(node, (ast.JoinedStr, ast.List, ast.ListComp, ast.Tuple))
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -12,6 +12,8 @@ from .files import Ported
 from .folders import Outcome
 from .items import Item
 
+_MOST = 5
+"""Files that a note names; what is left to do names all."""
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
@@ -70,7 +72,10 @@ def _listed(items: Iterable[Item], root: Path, width: int) -> Iterator[str]:
         count = f" ({len(of_it):,} places)" if len(of_it) > 1 else ""
         yield f"  {what}{count}"
         yield from _wrapped(why, width)
-        yield from _wrapped("; ".join(_places(of_it, root)), width)
+        places = list(_places(of_it, root))
+        shown = places if of_it[0].is_left else places[:_MOST]
+        more = f"; and {_files(len(places) - len(shown))} more" if len(shown) < len(places) else ""
+        yield from _wrapped("; ".join(shown) + more, width)
 
 
 def _places(items: Iterable[Item], root: Path) -> Iterator[str]:
