@@ -15,7 +15,6 @@ from torchgraph.porting.codemod import files, folders, lookup, members
 from torchgraph.porting.codemod.folders import port, write
 from torchgraph.porting.codemod.report import diff, summary
 from torchgraph.porting.names import table as real_table
-from torchgraph.porting.tensors import dialect
 
 PREFIXES = {name.rpartition(".")[0] for name in ROWS} - {"Tensor", "nn.Module", ""}
 
@@ -290,13 +289,3 @@ def test_the_summary_counts(tmp_path, table):
     ]
     places = "a.py:2; b.py:2; c.py:2; d.py:2; e.py:2; and 2 files more"
     assert f"  Tensor // (7 places)\n    truncates\n    {places}" in text
-
-
-def test_a_module_that_imports_it_speaks_before_it_asks_for_a_name(table):
-    """``def half(x): return x // 2`` may run before the first ``flow.ones``."""
-    names = {"__name__": "tests_port_speaks", "asked": sys._getframe}
-    exec("frame = asked()", names)
-    assert not dialect.speaks(names["frame"])
-    exec("import torchgraph.oneflow as flow", names)
-    assert dialect.speaks(names["frame"])
-    del names["frame"]
