@@ -2,8 +2,8 @@
 
 A tensor is torch's, and its class has one ``//``. In OneFlow ``-3 // 2`` is -1, and code of torch
 relies on -2. So those members of `torch.Tensor` and `torch.nn.Module` for which the table has an
-adapter are replaced by one that asks which module calls: a module that has asked for a name of
-OneFlow's gets the adapter, every other one, torch among them, what it always got. Members that
+adapter are replaced by one that asks which module calls: a module that imports OneFlow's names
+gets the adapter, every other one, torch among them, what it always got. Members that
 torch lacks are there for all.
 """
 
