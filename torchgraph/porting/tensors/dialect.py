@@ -2,8 +2,8 @@
 
 A tensor is torch's, and its class has one ``//``. In OneFlow ``-3 // 2`` is -1, and code of torch
 relies on -2. So those members of `torch.Tensor` and `torch.nn.Module` for which the table has an
-adapter are replaced by one that asks which module calls: a module that has asked for a name of
-OneFlow's gets the adapter, every other one, torch among them, what it always got. Members that
+adapter are replaced by one that asks which module calls: a module that imports OneFlow's names
+gets the adapter, every other one, torch among them, what it always got. Members that
 torch lacks are there for all.
 """
 
@@ -29,7 +29,10 @@ _CLASSES: dict[str, type] = {
 }
 _speaking: dict[str, bool] = {}
 """By the name of a module: whether it is code for OneFlow."""
+_looked_at: dict[str, int] = {}
+"""By the name of a module that is none: how many globals it had."""
 _scripts_speak = False
+_HERE = "torchgraph.oneflow"
 
 
 def heard(frame: FrameType) -> None:
@@ -52,7 +55,22 @@ def speaks(frame: FrameType) -> bool:
         file = frame.f_code.co_filename
         is_ours = name.partition(".")[0] in ("torch", "torchgraph")
         known = _speaking[name] = not is_ours and not file.startswith(("<", *_LIBRARIES))
-    return bool(known)
+    return bool(known) or _imports_it(name, frame.f_globals)
+
+
+def _imports_it(name: str, names: dict[str, Any]) -> bool:
+    """Whether a global of a module is `torchgraph.oneflow`; ``import`` of it asks for no name.
+
+    Looked up anew only when the module has got or lost a global.
+    """
+    if _looked_at.get(name) == len(names):
+        return False
+    _looked_at[name] = len(names)
+    meant = sys.modules.get(_HERE)
+    if meant is None or not any(value is meant for value in list(names.values())):
+        return False
+    _speaking[name] = True
+    return True
 
 
 def install() -> None:
