@@ -31,8 +31,8 @@ class _Batches(Iterator[Any]):
     def __next__(self) -> Any:
         if building():
             raise NotPorted(
-                "A batch is drawn from a DataLoader inside of build, which is recorded: later calls "
-                "do not run its Python.",
+                "A batch is drawn from a DataLoader inside of build, which is recorded: later "
+                "calls do not run its Python.",
                 fix="draw it outside and pass it: graph(x, y); or read by nn.OFRecordReader.",
             )
         return next(self._batches)
