@@ -341,6 +341,14 @@ class BlockTree:
         self._debug[path] = options
         self.is_silent = self._debug[""].v_level < 0
 
+    def read(self, block: GraphModule, name: str, value: Any) -> Any:
+        """What a proxy of ``block`` gives for what its module has under ``name``, if no module."""
+        return value
+
+    def lacking(self, block: GraphModule, name: str) -> Any:
+        """What a proxy of ``block`` gives for a name that its module lacks; None: an error."""
+        return None
+
     @property
     def most_debug(self) -> int:
         """The highest level that holds anywhere."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -46,11 +46,13 @@ class ModuleHolder(Itself):
 
     _own_names: frozenset[str] = frozenset()
     """The names of a Graph's state, once it is there."""
+    _tree_class: ClassVar[type[BlockTree]] = BlockTree
+    """What keeps its blocks."""
 
     def __init__(self, module_text: Callable[[str], str], block_text: Callable[[str], str]) -> None:
         self._set_before = dict(vars(self))
         self._modules: OrderedDict[str, nn.Module] = OrderedDict()
-        self._block_tree = BlockTree(self._modules, module_text, block_text)
+        self._block_tree = self._tree_class(self._modules, module_text, block_text)
         self._bare = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -62,7 +62,10 @@ class Proxy:
         try:
             value = getattr(self._torchgraph_origin, name)
         except AttributeError as error:
-            path = self._torchgraph_block.path
+            block = self._torchgraph_block
+            if (found := block.tree.lacking(block, name)) is not None:
+                return found
+            path = block.path
             raise AttributeError(f"{error} (module {path!r} of the Graph)") from error
         if inspect.ismethod(value) and value.__func__ in _WALKS:
             return _walk(self, value)
@@ -181,9 +184,9 @@ def _proxy_class(module: nn.Module) -> type[ProxyModule]:
 
 def _found(owner: Proxy, value: Any, name: str) -> Any:
     """``value``, read from the module of ``owner`` under ``name``; a sub-module as its proxy."""
-    if not isinstance(value, nn.Module):
-        return value
     block = owner._torchgraph_block
+    if not isinstance(value, nn.Module):
+        return block.tree.read(block, name, value)
     try:
         named = block.child(name)
     except AttributeError:

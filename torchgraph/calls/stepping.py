@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 from torch import nn
@@ -60,6 +60,9 @@ class Stepping(ModuleHolder):
 
     __slots__ = ("_last_call", "_rebound", "_replicas", "_strays")
 
+    _config_class: ClassVar[type[GraphConfig]] = GraphConfig
+    """What keeps its options."""
+
     def __init__(
         self, name: str, module_text: Callable[[str], str], block_text: Callable[[str], str]
     ) -> None:
@@ -88,7 +91,7 @@ class Stepping(ModuleHolder):
         """The last call that ran as eager runs it, without its data."""
         self._signals = SignalsWait(gives_in=True)
         """Ctrl-C waits while this is entered; where the step can be taken back it is open."""
-        self.config = GraphConfig()
+        self.config = self._config_class()
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """The step: forward, ``loss.backward()``, what to return. To be overridden."""

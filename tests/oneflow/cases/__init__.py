@@ -1,0 +1,6 @@
+"""Steps of `nn.Graph` that run under OneFlow 0.9 and here, with the numbers that OneFlow gave."""
+
+from . import inputs, modules, optimizers, schedulers, training, using
+from .made import CASES as CASES, Case as Case
+
+__all__ = ["CASES", "Case", "inputs", "modules", "optimizers", "schedulers", "training", "using"]

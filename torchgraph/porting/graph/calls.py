@@ -1,0 +1,90 @@
+"""What a call of a Graph means in OneFlow where torchgraph follows eager: arguments, gradients."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from ..._torch import pytree
+from ..._torch.tensors import version_of
+from ...blocks.block import BlockTree
+from ...config import GraphConfig as Config
+from ...errors import GraphWarning, warn
+from ...graph import Graph
+from ...live.inputs import Call
+from ..errors import NotPorted
+from .blocks import Blocks
+from .config import GraphConfig
+
+
+class Calls(Graph):
+    """Base of OneFlow's Graph. What `build` does to its arguments stays inside of the step."""
+
+    _tree_class: ClassVar[type[BlockTree]] = Blocks
+    _config_class: ClassVar[type[Config]] = GraphConfig
+
+    config: GraphConfig
+
+    def _own_until_now(self) -> None:
+        self._writes_arguments: bool | None = None
+        """Whether `build` writes into its arguments; None before the first call."""
+        self._modes: tuple[bool, ...] | None = None
+        """`training` of each module, as the first call met it."""
+        super()._own_until_now()
+
+    def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._without_gradients()
+        if self._writes_arguments is not False:
+            return self._on_copies(args, kwargs)
+        given = [(one, version_of(one)) for one in _tensors((args, kwargs))]
+        returned = super()._run_step(args, kwargs)
+        if any(version_of(one) != version for one, version in given):
+            raise NotPorted(
+                f"{self._graph_name}: build has written into an argument, which the first call did "
+                "not. In OneFlow what the caller holds stays as it was.",
+                fix="compute anew in build: x = x + 1, or x = x.clone() first.",
+            )
+        return returned
+
+    def _on_copies(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made: dict[int, torch.Tensor] = {}
+        copied = pytree.tree_map_only(torch.Tensor, lambda one: _copy(one, made), (args, kwargs))
+        versions = {key: version_of(one) for key, one in made.items()}
+        returned = super()._run_step(*copied)
+        written = any(version_of(one) != versions[key] for key, one in made.items())
+        self._writes_arguments = bool(self._writes_arguments) or written
+        return returned
+
+    def _without_gradients(self) -> None:
+        """Gradients of eager are no part of a step: OneFlow's graph computes its own."""
+        for optimizer in () if self._driven else self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad = None
+
+    def _recorded(self, call: Call) -> Any:
+        modes = tuple(module.training for root in self._modules.values() for module in root.modules())
+        if self._modes is None:
+            self._modes = modes
+        elif modes != self._modes:
+            self._modes = modes
+            warn(
+                f"{self._graph_name}: train() or eval() was called after the first call, and "
+                "modules behave accordingly. OneFlow's graph would go on as in its first call.",
+                GraphWarning,
+            )
+        return super()._recorded(call)
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    return [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+
+
+def _copy(tensor: torch.Tensor, made: dict[int, torch.Tensor]) -> torch.Tensor:
+    """A copy with the same strides; one for each tensor, however often it is an argument."""
+    if id(tensor) not in made:
+        copy = tensor.detach().clone()
+        made[id(tensor)] = copy.requires_grad_(tensor.requires_grad)
+    return made[id(tensor)]
