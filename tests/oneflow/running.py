@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(
-    script: Path | str, *arguments: str, cwd: Path, timeout: float = 120, **environment: str
+    script: Path | str,
+    *arguments: str,
+    cwd: Path,
+    imports: Path | None = None,
+    timeout: float = 120,
 ) -> str:
-    """What a script prints; AssertionError with what it said when it fails."""
+    """What a script prints; AssertionError with what it said when it fails.
+
+    Args:
+        cwd: where it runs, and what it writes goes to.
+        imports: a folder of modules besides.
+    """
     command = [sys.executable, "-W", "error", "-m", "torchgraph.oneflow", "--cpu"]
     done = subprocess.run(
         [*command, str(script), *arguments],
@@ -20,11 +30,10 @@ def run(
         env={
             "PATH": "",
             "HOME": str(cwd),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(map(str, filter(None, (ROOT, imports)))),
             "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "TORCHGRAPH_BACKEND": "aten",
-            **environment,
         },
         capture_output=True,
         text=True,
