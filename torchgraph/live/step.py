@@ -24,8 +24,9 @@ from ..guards import Classes, Name, OwnState, Scripts, is_script, plain_key, sha
 from ..guards.sharing import Relation, relations
 from ..ir import names
 from ..ir.aliasing import has_strides, is_opaque, storages_overlap
-from ..ir.names import NameKind, StateName
+from ..ir.names import StateName
 from ..ir.program import ParameterGroup, Role
+from ..optim.rules import update_class
 from .flags import Flags
 
 Path = tuple[Any, ...]
@@ -221,8 +222,8 @@ class Step:
                     if names.is_setting(static.fqn, number, index)
                 )
                 fqns = tuple(map(self.parameter_fqn, group["params"]))
-                hooked = any(step_hooks(optimizer))
-                yield ParameterGroup(number, index, type(optimizer), fqns, settings, hooked)
+                kind, hooked = update_class(optimizer, group), any(step_hooks(optimizer))
+                yield ParameterGroup(number, index, kind, fqns, settings, hooked)
 
     def structure(self) -> tuple[object, ...]:
         """All about the step but its tensors and numbers; equal when a program still fits."""
@@ -388,7 +389,7 @@ class Step:
                 self._scan_value(fqn.below(key), root, (*path, key), item)
         elif isinstance(value, _STATIC):
             self.statics.append(Static(fqn, root, path, value))
-        elif fqn.kind is NameKind.SETTING:
+        elif fqn.kind is names.NameKind.SETTING:
             self.objects.append((fqn, value))
 
 

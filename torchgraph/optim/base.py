@@ -15,6 +15,14 @@ from ..options.checking import is_number, shown
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
+class TakesStepOf(Optimizer):
+    """An optimizer whose param groups may take the step of another class, in its very ops."""
+
+    @abstractmethod
+    def update_class(self, group: dict[str, Any]) -> type[Optimizer]:
+        """That class."""
+
+
 class PerParameter(Optimizer):
     """An optimizer whose update of a parameter needs that parameter, its gradient and its slots."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -13,6 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .._torch.optimizers import SLOT_MAKERS
 from ..errors import UnsupportedOptimizer
 from ..lines import SourceLine
+from .base import TakesStepOf
 
 added_at: MutableMapping[Optimizer, SourceLine] = WeakIdKeyDictionary()
 """The user's line that gave an optimizer to a Graph."""
@@ -29,6 +31,9 @@ _REFUSED: dict[type[Optimizer], str] = {
 
 # The classes whose fused branch ends in kernels that `torchgraph.optim.fused` knows.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+KNOWN_MODULES = ("torch.optim.", f"{__package__}.", "torchgraph.porting.optim.")
+"""Where the optimizers are whose steps and slots are known: torch's and ours."""
 
 # The methods that decide what a slot starts from, in torch's classes and in `PerParameter`.
 _SLOT_MAKERS = (*SLOT_MAKERS, "_first_slots", "_update")
@@ -107,11 +112,18 @@ def eager_branch(optimizer: Optimizer) -> Iterator[None]:
 def _is_known(optimizer: Optimizer) -> bool:
     """True for torch's optimizers, ours and what derives from them: these names are theirs."""
     bases = (cls.__module__ for cls in type(optimizer).__mro__ if cls not in (Optimizer, object))
-    return any(module.startswith(("torch.optim.", f"{__package__}.")) for module in bases)
+    return any(module.startswith(KNOWN_MODULES) for module in bases)
 
 
 def allocates_slots(optimizer: Optimizer) -> bool:
     """True when a slot's first value is what its allocation gives: for torch's steps and ours."""
     steps = (getattr(type(optimizer), name, None) for name in _SLOT_MAKERS)
     known = [inspect.unwrap(step).__module__ for step in steps if step is not None]
-    return all(module.startswith(("torch.optim.", f"{__package__}.")) for module in known)
+    return all(module.startswith(KNOWN_MODULES) for module in known)
+
+
+def update_class(optimizer: Optimizer, group: dict[str, Any]) -> type[Optimizer]:
+    """The class whose step a param group takes: where a subclass of ours names one, that one."""
+    if not isinstance(optimizer, TakesStepOf):
+        return type(optimizer)
+    return optimizer.update_class(group)

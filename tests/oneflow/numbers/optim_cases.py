@@ -103,7 +103,7 @@ def _scheduled(
     name, settings = SCHEDULERS[key]
     optimizer = _optimizer(flow, rates)
     if last_step != -1:
-        for group, rate in zip(optimizer.param_groups, rates):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["initial_lr"] = rate
         settings = {**settings, "last_step": last_step}
     return optimizer, getattr(flow.optim.lr_scheduler, name)(optimizer, **settings)

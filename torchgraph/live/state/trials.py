@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 from ..._torch.distributed.held import local
 from ..._torch.optimizers import loads_plainly, step_without_hooks
 from ...collection import afresh
-from ...optim.rules import allocates_slots, refusal
+from ...optim.rules import KNOWN_MODULES, allocates_slots, refusal
 from .values import independent
 
-_OURS = ("torch.optim.", "torchgraph.optim.")
 Group = Mapping[str, Any]
 
 
@@ -116,7 +115,7 @@ def known_class(optimizer: Optimizer) -> type[Optimizer] | None:
     if not allocates_slots(optimizer) or not loads_plainly(optimizer):
         return None
     bases = (base for base in type(optimizer).__mro__ if base not in (Optimizer, object))
-    return next((base for base in bases if f"{base.__module__}.".startswith(_OURS)), None)
+    return next((base for base in bases if f"{base.__module__}.".startswith(KNOWN_MODULES)), None)
 
 
 def _made(cls: type[Optimizer], group: Group, parameters: list[torch.Tensor]) -> Optimizer:
