@@ -26,3 +26,9 @@ class BadRecord(GraphError, ValueError):
     """An OFRecord file that is cut off, or holds something other than what is read of it."""
 
     fix = "write the file anew, or leave it out of the folder."
+
+
+class MissingPackage(GraphError, ImportError):
+    """``flow.nn.OFRecordReader(...)`` where protobuf or Pillow is not installed."""
+
+    fix = "pip install 'torchgraph[oneflow]'."

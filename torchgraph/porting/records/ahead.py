@@ -1,0 +1,128 @@
+"""Batches that are made ahead of the steps that take them, in processes or threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ...errors import InvalidOption
+from .operation import Stream
+
+Tensors = list[torch.Tensor]
+_EACH = 2
+"""Batches that each worker is ahead."""
+_chosen: int | None = None
+
+
+def set_workers(count: int | None) -> None:
+    """How many processes decode for each Graph that reads records; 0: threads of this process.
+
+    None, which it is at the beginning: two processes, or one where there is one core. Processes
+    are forked, which scripts without ``if __name__ == "__main__"`` bear; where there is no fork
+    (macOS, Windows) threads do it. Graphs that have begun to read keep theirs.
+
+    Raises:
+        InvalidOption: it is no count.
+    """
+    global _chosen
+    if count is not None and (type(count) is not int or count < 0):
+        raise InvalidOption(f"set_workers takes a number from 0 on or None, not {count!r}.")
+    _chosen = count
+
+
+class _Failed(NamedTuple):
+    """What takes the place of a batch that cannot be made: it is raised in its turn."""
+
+    error: Exception
+
+
+class _Made(Dataset[Any]):
+    """A data set whose keys are what was drawn."""
+
+    def __init__(self, make: Callable[[Any], Tensors]) -> None:
+        self._make = make
+
+    def __getitem__(self, drawn: Any) -> Tensors | _Failed:
+        if isinstance(drawn, _Failed):
+            return drawn
+        try:
+            return self._make(drawn)
+        except Exception as error:
+            return _Failed(error)
+
+
+class _Draws:
+    """The keys: one after the other, in this process; an error is the last one."""
+
+    def __init__(self, draws: Iterator[Any]) -> None:
+        self._draws = draws
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._draws
+        except Exception as error:
+            yield _Failed(error)
+
+
+def batches(make: Callable[[Any], Tensors], draws: Iterator[Any]) -> Iterator[Tensors]:
+    """``make(drawn)`` for each of ``draws``, in their order, some of them ahead.
+
+    Workers end with the iterator. An error comes where its batch would, and again after it.
+    """
+    made, keys = _Made(make), _Draws(draws)
+    forks = sys.platform == "linux" and _chosen != 0
+    found = _in_processes(made, keys) if forks else _in_threads(made, keys)
+    return Stream(_InTurn(found))
+
+
+class _InTurn(Iterator[Tensors]):
+    def __init__(self, found: Iterator[Tensors | _Failed]) -> None:
+        self._found = found
+
+    def __next__(self) -> Tensors:
+        found = next(self._found)
+        if isinstance(found, _Failed):
+            raise found.error
+        return found
+
+
+def _in_processes(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:
+    count = _chosen or min(2, os.cpu_count() or 1)
+    loader: DataLoader[Any] = DataLoader(
+        made,
+        batch_size=None,
+        sampler=keys,  # type: ignore[arg-type] # any iterable serves where nothing is collated
+        num_workers=count,
+        collate_fn=_as_it_is,
+        multiprocessing_context="fork",
+        prefetch_factor=_EACH,
+        generator=torch.Generator(),  # else it draws from the generator of the step
+    )
+    with warnings.catch_warnings():
+        # Python warns of a fork beside threads; the workers touch nothing that those hold.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return iter(loader)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _in_threads(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:
+    count = _chosen or 2
+    with ThreadPoolExecutor(count, thread_name_prefix="torchgraph-records") as pool:
+        ahead: deque[Future[Any]] = deque()
+        for drawn in keys:
+            ahead.append(pool.submit(made.__getitem__, drawn))
+            if len(ahead) > count * _EACH:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()

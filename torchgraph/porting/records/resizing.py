@@ -1,0 +1,197 @@
+"""OpenCV's resize of uint8 images in NumPy: the arithmetic that OneFlow's image ops go through.
+
+Bilinear and bicubic weights are 11-bit integers, area weights are float32, as in OpenCV 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Image = np.ndarray[Any, np.dtype[Any]]
+"""(height, width, channels), uint8."""
+
+INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "bicubic", "area")
+_ONE = 2048
+"""1 as a weight of 11 bits."""
+
+
+class _Taps(NamedTuple):
+    """What each pixel of the result is made of along one axis: ``count`` sources and weights."""
+
+    sources: np.ndarray[Any, np.dtype[np.intp]]
+    """(count, size)"""
+    weights: np.ndarray[Any, np.dtype[Any]]
+    """(count, size)"""
+
+
+def resized(image: Image, width: int, height: int, interpolation: str) -> Image:
+    """The image in another size, with the bytes that OneFlow gives.
+
+    Args:
+        interpolation: one of `INTERPOLATIONS`; ``"auto"`` is area where the image has more pixels
+            than the result and bilinear elsewhere.
+    """
+    rows, columns = image.shape[:2]
+    if (rows, columns) == (height, width):
+        return image
+    if interpolation == "auto":
+        interpolation = "bilinear" if width * height >= columns * rows else "area"
+    if interpolation == "nearest_neighbor":
+        return image[_nearest(rows, height)][:, _nearest(columns, width)]
+    halved = (columns, rows) == (2 * width, 2 * height)
+    if interpolation == "area" or (interpolation == "bilinear" and halved):
+        if columns >= width and rows >= height:
+            return _averaged(image, width, height)
+        across, down = _area_taps(columns, width), _area_taps(rows, height, clamped=False)
+        return _between(image, across, down)
+    if interpolation == "bilinear":
+        across, down = _linear_taps(columns, width), _linear_taps(rows, height, clamped=False)
+        return _between(image, across, down)
+    return _between_four(image, _cubic_taps(columns, width), _cubic_taps(rows, height))
+
+
+def _nearest(old: int, new: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    scale = 1.0 / (new / old)
+    return np.minimum(np.floor(np.arange(new) * scale).astype(np.intp), old - 1)
+
+
+def _positions(old: int, new: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The source left of each pixel's middle, and how far behind it that lies."""
+    scale = 1.0 / (new / old)
+    middle = ((np.arange(new) + 0.5) * scale - 0.5).astype(np.float32)
+    left = np.floor(middle)
+    return left.astype(np.intp), middle - left
+
+
+def _linear_taps(old: int, new: int, *, clamped: bool = True) -> _Taps:
+    left, rest = _positions(old, new)
+    return _two_taps(left, rest, old, clamped)
+
+
+def _area_taps(old: int, new: int, *, clamped: bool = True) -> _Taps:
+    """Bilinear taps of an image that grows along one axis at least."""
+    scale = 1.0 / (new / old)
+    left = np.floor(np.arange(new) * scale).astype(np.intp)
+    rest = ((np.arange(new) + 1) - (left + 1) * (new / old)).astype(np.float32)
+    rest = np.where(rest <= 0, np.float32(0), rest - np.floor(rest))
+    return _two_taps(left, rest, old, clamped)
+
+
+def _two_taps(
+    left: np.ndarray[Any, Any], rest: np.ndarray[Any, Any], old: int, clamped: bool
+) -> _Taps:
+    """``clamped``: beyond the border the weights are 1 and 0, as OpenCV has it across alone.
+
+    Down both taps are the border then; their weights are rounded apart, which shows in last bits.
+    """
+    if clamped:
+        rest = np.where((left < 0) | (left >= old - 1), np.float32(0), rest).astype(np.float32)
+    sources = np.clip(np.stack([left, left + 1]), 0, old - 1)
+    return _Taps(sources, _fixed(np.stack([np.float32(1) - rest, rest])))
+
+
+def _cubic_taps(old: int, new: int) -> _Taps:
+    left, x = _positions(old, new)
+    a, one = np.float32(-0.75), np.float32(1)
+    w0 = ((a * (x + one) - 5 * a) * (x + one) + 8 * a) * (x + one) - 4 * a
+    w1 = ((a + 2) * x - (a + 3)) * x * x + one
+    w2 = ((a + 2) * (one - x) - (a + 3)) * (one - x) * (one - x) + one
+    weights = np.stack([w0, w1, w2, one - w0 - w1 - w2])
+    sources = np.clip(left + np.arange(-1, 3)[:, None], 0, old - 1)
+    return _Taps(sources, _fixed(weights))
+
+
+def _fixed(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
+    scaled = np.rint(weights.astype(np.float32) * np.float32(_ONE))
+    return np.clip(scaled, -32768, 32767).astype(np.int32)
+
+
+def _across(image: Image, taps: _Taps) -> np.ndarray[Any, np.dtype[np.int32]]:
+    wide = image.astype(np.int32)
+    parts = zip(taps.sources, taps.weights, strict=True)
+    return sum(wide[:, source] * weight[:, None] for source, weight in parts)  # type: ignore[return-value]
+
+
+def _between(image: Image, across: _Taps, down: _Taps) -> Image:
+    rows = _across(image, across) >> 4
+    parts = zip(down.sources, down.weights, strict=True)
+    summed = sum((rows[source] * weight[:, None, None]) >> 16 for source, weight in parts)
+    return ((summed + 2) >> 2).astype(np.uint8)
+
+
+def _between_four(image: Image, across: _Taps, down: _Taps) -> Image:
+    rows = _across(image, across)
+    parts = zip(down.sources, down.weights, strict=True)
+    scale = np.float32(1.0 / (_ONE * _ONE))
+    summed: Any = None
+    for source, weight in list(parts)[::-1]:
+        term = rows[source].astype(np.float32) * (weight.astype(np.float32) * scale)[:, None, None]
+        summed = term if summed is None else summed + term
+    return np.clip(np.rint(summed), 0, 255).astype(np.uint8)
+
+
+def _averaged(image: Image, width: int, height: int) -> Image:
+    """Each pixel is the mean of those that it covers."""
+    rows, columns = image.shape[:2]
+    if rows % height == 0 and columns % width == 0:
+        tall, wide = rows // height, columns // width
+        cells = image.reshape(height, tall, width, wide, -1).sum((1, 3), dtype=np.int32)
+        if (tall, wide) == (2, 2):
+            return ((cells + 2) >> 2).astype(np.uint8)
+        scale = np.float32(1.0 / (tall * wide))
+        return np.rint(cells.astype(np.float32) * scale).astype(np.uint8)
+    found = _weighted(image.astype(np.float32).transpose(1, 0, 2), columns, width)
+    found = _weighted(found.transpose(1, 0, 2), rows, height)
+    return np.clip(np.rint(found), 0, 255).astype(np.uint8)
+
+
+def _weighted(lines: np.ndarray[Any, Any], old: int, new: int) -> np.ndarray[Any, Any]:
+    """Weighted sums of ``lines[source]``, added in the order of the sources."""
+    cells = [list(_cell(number, old, new)) for number in range(new)]
+    found = np.zeros((new, *lines.shape[1:]), np.float32)
+    for tap in range(max(map(len, cells))):
+        having = [number for number, cell in enumerate(cells) if len(cell) > tap]
+        sources = [cells[number][tap][0] for number in having]
+        weights = np.array([cells[number][tap][1] for number in having], np.float32)
+        found[having] += lines[sources] * weights[:, None, None]
+    return found
+
+
+def _cell(number: int, old: int, new: int) -> Iterator[tuple[int, float]]:
+    """(source, weight) of each pixel that one of the result covers."""
+    scale = 1.0 / (new / old)
+    start, end = number * scale, number * scale + scale
+    size = min(scale, old - start)
+    last = min(int(np.floor(end)), old - 1)
+    first = min(int(np.ceil(start)), last)
+    if first - start > 1e-3:
+        yield first - 1, (first - start) / size
+    for source in range(first, last):
+        yield source, 1.0 / size
+    if end - last > 1e-3:
+        yield last, min(min(end - last, 1.0), size) / size
+
+
+def size_in_ratio(
+    width: int, height: int, target: int, limits: Sequence[int], *, longer: bool
+) -> tuple[int, int]:
+    """(width, height) where one side is ``target`` and the ratio is kept, as OneFlow rounds it.
+
+    Args:
+        limits: the least that the shorter side, and the most that the longer side may be; 0: none.
+        longer: it is the longer side that becomes ``target``.
+    """
+    least, most = limits
+    ratio = np.float32(min(width, height)) / np.float32(max(width, height))
+    if longer:
+        long, short = target, round(float(target * ratio))
+        if least > 0 and short < least:
+            long, short = round(float(np.float32(least) / ratio)), least
+    else:
+        long, short = round(float(np.float32(target) / ratio)), target
+        if most > 0 and long > most:
+            long, short = most, round(float(most * ratio))
+    return (long, short) if width > height else (short, long)
