@@ -36,13 +36,14 @@ class OFRecordDataLoader(nn.Module):
             part_name_suffix_length=5,
             random_shuffle=training,
             shuffle_after_epoch=training,
+            random_seed=7,
         )
         self.record_label_decoder = flow.nn.OfrecordRawDecoder(
             "class/label", shape=(), dtype=flow.int32
         )
         self.record_image_decoder = flow.nn.OFRecordImageDecoder("encoded", color_space="RGB")
         self.resize = flow.nn.image.Resize(target_size=[32, 32])
-        self.flip = flow.nn.CoinFlip(batch_size=batch_size) if training else None
+        self.flip = flow.nn.CoinFlip(batch_size=batch_size, random_seed=9) if training else None
         self.crop_mirror_norm = flow.nn.CropMirrorNormalize(
             color_space="RGB",
             output_layout="NCHW",

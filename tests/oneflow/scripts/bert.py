@@ -31,6 +31,7 @@ class OfRecordDataLoader(nn.Module):
             data_part_num=2,
             random_shuffle=mode == "train",
             shuffle_after_epoch=mode == "train",
+            random_seed=7,
             placement=self.placement,
             sbp=self.sbp,
         )

@@ -28,6 +28,7 @@ class OFRecordDataLoader(nn.Module):
             part_name_suffix_length=5,
             random_shuffle=training,
             shuffle_after_epoch=training,
+            random_seed=7,
             placement=placement,
             sbp=sbp,
         )
@@ -42,10 +43,12 @@ class OFRecordDataLoader(nn.Module):
         }
         if training:
             self.image_decoder = flow.nn.OFRecordImageDecoderRandomCrop(
-                "encoded", color_space="RGB"
+                "encoded", color_space="RGB", random_seed=8
             )
             self.resize = flow.nn.image.Resize(target_size=[SIZE, SIZE])
-            self.flip = flow.nn.CoinFlip(batch_size=BATCH, placement=placement, sbp=sbp)
+            self.flip = flow.nn.CoinFlip(
+                batch_size=BATCH, random_seed=9, placement=placement, sbp=sbp
+            )
             self.crop_mirror_norm = flow.nn.CropMirrorNormalize(**norm)
         else:
             self.image_decoder = flow.nn.OFRecordImageDecoder("encoded", color_space="RGB")

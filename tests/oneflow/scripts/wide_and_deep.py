@@ -28,6 +28,7 @@ class OFRecordDataLoader(nn.Module):
             part_name_suffix_length=5,
             random_shuffle=True,
             shuffle_after_epoch=True,
+            random_seed=7,
             placement=placement,
             sbp=sbp,
         )
