@@ -72,6 +72,13 @@ def test_errors_md_is_up_to_date():
     )
 
 
+def test_oneflow_names_md_is_up_to_date():
+    generator = runpy.run_path(str(ROOT / "docs" / "generate_oneflow_names.py"))
+    written = (ROOT / "docs" / "oneflow-names.md").read_text(encoding="utf-8")
+
+    assert written == generator["render"](), "run: python docs/generate_oneflow_names.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path):
     for link in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..errors import GraphError
 
+# --- scripts for OneFlow -------------------------------------------------------------------------
+
 
 class NotPorted(GraphError):
     """``oneflow.one_embedding``: a name, an argument or a value of OneFlow that is not here.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ..errors import NotPortedName
 
-MEMBERS_OF = ("Tensor", "nn.Module")
+MEMBERS_OF = ("Tensor", "nn.Module", "nn.Parameter")
 """Classes whose members have rows of their own."""
 
 

@@ -22,7 +22,11 @@ import torch
 from ..names import Name, table
 
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
-_CLASSES: dict[str, type] = {"Tensor": torch.Tensor, "nn.Module": torch.nn.Module}
+_CLASSES: dict[str, type] = {
+    "Tensor": torch.Tensor,
+    "nn.Module": torch.nn.Module,
+    "nn.Parameter": torch.nn.Parameter,
+}
 _speaking: dict[str, bool] = {}
 """By the name of a module: whether it is code for OneFlow."""
 _scripts_speak = False
@@ -52,7 +56,7 @@ def speaks(frame: FrameType) -> bool:
 
 
 def install() -> None:
-    """Give `torch.Tensor` and `torch.nn.Module` the members of the table; once."""
+    """Give the classes the members of the table; once."""
     for name, row in table().items():
         owner = _CLASSES.get(row.owner)
         member = name.rpartition(".")[2]
