@@ -103,7 +103,7 @@ def blank_scheduler(kind: type[Scheduler], inner: Sequence[LRScheduler]) -> Sche
     """
     scheduler = kind.__new__(kind)
     if inner:
-        vars(scheduler)["_schedulers"] = list(inner)
+        vars(scheduler)[INNER_SCHEDULERS] = list(inner)
     if issubclass(kind, CyclicLR):
         vars(scheduler)["_scale_fn_custom"] = None  # its state does not have it
     return scheduler
@@ -134,7 +134,11 @@ def unscales_itself(optimizer: torch.optim.Optimizer) -> bool:
     return hasattr(optimizer, "_step_supports_amp_scaling")
 
 
+INNER_SCHEDULERS = "_schedulers"
+"""The attribute in which a chain or a sequence of schedulers has those that it steps."""
+
+
 def schedulers_in(scheduler: Any) -> Sequence[Any]:
     """Those that a chain or a sequence of schedulers steps; none in a plain one."""
-    found: Sequence[Any] = vars(scheduler).get("_schedulers", ())
+    found: Sequence[Any] = vars(scheduler).get(INNER_SCHEDULERS, ())
     return found

@@ -216,11 +216,8 @@ class Step:
         """The param groups of all optimizers, in order."""
         for number, optimizer in enumerate(self.optimizers):
             for index, group in enumerate(optimizer.param_groups):
-                settings = tuple(
-                    (".".join(static.fqn.key), static.value)
-                    for static in self.statics
-                    if names.is_setting(static.fqn, number, index)
-                )
+                held = (s for s in self.statics if names.is_setting(s.fqn, number, index))
+                settings = tuple((".".join(static.fqn.key), static.value) for static in held)
                 fqns = tuple(map(self.parameter_fqn, group["params"]))
                 kind, hooked = update_class(optimizer, group), any(step_hooks(optimizer))
                 yield ParameterGroup(number, index, kind, fqns, settings, hooked)

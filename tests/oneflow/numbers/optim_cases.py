@@ -54,8 +54,9 @@ def eager_rows(flow: Any) -> Iterator[tuple[str, Any]]:
         without = {0: (1,), 1: (1,), 2: (1,), 5: (0,)}
         yield f"LATE {key}", [run.step(n, without=without.get(n, ())) for n in range(STEPS)]
     for key, (norm, kind) in CLIPS.items():
-        clip = {"clip_grad_max_norm": norm, "clip_grad_norm_type": kind}
-        run = Eager(flow, *OPTIMIZERS["SGD weight_decay"], **clip)
+        clip: dict[str, Any] = {"clip_grad_max_norm": norm, "clip_grad_norm_type": kind}
+        name, settings = OPTIMIZERS["SGD weight_decay"]
+        run = Eager(flow, name, settings, **clip)
         yield f"CLIP {key}", [run.step(number, clip=True) for number in range(3)]
     run = Eager(flow, "SGD", {"lr": 0.1}, lr_scale=0.5)
     yield "LR_SCALE eager", [run.step(number) for number in range(3)]

@@ -46,7 +46,9 @@ class LRScheduler(torch.optim.lr_scheduler.LRScheduler):
                     f"param 'initial_lr' is not specified in param_groups[{index}] when resuming "
                     "an optimizer"
                 )
-        self.base_lrs: list[float] = [group["initial_lr"] for group in self.optimizer.param_groups]
+        self.base_lrs: list[float] = [  # type: ignore[assignment]  # no tensors, as in OneFlow
+            group["initial_lr"] for group in self.optimizer.param_groups
+        ]
 
     @property
     def last_epoch(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from ...._torch.optimizers import INNER_SCHEDULERS, schedulers_in
 from ....errors import InvalidOption
 from ....options.checking import shown
 from .base import LRScheduler
@@ -54,24 +55,25 @@ class LambdaLR(LRScheduler):
 
 
 class _OfOthers(LRScheduler):
-    _schedulers: list[LRScheduler]  # where torch has those that one steps
+    def _hold(self, schedulers: Sequence[LRScheduler]) -> None:
+        vars(self)[INNER_SCHEDULERS] = list(schedulers)  # where a Graph looks for them
 
     @property
-    def schedulers(self) -> list[LRScheduler]:
+    def schedulers(self) -> Sequence[LRScheduler]:
         """Those that it is made of."""
-        return self._schedulers
+        return schedulers_in(self)
 
     def state_dict(self) -> dict[str, Any]:
         """All attributes but the optimizer, and the states of the schedules."""
-        states = [one.state_dict() for one in self._schedulers]
-        own = {key: value for key, value in super().state_dict().items() if key != "_schedulers"}
-        return {**own, "schedulers": states}
+        own = super().state_dict()
+        del own[INNER_SCHEDULERS]
+        return {**own, "schedulers": [one.state_dict() for one in self.schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`."""
         rest = {key: value for key, value in state_dict.items() if key != "schedulers"}
         super().load_state_dict(rest)
-        for one, state in zip(self._schedulers, state_dict["schedulers"], strict=True):
+        for one, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
             one.load_state_dict(state)
 
 
@@ -87,14 +89,14 @@ class ChainedScheduler(_OfOthers):
             raise InvalidOption("length of list of schedulers must be greater than 0")
         optimizer = schedulers[0].optimizer
         _check_optimizers("ChainedScheduler", optimizer, schedulers)
-        self._schedulers = list(schedulers)
+        self._hold(schedulers)
         super().__init__(optimizer)
 
     def step(self) -> None:  # type: ignore[override]
         """Go on to the next step and set its rates."""
         self.last_step += 1
-        lrs = list(self._schedulers[0].base_lrs)
-        for one in self._schedulers:
+        lrs = list(self.schedulers[0].base_lrs)
+        for one in self.schedulers:
             lrs = [one.get_lr(lr, self.last_step) for lr in lrs]
             one.last_step = self.last_step
         self.update_lrs(lrs)
@@ -139,7 +141,7 @@ class SequentialLR(_OfOthers):
                 "'interval_rescaling' expects a bool or a list of bool with length be equal to "
                 f"the number of milestones, not {shown(interval_rescaling)}"
             )
-        self._schedulers = list(schedulers)
+        self._hold(schedulers)
         self.milestones = list(milestones)
         self.interval_rescaling = list(interval_rescaling)
         super().__init__(optimizer, last_step, verbose)
@@ -151,7 +153,7 @@ class SequentialLR(_OfOthers):
         index = bisect.bisect_right(self.milestones, step)
         if index > 0 and self.interval_rescaling[index - 1]:
             step -= self.milestones[index - 1]
-        current = self._schedulers[index]
+        current = self.schedulers[index]
         current.last_step = step
         self.update_lrs([current.get_lr(base_lr, step) for base_lr in self.base_lrs])
 
