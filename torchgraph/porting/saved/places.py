@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from ..._torch.modules import set_versions, versions_of
-from ...distributed.words.placement import placement
+from ...distributed import words
 from ...distributed.words.process import get_world_size
 from ...errors import InvalidOption
 from ...options.checking import shown
 from ...saved import LoadedGraph
+from ..devices import on_cpu
+from ..devices.placement import placement
 
 
 def target_of(map_location: Any) -> torch.device | None:
@@ -23,7 +25,7 @@ def target_of(map_location: Any) -> torch.device | None:
     """
     if map_location is None:
         return None
-    if isinstance(map_location, placement):
+    if isinstance(map_location, (placement, words.placement)):
         if get_world_size() > 1:
             raise InvalidOption(
                 f"map_location={map_location!r}: with several ranks each gets whole tensors.",
@@ -35,7 +37,7 @@ def target_of(map_location: Any) -> torch.device | None:
             f"map_location is a device, its name or a placement, not {shown(map_location)}."
         )
     try:
-        target = torch.device(map_location)
+        target = torch.device(on_cpu.meant(map_location))
     except RuntimeError as error:
         raise InvalidOption(f"map_location={map_location!r:.60} is no device.") from error
     if target.type == "cuda" and not torch.cuda.is_available():
