@@ -104,8 +104,9 @@ def test_a_module_without_a_row_is_not_ported():
 def test_modules_are_imported_in_every_way():
     import torchgraph.oneflow.nn as one
     import torchgraph.oneflow.nn.functional as f
-    from torchgraph.oneflow import nn as other
     from torchgraph.oneflow.nn import Linear, functional
+
+    from torchgraph.oneflow import nn as other
 
     assert one is other is flow.nn
     assert f is functional is flow.nn.functional

@@ -10,7 +10,7 @@ from torch import nn
 
 import torchgraph as tg
 from tests.passes.test_model_update import fuse, update_calls
-from torchgraph.errors import InvalidOption
+from torchgraph.errors import InvalidOption, UnsupportedOptimizer
 from torchgraph.porting.optim.adadelta import Adadelta
 from torchgraph.porting.optim.adagrad import Adagrad
 from torchgraph.porting.optim.adam import Adam, AdamW
@@ -42,7 +42,7 @@ def model() -> nn.Module:
 
 
 class Step(tg.Graph):
-    def __init__(self, module, optimizer, lr_sch=None, **config):
+    def __init__(self, module, optimizer, lr_sch=None):
         super().__init__()
         self.m = module
         self.add_optimizer(optimizer, lr_sch=lr_sch)
@@ -280,3 +280,28 @@ def test_a_users_optimizer_in_a_graph():
     here, there = model(), model()
     graph = Step(here, Plain(here.parameters()))
     assert [graph(X).item() for _ in range(3)] == trained(there, Plain(there.parameters()), 3)
+
+
+def test_tables_may_be_updated_row_by_row_by_a_plain_sgd_alone():
+    class Lookup(tg.Graph):
+        def __init__(self, optimizer, table):
+            super().__init__()
+            self.table = table
+            self.add_optimizer(optimizer, is_sparse=True)
+
+        def build(self, rows):
+            loss = self.table(rows).sum()
+            loss.backward()
+            return loss
+
+    table = nn.Embedding(64, 2)
+    before = table.weight.detach().clone()
+    graph = Lookup(SGD(table.parameters(), lr=0.5), table)
+    graph(torch.tensor([3]))
+    graph(torch.tensor([3]))
+    moved = (table.weight - before).abs().sum(1).nonzero().flatten()
+    assert moved.tolist() == [3]
+    assert torch.allclose(table.weight[3], before[3] - 1)
+    for optimizer in (Adam(table.parameters()), SGD(table.parameters(), dampening=0.5)):
+        with pytest.raises(UnsupportedOptimizer, match="is_sparse=True"):
+            Lookup(optimizer, table)

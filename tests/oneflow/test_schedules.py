@@ -6,7 +6,15 @@ from torch import nn
 
 import torchgraph as tg
 from torchgraph.errors import InvalidOption
-from torchgraph.porting.optim.mixed_precision import GradScaler, autocast, autocast_decorator
+from torchgraph.porting.optim.mixed_precision import (
+    GradScaler,
+    autocast,
+    autocast_decorator,
+    get_autocast_cpu_dtype,
+    get_autocast_gpu_dtype,
+    set_autocast_cpu_dtype,
+    set_autocast_gpu_dtype,
+)
 from torchgraph.porting.optim.schedules.base import LRScheduler, LrScheduler
 from torchgraph.porting.optim.schedules.compound import ChainedScheduler, LambdaLR, SequentialLR
 from torchgraph.porting.optim.schedules.plain import (
@@ -23,7 +31,7 @@ from torchgraph.porting.optim.schedules.warmup import WarmupLR
 from torchgraph.porting.optim.sgd import SGD
 
 
-def sgd(*rates):
+def sgd(*rates: float) -> SGD:
     return SGD([{"params": [nn.Parameter(torch.ones(2))], "lr": rate} for rate in rates or (1.0,)])
 
 
@@ -147,7 +155,7 @@ def test_a_users_schedule_in_a_graph(make, factor):
     for _ in range(4):
         graph()
     expected = 1 - 0.1 * factor * (1 + 2 + 3 + 4)
-    assert graph.m.p.tolist() == pytest.approx([expected] * 2)
+    assert graph.m.p.tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
 def test_a_schedule_stepped_beside_its_graph_is_noticed():
@@ -240,12 +248,29 @@ def test_autocast_on_the_cpu_casts_nothing_and_warns():
     assert region(torch.matmul)(a, a).dtype == torch.float32
 
 
+def test_the_dtype_of_autocast_is_set_by_device():
+    kinds = {
+        "cuda": (get_autocast_gpu_dtype, set_autocast_gpu_dtype, torch.float16),
+        "cpu": (get_autocast_cpu_dtype, set_autocast_cpu_dtype, torch.bfloat16),
+    }
+    for device, (get, put, first) in kinds.items():
+        assert get() == first
+        put(torch.float32)
+        try:
+            assert get() == torch.get_autocast_dtype(device) == torch.float32
+        finally:
+            put(first)
+
+
 def test_autocast_inside_of_a_build_casts_nothing_and_warns():
     class Product(tg.Graph):
         def build(self, a):
             with autocast("cpu"):
                 return a @ a
 
-    with pytest.warns(UserWarning, match="not supported for lazy mode"):
+    with (
+        pytest.warns(UserWarning, match="CPU autocast"),
+        pytest.warns(UserWarning, match="not supported for lazy mode"),
+    ):
         found = Product()(torch.ones(2, 2))
     assert found.dtype == torch.float32

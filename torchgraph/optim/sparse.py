@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch.optim import SGD, Optimizer
 
 from ..errors import UnsupportedOptimizer
+from .rules import update_class
 
 _EACH_STEP = ("momentum", "weight_decay", "maximize", "foreach", "fused")
 
@@ -16,7 +17,7 @@ def check_sparse(optimizer: Optimizer) -> None:
     algorithm (`torch.optim.SparseAdam` is one), not a faster form of the same.
     """
     name = type(optimizer).__name__
-    if type(optimizer) is not SGD:
+    if any(update_class(optimizer, group) is not SGD for group in optimizer.param_groups):
         raise UnsupportedOptimizer(
             f"add_optimizer(is_sparse=True): {name} may change rows of a table that were not "
             "looked up, so that updating only the others would give other numbers than PyTorch.",

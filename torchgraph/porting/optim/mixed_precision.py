@@ -94,3 +94,23 @@ def autocast_decorator(autocast_instance: torch.autocast, func: Function) -> Fun
             return func(*args, **kwargs)
 
     return inside  # type: ignore[return-value]
+
+
+def get_autocast_gpu_dtype() -> torch.dtype:
+    """The dtype of `autocast` on CUDA."""
+    return torch.get_autocast_dtype("cuda")
+
+
+def set_autocast_gpu_dtype(dtype: torch.dtype) -> None:
+    """Let `autocast` on CUDA have this dtype."""
+    torch.set_autocast_dtype("cuda", dtype)
+
+
+def get_autocast_cpu_dtype() -> torch.dtype:
+    """The dtype that `autocast` on the CPU would have."""
+    return torch.get_autocast_dtype("cpu")
+
+
+def set_autocast_cpu_dtype(dtype: torch.dtype) -> None:
+    """Let `autocast` on the CPU have this dtype, if it were enabled."""
+    torch.set_autocast_dtype("cpu", dtype)

@@ -80,8 +80,9 @@ class SGD(Dialect, torch.optim.SGD):
 
     def update_class(self, group: dict[str, Any]) -> type[torch.optim.Optimizer]:
         """torch's class where a group takes its step, else this one."""
-        same = not group["maximize"] or group["weight_decay"] == 0
-        return torch.optim.SGD if same and group["dampening"] == 0 else type(self)
+        other = group["dampening"] != 0 or (group["nesterov"] and group["momentum"] == 0)
+        decays_away = group["maximize"] and group["weight_decay"] != 0
+        return type(self) if other or decays_away else torch.optim.SGD
 
     def _init_group(
         self,
