@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ...errors import InvalidOption
+from ...errors import GraphError, InvalidOption
 from .operation import Stream
 
 Tensors = list[torch.Tensor]
@@ -41,7 +41,17 @@ def set_workers(count: int | None) -> None:
 class _Failed(NamedTuple):
     """What takes the place of a batch that cannot be made: it is raised in its turn."""
 
-    error: Exception
+    kind: type[GraphError]
+    what: str
+    fix: str
+
+    @classmethod
+    def by(cls, error: Exception) -> _Failed:
+        """In parts, which any process can make an error of."""
+        if isinstance(error, GraphError):
+            return cls(type(error), error.what, error.way_out)
+        what = f"A batch of records cannot be made: {type(error).__name__}: {error}."
+        return cls(GraphError, what, "call the reader and the decoders outside of the Graph.")
 
 
 class _Made(Dataset[Any]):
@@ -56,7 +66,7 @@ class _Made(Dataset[Any]):
         try:
             return self._make(drawn)
         except Exception as error:
-            return _Failed(error)
+            return _Failed.by(error)
 
 
 class _Draws:
@@ -69,7 +79,7 @@ class _Draws:
         try:
             yield from self._draws
         except Exception as error:
-            yield _Failed(error)
+            yield _Failed.by(error)
 
 
 def batches(make: Callable[[Any], Tensors], draws: Iterator[Any]) -> Iterator[Tensors]:
@@ -90,7 +100,7 @@ class _InTurn(Iterator[Tensors]):
     def __next__(self) -> Tensors:
         found = next(self._found)
         if isinstance(found, _Failed):
-            raise found.error
+            raise found.kind(found.what, fix=found.fix)
         return found
 
 
@@ -99,7 +109,7 @@ def _in_processes(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:
     loader: DataLoader[Any] = DataLoader(
         made,
         batch_size=None,
-        sampler=keys,  # type: ignore[arg-type] # any iterable serves where nothing is collated
+        sampler=keys,
         num_workers=count,
         collate_fn=_as_it_is,
         multiprocessing_context="fork",

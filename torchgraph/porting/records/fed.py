@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from ...graph import Graph
@@ -12,6 +13,9 @@ from .pipeline import Pipeline
 
 _GIVEN = "_records"
 """The argument of `build` by which it gets the tensors that were read for a step."""
+
+_ASIDE = "What build reads is known after the first call: call the Graph once before."
+_PADDED = "Readers in build and set_shape_buckets do not go together: all batches have one size."
 
 
 class Fed(Graph):
@@ -39,7 +43,10 @@ class Fed(Graph):
         Raises:
             BadRecord: of a record that the step is to read.
         """
-        return super().__call__(*args, **self._with_records(kwargs))
+        kwargs = self._with_records(kwargs)
+        padded = self.config.options.buckets is not None
+        with self._pipeline.refusing(_PADDED) if padded else nullcontext():
+            return super().__call__(*args, **kwargs)
 
     def _with_records(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         found = self._pipeline.take(self._micro_batches())
@@ -53,7 +60,7 @@ class Fed(Graph):
         kwargs = self._with_records(kwargs)
         if _GIVEN in kwargs:
             self._pipeline.put_back(kwargs[_GIVEN])
-        with self._pipeline.aside():
+        with self._pipeline.refusing(_ASIDE):
             return super()._aside(look, args, kwargs)
 
 
@@ -67,7 +74,11 @@ def _given_records(build: Callable[..., Any]) -> Callable[..., Any]:
 
     signature = inspect.signature(build)
     parameters = list(signature.parameters.values())
-    last = parameters[-1:] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
+    last = (
+        parameters[-1:]
+        if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        else []
+    )
     own = inspect.Parameter(_GIVEN, inspect.Parameter.KEYWORD_ONLY, default=None)
     before = parameters[: len(parameters) - len(last)]
     fed.__signature__ = signature.replace(parameters=[*before, own, *last])  # type: ignore[attr-defined]

@@ -76,14 +76,14 @@ class Pipeline:
     def __init__(self) -> None:
         self._links: list[Link] = []
         self._shapes: list[tuple[bool | None, ...]] = []
-        """Of each link's outputs whether it is a tensor; None for a None."""
+        """Whether each output of each link is a tensor; None for a None."""
         self._streams: list[Iterator[Any]] = []
         self._batches: Iterator[list[torch.Tensor]] | None = None
         self._ready: list[list[torch.Tensor]] = []
         """Batches that were looked at, and are still to be used."""
         self._build: _Build | None = None
-        self.is_aside = False
-        """True while a step is only looked at."""
+        self.refused = ""
+        """Why nothing that is not known yet may be read now; empty: it may."""
 
     @property
     def is_empty(self) -> bool:
@@ -111,13 +111,13 @@ class Pipeline:
         self._ready.append(batch)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """In the block a step is looked at and taken back: it reads nothing that is not known."""
-        self.is_aside = True
+    def refusing(self, why: str) -> Iterator[None]:
+        """In the block, steps are taken back: a first call that reads in `build` is refused."""
+        before, self.refused = self.refused, why
         try:
             yield
         finally:
-            self.is_aside = False
+            self.refused = before
 
     @contextmanager
     def building(self, given: Sequence[torch.Tensor] | None) -> Iterator[None]:
@@ -154,10 +154,8 @@ class _Build:
         self._done = 0
 
     def perform(self, module: nn.Module, operation: Operation, inputs: Sequence[Any]) -> Any:
-        if self.adds and self._pipeline.is_aside:
-            raise NotPorted(
-                "What build reads is known after the first call.", fix="call the Graph once before."
-            )
+        if self.adds and self._pipeline.refused:
+            raise NotPorted(self._pipeline.refused)
         refs = tuple(map(self._ref, inputs))
         foreign = [isinstance(one, torch.Tensor) and ref is None for one, ref in zip(inputs, refs)]  # noqa: B905
         if any(foreign):
@@ -219,7 +217,9 @@ class _Build:
             if isinstance(value, torch.Tensor):
                 self._refs[id(value)] = ref
                 self._kept.append(value)
-            found.append(value if value is None or isinstance(value, torch.Tensor) else Pending(ref))
+            found.append(
+                value if value is None or isinstance(value, torch.Tensor) else Pending(ref)
+            )
         return found[0] if len(found) == 1 else tuple(found)
 
     def end(self) -> None:

@@ -31,7 +31,9 @@ def check_place(name: str, device: Any, placement: Any, sbp: Any) -> None:
     if device is not None or sbp is None:
         raise InvalidOption(f"{name} takes a device, or placement and sbp.")
     if placement.type != "cpu":
-        raise NotPorted(f"{name} reads on the CPU, not on {placement.type}.", fix="placement('cpu')")
+        raise NotPorted(
+            f"{name} reads on the CPU, not on {placement.type}.", fix="placement('cpu')"
+        )
     if get_world_size() > 1:
         raise NotPorted(
             f"{name}(placement=...) makes one tensor of all ranks, which is here for one rank.",
@@ -86,7 +88,7 @@ class OFRecordReader(nn.Module):
         if random_shuffle:
             counts["shuffle_buffer_size"] = shuffle_buffer_size
         for called, count in counts.items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            if type(count) is not int or count < 1:
                 raise InvalidOption(f"OFRecordReader({called}={count!r}) is no number from 1 on.")
         world, rank = get_world_size(), get_rank()
         if world > data_part_num:

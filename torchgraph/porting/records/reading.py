@@ -13,12 +13,12 @@ import torch
 
 from ..errors import BadRecord
 from .engines import DefaultEngine, shuffled
-from .files import Place, Record, places_in
+from .format.files import Extent, Record, extents_in
 from .operation import Operation
 from .values import Records, TensorBuffer, Value, records_in
 
 ENTROPY = random.SystemRandom()
-"""Of seeds that nobody gave: OneFlow takes them from the system, too."""
+"""Makes the seeds that nobody gave: OneFlow takes them from the system, too."""
 _BUFFERED = 2**20
 """More places of records than a shuffle buffer is made for at once."""
 
@@ -28,7 +28,7 @@ class Reads(Operation):
     """Batches of records, round and round: a batch may end with the first records again."""
 
     paths: tuple[str, ...]
-    """Of all ranks."""
+    """Those of all ranks."""
     part: tuple[int, int]
     """Which of the paths are this rank's, from and to."""
     batch_size: int
@@ -38,20 +38,20 @@ class Reads(Operation):
     seed: int
     """-1: another one each time."""
 
-    def draws(self) -> Iterator[list[Place]]:
-        places = self._places()
+    def draws(self) -> Iterator[list[Extent]]:
+        places = self._extents()
         if self.buffer:
             places = self._mixed(places)
         while True:
             yield [next(places) for _ in range(self.batch_size)]
 
-    def _places(self) -> Iterator[Place]:
+    def _extents(self) -> Iterator[Extent]:
         """Files of later epochs are shuffled from what the epoch before had."""
         paths, epoch = list(self.paths), 0
         while True:
             found = False
             for path in paths[slice(*self.part)]:
-                for place in places_in(path):
+                for place in extents_in(path):
                     found = True
                     yield place
             if not found:
@@ -60,7 +60,7 @@ class Reads(Operation):
             if self.shuffles_files:
                 paths = shuffled(paths, epoch)
 
-    def _mixed(self, places: Iterator[Place]) -> Iterator[Place]:
+    def _mixed(self, places: Iterator[Extent]) -> Iterator[Extent]:
         """Each record changes places with one of the buffer, which is full before the first."""
         seed = ENTROPY.getrandbits(31) if self.seed == -1 else self.seed
         engine, held = DefaultEngine(seed), [next(places) for _ in range(self.buffer)]
@@ -69,7 +69,7 @@ class Reads(Operation):
             held[drawn], place = place, held[drawn]
             yield place
 
-    def run(self, drawn: list[Place], *inputs: Value) -> tuple[Value, ...]:
+    def run(self, drawn: list[Extent], *inputs: Value) -> tuple[Value, ...]:
         return (Records([Record(place) for place in drawn]),)
 
 

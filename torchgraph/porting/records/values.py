@@ -11,7 +11,7 @@ import torch
 from ..errors import NotPorted
 
 if TYPE_CHECKING:  # it needs protobuf, which images alone do not
-    from .files import Record
+    from .format.files import Record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BadRecord
+from ...errors import BadRecord
 from .messages import KINDS, NotAMessage, OFRecord
 
 _LENGTH = struct.Struct("<q")
@@ -20,21 +20,21 @@ _KIND_OF = {"f4": "float_list", "f8": "double_list", "i4": "int32_list", "i8": "
 _NARROW = {"i1": "int32_list", "i2": "int32_list", "u1": "int32_list", "u2": "int32_list"}
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Where a record lies."""
 
     path: str
     number: int
     """Counted from 0 in its file."""
     start: int
-    """Of its message, in bytes."""
+    """Where its message begins, in bytes."""
     length: int
 
     def __str__(self) -> str:
         return f"record {self.number} of {self.path}"
 
 
-def places_in(path: str) -> Iterator[Place]:
+def extents_in(path: str) -> Iterator[Extent]:
     """The records of a file; only their lengths are read.
 
     Raises:
@@ -51,7 +51,7 @@ def places_in(path: str) -> Iterator[Place]:
                 )
             (length,) = _LENGTH.unpack(head)
             start += _LENGTH.size
-            place = Place(path, number, start, length)
+            place = Extent(path, number, start, length)
             if not 0 <= length <= _MOST:
                 raise BadRecord(f"{place} says that it has {length} bytes (byte {start - 8}).")
             if start + length > size:
@@ -77,7 +77,7 @@ def _opened(path: str) -> Any:
 class Record:
     """The features of one record."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Extent) -> None:
         self.place = place
         with _opened(place.path) as file:
             payload = os.pread(file.fileno(), place.length, place.start)
@@ -139,13 +139,14 @@ def write_records(path: str | Path, records: Iterable[Mapping[str, Any]]) -> int
     """
     count = 0
     with open(path, "wb") as file:
-        for count, features in enumerate(records, 1):
+        for features in records:
             message = OFRecord()
             for name, value in features.items():
                 kind, values = _listed(name, value)
                 getattr(message.feature[name], kind).value.extend(values)
             payload = message.SerializeToString()
             file.write(_LENGTH.pack(len(payload)) + payload)
+            count += 1
     return count
 
 

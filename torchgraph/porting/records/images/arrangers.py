@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ... import environment
-from ..errors import NotPorted
+from .... import environment
+from ...errors import NotPorted
+from ..pipeline import performed
 from .arranging import Aligns, CropsMirrorsNormalizes, Flips, Normalizes
-from .pipeline import performed
 
 
 class CropMirrorNormalize(nn.Module):
@@ -97,13 +97,13 @@ class ImageBatchAlign(nn.Module):
     """Images of several sizes as one tensor with zeros around. OneFlow: ``nn.image.batch_align``.
 
     Args:
-        shape: (height, width, channels) of the result.
-        alignment: without effect: the shape is given.
+        shape: (height, width, channels) of the result: the largest ones of the batch, the first two
+            rounded up to multiples of ``alignment``. When called, NotPorted for another one.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, alignment: int) -> None:
         super().__init__()
-        self._operation = Aligns(tuple(shape), dtype)
+        self._operation = Aligns(tuple(shape), dtype, alignment)
 
     def forward(self, input: Any) -> Any:
         """(N, *shape)."""

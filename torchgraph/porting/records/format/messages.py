@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import MissingPackage
+from ...errors import MissingPackage
 
 try:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+    from google.protobuf import (  # type: ignore[import-untyped] # stubs are a package of their own
+        descriptor_pb2,
+        descriptor_pool,
+        message,
+        message_factory,
+    )
 except ModuleNotFoundError:
     raise MissingPackage("OFRecord files are protobuf messages: protobuf is needed.") from None
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import InvalidOption
-from ..errors import NotPorted
-from .pipeline import performed
+from ....errors import InvalidOption
+from ...errors import NotPorted
+from ..pipeline import performed
 from .pixels import Crops, DecodesImages, Resizes, ResizesInRatio
 from .resizing import INTERPOLATIONS
 
@@ -210,7 +210,9 @@ class ImageResize(nn.Module):
             interpolation_type = _OLDER_TYPES.get(interp_type, interp_type)
         if interpolation_type not in INTERPOLATIONS:
             known = ", ".join(INTERPOLATIONS)
-            raise InvalidOption(f"{interpolation_type!r} is no interpolation_type; they are {known}.")
+            raise InvalidOption(
+                f"{interpolation_type!r} is no interpolation_type; they are {known}."
+            )
         if resize_x > 0 and resize_y > 0:
             target_size, keep_aspect_ratio = (resize_x, resize_y), False
         if resize_shorter > 0:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import NotPorted
-from .operation import Operation
-from .values import Array, TensorBuffer, Value, buffer_in
+from ...errors import NotPorted
+from ..operation import Operation
+from ..values import Array, TensorBuffer, Value, buffer_in
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class CropsMirrorsNormalizes(Operation):
     crop: tuple[int, int]
     """(height, width); where one is 0, nothing is cropped."""
     position: tuple[float, float]
-    """Of the crop, from 0 to 1, down and across."""
+    """Where the crop lies, from 0 to 1, down and across."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     channels: int
@@ -141,22 +141,29 @@ class Normalizes(Operation):
 
 @dataclass(frozen=True)
 class Aligns(Operation):
-    """Images in the upper left corner of (N, *shape), with zeros around."""
+    """Images in the upper left corner of (N, *shape), with zeros around.
+
+    ``shape`` is the largest height and width, each rounded up to a multiple of ``alignment``:
+    with another one OneFlow's images do not lie where that says.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    alignment: int
 
     def run(self, drawn: Any, *inputs: Value) -> tuple[Value, ...]:
         given = buffer_in(inputs[0])
+        largest = [max(sizes) for sizes in zip(*(one.shape for one in given.values), strict=True)]
+        step = self.alignment
+        wanted = (*(-(-size // step) * step for size in largest[:2]), *largest[2:])
+        if self.shape != wanted:
+            raise NotPorted(
+                f"image.batch_align is to make images of {self.shape}; the largest height and width "
+                f"of the batch, rounded up to multiples of {step}, make {wanted}.",
+                fix="resize to one size.",
+            )
         found = torch.zeros(len(given), *self.shape, dtype=self.dtype)
         for place, image in zip(found, given.values, strict=True):
-            if len(image.shape) != 3 or any(
-                size > room for size, room in zip(image.shape, self.shape, strict=True)
-            ):
-                raise NotPorted(
-                    f"image.batch_align puts images into {self.shape}, and one has {image.shape}.",
-                    fix="give it the shape of the largest image.",
-                )
-            height, width, channels = image.shape
-            place[:height, :width, :channels] = torch.from_numpy(image).to(self.dtype)
+            height, width = image.shape[:2]
+            place[:height, :width] = torch.from_numpy(image).to(self.dtype)
         return (found,)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Image = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
+Image = Array
 """(height, width, channels), uint8."""
 
 INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "bicubic", "area")
@@ -21,7 +22,7 @@ _ONE = 2048
 class _Taps(NamedTuple):
     """What each pixel of the result is made of along one axis: ``count`` sources and weights."""
 
-    sources: np.ndarray[Any, np.dtype[np.intp]]
+    sources: Array
     """(count, size)"""
     weights: np.ndarray[Any, np.dtype[Any]]
     """(count, size)"""
@@ -40,7 +41,8 @@ def resized(image: Image, width: int, height: int, interpolation: str) -> Image:
     if interpolation == "auto":
         interpolation = "bilinear" if width * height >= columns * rows else "area"
     if interpolation == "nearest_neighbor":
-        return image[_nearest(rows, height)][:, _nearest(columns, width)]
+        found: Image = image[_nearest(rows, height)][:, _nearest(columns, width)]
+        return found
     halved = (columns, rows) == (2 * width, 2 * height)
     if interpolation == "area" or (interpolation == "bilinear" and halved):
         if columns >= width and rows >= height:
@@ -53,12 +55,13 @@ def resized(image: Image, width: int, height: int, interpolation: str) -> Image:
     return _between_four(image, _cubic_taps(columns, width), _cubic_taps(rows, height))
 
 
-def _nearest(old: int, new: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+def _nearest(old: int, new: int) -> Array:
     scale = 1.0 / (new / old)
-    return np.minimum(np.floor(np.arange(new) * scale).astype(np.intp), old - 1)
+    found: Array = np.minimum(np.floor(np.arange(new) * scale).astype(np.intp), old - 1)
+    return found
 
 
-def _positions(old: int, new: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _positions(old: int, new: int) -> tuple[Array, Array]:
     """The source left of each pixel's middle, and how far behind it that lies."""
     scale = 1.0 / (new / old)
     middle = ((np.arange(new) + 0.5) * scale - 0.5).astype(np.float32)
@@ -80,9 +83,7 @@ def _area_taps(old: int, new: int, *, clamped: bool = True) -> _Taps:
     return _two_taps(left, rest, old, clamped)
 
 
-def _two_taps(
-    left: np.ndarray[Any, Any], rest: np.ndarray[Any, Any], old: int, clamped: bool
-) -> _Taps:
+def _two_taps(left: Array, rest: Array, old: int, clamped: bool) -> _Taps:
     """``clamped``: beyond the border the weights are 1 and 0, as OpenCV has it across alone.
 
     Down both taps are the border then; their weights are rounded apart, which shows in last bits.
@@ -104,33 +105,49 @@ def _cubic_taps(old: int, new: int) -> _Taps:
     return _Taps(sources, _fixed(weights))
 
 
-def _fixed(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _fixed(weights: Array) -> Array:
     scaled = np.rint(weights.astype(np.float32) * np.float32(_ONE))
-    return np.clip(scaled, -32768, 32767).astype(np.int32)
+    found: Array = np.clip(scaled, -32768, 32767).astype(np.int32)
+    return found
 
 
-def _across(image: Image, taps: _Taps) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _across(image: Image, taps: _Taps) -> Array:
     wide = image.astype(np.int32)
     parts = zip(taps.sources, taps.weights, strict=True)
-    return sum(wide[:, source] * weight[:, None] for source, weight in parts)  # type: ignore[return-value]
+    found: Array = sum(wide[:, source] * weight[:, None] for source, weight in parts)
+    return found
 
 
 def _between(image: Image, across: _Taps, down: _Taps) -> Image:
     rows = _across(image, across) >> 4
     parts = zip(down.sources, down.weights, strict=True)
     summed = sum((rows[source] * weight[:, None, None]) >> 16 for source, weight in parts)
-    return ((summed + 2) >> 2).astype(np.uint8)
+    return _bytes((summed + 2) >> 2)
 
 
 def _between_four(image: Image, across: _Taps, down: _Taps) -> Image:
+    """In float32, but for the last bytes of a line, fewer than eight, which OpenCV sums in ints."""
     rows = _across(image, across)
-    parts = zip(down.sources, down.weights, strict=True)
+    lines = rows.reshape(len(rows), -1)
+    vectors = lines.shape[1] // 8 * 8
     scale = np.float32(1.0 / (_ONE * _ONE))
-    summed: Any = None
-    for source, weight in list(parts)[::-1]:
-        term = rows[source].astype(np.float32) * (weight.astype(np.float32) * scale)[:, None, None]
-        summed = term if summed is None else summed + term
-    return np.clip(np.rint(summed), 0, 255).astype(np.uint8)
+    whole: Any = 0
+    parts: Any = None
+    for source, weight in list(zip(down.sources, down.weights, strict=True))[::-1]:
+        whole = whole + lines[source][:, vectors:] * weight[:, None]
+        term = (
+            lines[source][:, :vectors].astype(np.float32)
+            * (weight.astype(np.float32) * scale)[:, None]
+        )
+        parts = term if parts is None else parts + term
+    found = np.concatenate([_bytes(parts), _bytes((whole + (_ONE * _ONE >> 1)) >> 22)], 1)
+    return found.reshape(-1, *rows.shape[1:])
+
+
+def _bytes(values: Any) -> Image:
+    """Rounded, halves to even."""
+    found: Image = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return found
 
 
 def _averaged(image: Image, width: int, height: int) -> Image:
@@ -140,15 +157,14 @@ def _averaged(image: Image, width: int, height: int) -> Image:
         tall, wide = rows // height, columns // width
         cells = image.reshape(height, tall, width, wide, -1).sum((1, 3), dtype=np.int32)
         if (tall, wide) == (2, 2):
-            return ((cells + 2) >> 2).astype(np.uint8)
-        scale = np.float32(1.0 / (tall * wide))
-        return np.rint(cells.astype(np.float32) * scale).astype(np.uint8)
+            return _bytes((cells + 2) >> 2)
+        return _bytes(cells.astype(np.float32) * np.float32(1.0 / (tall * wide)))
     found = _weighted(image.astype(np.float32).transpose(1, 0, 2), columns, width)
     found = _weighted(found.transpose(1, 0, 2), rows, height)
-    return np.clip(np.rint(found), 0, 255).astype(np.uint8)
+    return _bytes(found)
 
 
-def _weighted(lines: np.ndarray[Any, Any], old: int, new: int) -> np.ndarray[Any, Any]:
+def _weighted(lines: Array, old: int, new: int) -> Array:
     """Weighted sums of ``lines[source]``, added in the order of the sources."""
     cells = [list(_cell(number, old, new)) for number in range(new)]
     found = np.zeros((new, *lines.shape[1:]), np.float32)

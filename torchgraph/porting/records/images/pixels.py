@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import BadRecord, MissingPackage, NotPorted
-from .operation import Operation
-from .reading import ENTROPY
+from ...errors import BadRecord, MissingPackage, NotPorted
+from ..operation import Operation
+from ..reading import ENTROPY
+from ..values import Array, TensorBuffer, Value, buffer_in, records_in
 from .resizing import resized, size_in_ratio
-from .values import Array, TensorBuffer, Value, buffer_in, records_in
 
 try:
     from PIL import Image, ImageOps
@@ -34,10 +34,11 @@ def decoded(text: bytes, color_space: str, where: object, *, turned: bool) -> Ar
         BadRecord: it is no image, or cut off, or of a kind that is not decoded here.
     """
     try:
-        found = Image.open(io.BytesIO(text))
+        found: Image.Image = Image.open(io.BytesIO(text))
+        kind = found.format
         if found.mode in ("CMYK", "YCbCr", "LAB", "HSV", "F", "I") or "I;" in found.mode:
             raise BadRecord(
-                f"{where} holds a {found.format} of mode {found.mode}, and grey or RGB images of "
+                f"{where} holds a {kind} of mode {found.mode}, and grey or RGB images of "
                 "8 bits are decoded.",
                 fix="convert it to RGB where the file is written.",
             )
@@ -58,11 +59,9 @@ class Crops:
     attempts: int
     area: tuple[float, float]
     ratio: tuple[float, float]
-    """Of width to height."""
+    """Width to height, least and most."""
 
-    def window(
-        self, height: int, width: int, draw: np.random.Generator
-    ) -> tuple[slice, slice]:
+    def window(self, height: int, width: int, draw: np.random.Generator) -> tuple[slice, slice]:
         """A part whose share of the area is uniform, whose ratio is in its logarithm.
 
         Where no attempt fits, the largest part in the middle of the ratios that does.
@@ -100,7 +99,7 @@ class DecodesImages(Operation):
     """Encoded images, of a feature or of a buffer of bytes, as images or parts of them."""
 
     name: str | None
-    """Of the feature; None: what comes in are the bytes."""
+    """The feature's name; None: what comes in are the bytes."""
     color_space: str
     crops: Crops | None = None
     seed: int | None = None
@@ -112,7 +111,9 @@ class DecodesImages(Operation):
     def draws(self) -> Iterator[Any]:
         if self.crops is None:
             yield from super().draws()
-        root = np.random.SeedSequence(self.seed if self.seed is not None else ENTROPY.getrandbits(64))
+        root = np.random.SeedSequence(
+            self.seed if self.seed is not None else ENTROPY.getrandbits(64)
+        )
         while True:
             yield root.spawn(1)[0]
 
@@ -122,7 +123,7 @@ class DecodesImages(Operation):
         for where, text in self._texts(inputs[0]):
             image = decoded(text, self.color_space, where, turned=self.turned)
             if self.crops is not None and draw is not None:
-                image = image[self.crops.window(*image.shape[:2], draw)]
+                image = image[self.crops.window(image.shape[0], image.shape[1], draw)]
             if self.size is not None:
                 image = resized(image, *self.size, "bilinear")
             images.append(np.ascontiguousarray(image, dtype=self.dtype))
@@ -185,8 +186,6 @@ class ResizesInRatio(Operation):
         return TensorBuffer(found), scales, torch.tensor(sizes, dtype=torch.int32)
 
 
-def _scales(
-    shapes: Sequence[tuple[int, ...]], sizes: Sequence[tuple[int, int]]
-) -> torch.Tensor:
+def _scales(shapes: Sequence[tuple[int, ...]], sizes: Sequence[tuple[int, int]]) -> torch.Tensor:
     old = np.array([shape[1::-1] for shape in shapes], np.float32)
     return torch.from_numpy(np.array(sizes, np.float32) / old)

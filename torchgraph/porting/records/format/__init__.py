@@ -1,0 +1,5 @@
+"""OFRecord files: what lies in them, byte by byte.
+
+Touches: files, protobuf.
+Never: tensors.
+"""
