@@ -19,7 +19,7 @@ _SAME_FOR_BOTH = (
     (re.compile(r"\s+"), " "),
     (re.compile(r"(?<=[(\[]) | (?=[)\]])"), ""),
 )
-"""What differs by words alone: OneFlow's names, devices, what torch or older documents leave out."""
+"""What differs by words alone: names, devices, what torch or older documents leave out."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d*(e[-+]?\d+)?")
 
 

@@ -55,9 +55,7 @@ class OfRecordDataLoader(nn.Module):
         if self.placement is not None:
             placement = flow.env.all_device_placement("cpu")
             for name in found:
-                found[name] = found[name].to_consistent(
-                    placement=placement, sbp=flow.sbp.split(0)
-                )
+                found[name] = found[name].to_consistent(placement=placement, sbp=flow.sbp.split(0))
         return tuple(found.values())
 
 
@@ -99,9 +97,7 @@ class Layer(nn.Module):
         return flow.reshape(x, [x.shape[0], SEQ, HEADS, HIDDEN // HEADS]).permute(0, 2, 1, 3)
 
     def forward(self, hidden, mask):
-        query, key, value = (
-            self.heads(one(hidden)) for one in (self.query, self.key, self.value)
-        )
+        query, key, value = (self.heads(one(hidden)) for one in (self.query, self.key, self.value))
         scores = flow.matmul(query, key, transpose_b=True) * (1 / math.sqrt(HIDDEN // HEADS))
         probs = self.dropout(flow.softmax(scores + mask, dim=-1))
         context = flow.matmul(probs, value).permute(0, 2, 1, 3)
@@ -208,9 +204,7 @@ def train(root, is_graph):
     bert_model = BertForPreTraining()
     assert id(bert_model.decoder.weight) == id(bert_model.embeddings.word_embeddings.weight)
     ns_criterion = nn.CrossEntropyLoss(reduction="mean")
-    lm_loss = partial(
-        get_masked_lm_loss, nn.CrossEntropyLoss(reduction="none"), count=PREDICTIONS
-    )
+    lm_loss = partial(get_masked_lm_loss, nn.CrossEntropyLoss(reduction="none"), count=PREDICTIONS)
     if is_graph:
         placement = flow.env.all_device_placement("cuda")
         bert_model = bert_model.to_consistent(placement=placement, sbp=flow.sbp.broadcast)
