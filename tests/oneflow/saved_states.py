@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import tracemalloc
 from collections import OrderedDict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
-from torchgraph.porting.saved import save_checkpoint
+from torchgraph.errors import CheckpointDamaged
+from torchgraph.porting.saved import load, save_checkpoint
 
 NUMBERS = Path(__file__).parent / "numbers" / "saved.json"
 
@@ -67,6 +70,20 @@ def _array(kind: str, described: dict[str, Any]) -> Any:
     if kind == "numpy":
         return values if values.shape else values[()]
     return torch.from_numpy(values).to(getattr(torch, name))
+
+
+def refused(place: Path) -> str:
+    """The words of the refusal; no file may take much more memory than it is long."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointDamaged) as error:
+            load(place)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000
+    assert error.value.way_out
+    return str(error.value)
 
 
 def same(one: Any, other: Any) -> bool:

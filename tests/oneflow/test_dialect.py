@@ -1,4 +1,4 @@
-"""A method of tensors that OneFlow means otherwise is OneFlow's in code for OneFlow, and only there."""
+"""What OneFlow means otherwise is OneFlow's in code for OneFlow, and only there."""
 
 import copy
 import pickle
@@ -70,7 +70,7 @@ def test_tensors_are_copied_pickled_and_exported_as_before():
 
 @pytest.mark.parametrize(("speaks", "expected"), [(True, [-1.0, 1.0]), (False, [-2.0, 1.0])])
 def test_a_graph_records_what_was_meant(speaks, expected):
-    text = "import torchgraph as tg\nclass Halved(tg.Graph):\n    def build(self, x):\n        return x // 2\n"
+    text = "import torchgraph as tg\nclass Halved(tg.Graph):\n    build = lambda self, x: x // 2\n"
     asked = "import torchgraph.oneflow as flow\nflow.ones\n" if speaks else ""
     graph = module(f"tests_graph_{speaks}", asked + text)["Halved"]()
 

@@ -301,18 +301,14 @@ def test_a_graph_comes_back(tmp_path):
         save(step, tmp_path / "other", save_as_external_data=True)
 
 
-def test_files_of_torch_and_torchgraph_are_read(tmp_path):
-    state = {"net": nn.Linear(2, 2).state_dict(), "epoch": 3}
+def test_files_of_torch_are_left_to_torch(tmp_path):
+    state = {"weight": torch.ones(2)}
     torch.save(state, tmp_path / "new")
     torch.save(state, tmp_path / "old", _use_new_zipfile_serialization=False)
-    tg.save(state, tmp_path / "ours")
-    for name in ("new", "old", "ours"):
-        assert same(load(tmp_path / name), state)
-    with pytest.raises(InvalidOption, match="support_pytorch_format"):
-        load(tmp_path / "new", support_pytorch_format=False)
-    torch.save({"net": nn.Linear(2, 2)}, tmp_path / "objects")
-    with pytest.raises(CheckpointDamaged, match="weights_only"):
-        load(tmp_path / "objects")
+
+    for name in ("new", "old"):
+        with pytest.raises(InvalidOption, match="weights_only=True"):
+            load(tmp_path / name)
 
 
 def test_map_location_moves_tensors_and_keeps_ties(tmp_path):

@@ -32,6 +32,18 @@ def told(value: Said) -> list[Said]:
     return found
 
 
+def told_by(source: int, value: Said) -> Said:
+    """What the rank ``source`` says, on all of them; all have to come here. It is pickled.
+
+    Args:
+        value: of no account on the others.
+    """
+    found: list[Any] = [value]
+    dist.broadcast_object_list(found, src=source)
+    said: Said = found[0]
+    return said
+
+
 def ranks_of(group: str) -> tuple[int, ...]:
     """The ranks of the process group of that name, as functional collectives name it."""
     return tuple(dist.get_process_group_ranks(group_of(group)))

@@ -20,7 +20,7 @@ NUMBERS: dict[str, int] = {
     "kComplex64": 20,
     "kComplex128": 21,
 }
-"""As ``data_type.proto`` has them; the others have no tensors, or none that torch computes with."""
+"""The numbers of ``data_type.proto``; the others have no tensors, or none of torch's."""
 
 BY_NAME: dict[str, torch.dtype] = {
     "kFloat": torch.float32,
@@ -60,7 +60,7 @@ def named(name: str) -> torch.dtype:
 
 
 def in_file(dtype: torch.dtype) -> torch.dtype:
-    """As what the values lie in a file: OneFlow writes bfloat16 as float32."""
+    """The dtype of the values in a file: OneFlow writes bfloat16 as float32."""
     return torch.float32 if dtype is torch.bfloat16 else dtype
 
 

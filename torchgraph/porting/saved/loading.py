@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 from functools import partial
 from typing import Any
 
-import torch
-
 from ...artifact.files import opened
 from ...artifact.saving import path_of
-from ...errors import CheckpointDamaged, InvalidOption
-from ...options.checking import shown
+from ...errors import InvalidOption
 from ...saved import load as load_own
 from . import reading
 from .forms import MANIFEST, STATE, of_file
@@ -28,15 +24,14 @@ def load(
     global_src_rank: int | None = None,
     map_location: Any = None,
     *,
-    support_pytorch_format: bool = True,
     consistent_src_rank: int | None = None,
 ) -> Any:
-    """What OneFlow, torchgraph or torch saved at ``path``. OneFlow: ``oneflow.load``.
+    """What OneFlow or torchgraph saved at ``path``. OneFlow: ``oneflow.load``.
 
     Read are the directories of OneFlow 0.5 to 1.0 (with ``pickled_data``, with ``snapshot_done``,
-    and those of a graph, ``model.mlir`` left aside), the single files of 0.9.1 and later, what
-    `save` wrote (a Graph comes back as a `torchgraph.LoadedGraph`), and files of `torch.save` by
-    ``torch.load(weights_only=True)``. Nothing is unpickled: OneFlow's pickles are read as data.
+    and those of a graph, ``model.mlir`` left aside), the single files of 0.9.1 and later, and what
+    `save` wrote (a Graph comes back as a `torchgraph.LoadedGraph`). Nothing is unpickled: OneFlow's
+    pickles are read as data.
 
     Tensors are plain ones on the CPU, without gradient, whatever device they were on. Parameters
     of OneFlow's come back as such tensors, too. ``module.load_state_dict`` of a torch module takes
@@ -46,21 +41,20 @@ def load(
         global_src_rank: where there are several ranks, the one that reads; all ranks call it, and
             get whole tensors. With one process, 0.
         map_location: a device, its name, or a placement: of one process.
-        support_pytorch_format: False refuses files of `torch.save`.
         consistent_src_rank: the older name of ``global_src_rank``.
 
     Raises:
         CheckpointNotFound; CheckpointFileError: nothing is there, or it cannot be read.
         CheckpointDamaged: it is cut, or holds more than tensors and plain values; says what.
-        InvalidOption: no path, rank or device.
+        InvalidOption: no path, rank or device; a file of `torch.save`.
     """
     target = target_of(map_location)
     source = chosen("src", global_src_rank, consistent_src_rank)
-    read = partial(_found, path_of(path), torch_too=support_pytorch_format)
+    read = partial(_found, path_of(path))
     return moved(read() if source is None else sent(read, source), target)
 
 
-def _found(place: str, *, torch_too: bool) -> Any:
+def _found(place: str) -> Any:
     if os.path.isdir(place):
         form = reading.form_of(place)
         if form == STATE:
@@ -71,19 +65,8 @@ def _found(place: str, *, torch_too: bool) -> Any:
     if kind == "oneflow":
         return reading.file_at(place)
     if kind == "torch":
-        return _of_torch(place, allowed=torch_too)
-    return load_own(place)
-
-
-def _of_torch(place: str, *, allowed: bool) -> Any:
-    if not allowed:
         raise InvalidOption(
-            f"{place} is a file of torch.save, and support_pytorch_format is {shown(allowed)}."
+            f"{place} is a file of torch.save: a pickle, and no file is unpickled here.",
+            fix="torch.load(path, weights_only=True) gives the tensors.",
         )
-    try:
-        return torch.load(place, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointDamaged(
-            f"{place} is no file of torch.save that holds tensors and plain values alone.",
-            fix="if you trust whoever wrote it, torch.load(path, weights_only=False).",
-        ) from error
+    return load_own(place)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ..._torch.distributed import layouts
 from ..._torch.distributed.held import is_dtensor
 from ..._torch.modules import set_versions, versions_of
+from ...distributed.ranks import told_by
 from ...distributed.words.placement import placement
 from ...distributed.words.process import get_rank, get_world_size, init
 from ...errors import CheckpointFileError, InvalidOption, NotSavable
@@ -50,20 +50,20 @@ def sent(read: Callable[[], Any], source: int) -> Any:
     if get_world_size() == 1:
         return read()
     init()
-    content: list[Any] = [None, None]
+    content: tuple[str | None, Any] = (None, None)
     failed: Exception | None = None
     if get_rank() == source:
         try:
-            content = [None, read()]
+            content = (None, read())
         except Exception as error:  # the others wait for this rank, whatever it is
             failed = error
-            content = [str(error), None]
-    dist.broadcast_object_list(content, src=source)
+            content = (str(error), None)
+    problem, found = told_by(source, content)
     if failed is not None:
         raise failed
-    if content[0] is not None:
-        raise CheckpointFileError(f"Rank {source} cannot read the checkpoint: {content[0]}")
-    return content[1]
+    if problem is not None:
+        raise CheckpointFileError(f"Rank {source} cannot read the checkpoint: {problem}")
+    return found
 
 
 def whole(state: Any, writer: int | None) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-_torch_repr = torch.Tensor.__repr__
+_torch_repr: Callable[[torch.Tensor], str] = torch.Tensor.__repr__
 
 
 def represent(self: torch.Tensor) -> str:
