@@ -81,6 +81,23 @@ def test_every_option_in_a_graph(key: str) -> None:
     assert difference(graph_row(flow, key), MORE[key]) < (ROUGH if " Adam" in key else CLOSE)
 
 
+WAYS = {
+    "foreach": ("SGD", "Adam", "AdamW", "Adagrad", "Adadelta", "LAMB"),
+    "fused": ("SGD", "Adam", "AdamW", "Adagrad"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_option_many_parameters_at_a_time(way: str) -> None:
+    """As on CUDA."""
+    for key, (name, settings) in OPTIMIZERS.items():
+        if name in WAYS[way]:
+            run = Eager(flow, name, settings, **{way: True})
+            found = [run.step(number) for number in range(STEPS)]
+            close = ROUGH if "Adam" in key else CLOSE
+            assert difference(found, MORE[f"TWO {key}"]) < close, key
+
+
 def tensors(value: object) -> object:
     """A stored state with tensors for lists."""
     if isinstance(value, dict):

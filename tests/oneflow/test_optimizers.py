@@ -131,6 +131,25 @@ def test_a_step_that_is_torchs_fuses_as_torchs(name):
     assert [len(names) for names in update_calls(graph)][-1] == 1
 
 
+class Doubled(SGD):
+    """A step of the user's."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-2 * group["lr"])
+
+
+def test_a_users_step_is_not_taken_for_torchs():
+    here, there = model(), model()
+    graph = Step(here, Doubled(here.parameters(), lr=0.1))
+    fuse(graph.config)
+    eager = trained(there, Doubled(there.parameters(), lr=0.1), 4)
+    assert [graph(X).item() for _ in range(4)] == eager
+    assert not any(update_calls(graph))
+
+
 def test_a_parameter_that_is_unfrozen_has_the_count_of_all():
     def run(step_of):
         module = model()

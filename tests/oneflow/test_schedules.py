@@ -216,6 +216,11 @@ def test_refused(make, words):
         make(sgd())
 
 
+def test_a_warm_up_needs_a_formula():
+    with pytest.raises(NotImplementedError, match="LambdaLR does not say get_lr"):
+        WarmupLR(LambdaLR(sgd(), lambda step: 1.0))
+
+
 def test_no_optimizer_and_no_first_rate():
     with pytest.raises(TypeError, match="not an Optimizer"):
         StepLR(3, 1)

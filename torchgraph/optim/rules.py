@@ -123,7 +123,7 @@ def allocates_slots(optimizer: Optimizer) -> bool:
 
 
 def update_class(optimizer: Optimizer, group: dict[str, Any]) -> type[Optimizer]:
-    """The class whose step a param group takes: where a subclass of ours names one, that one."""
-    if not isinstance(optimizer, TakesStepOf):
-        return type(optimizer)
-    return optimizer.update_class(group)
+    """The class whose step a param group takes: where a class of ours names one, that one."""
+    if isinstance(optimizer, TakesStepOf) and allocates_slots(optimizer):  # no step of the user's
+        return optimizer.update_class(group)
+    return type(optimizer)

@@ -66,7 +66,7 @@ class LRScheduler(torch.optim.lr_scheduler.LRScheduler):
             base_lr: the param group's first rate.
             step: 0, 1, ...
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say get_lr(base_lr, step).")
 
     def rate(self, base_lr: float, step: int) -> float:
         """`get_lr`, for schedules that are made of others."""
