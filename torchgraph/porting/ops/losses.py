@@ -1,0 +1,182 @@
+"""Losses: OneFlow's order of arguments, integer labels of any width."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def as_labels(target: Tensor) -> Tensor:
+    """Class indices as int64, which torch wants; probabilities stay what they are."""
+    return target if target.is_floating_point() else target.long()
+
+
+def mean_of(input: Tensor, reduction: str) -> str:
+    """A reduction of torch's: OneFlow's mean of no elements is 0, torch's is NaN."""
+    return "sum" if reduction == "mean" and input.numel() == 0 else reduction
+
+
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """OneFlow: ``nn.functional.l1_loss``; the third argument is the reduction."""
+    pair = torch.broadcast_tensors(input, target)
+    return functional.l1_loss(*pair, reduction=mean_of(pair[0], reduction))
+
+
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """OneFlow: ``nn.functional.mse_loss``; the third argument is the reduction."""
+    pair = torch.broadcast_tensors(input, target)
+    return functional.mse_loss(*pair, reduction=mean_of(pair[0], reduction))
+
+
+def smooth_l1_loss(
+    logits: Tensor, label: Tensor, beta: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """OneFlow: ``nn.functional.smooth_l1_loss``; the third argument is beta."""
+    return functional.smooth_l1_loss(logits, label, reduction=mean_of(logits, reduction), beta=beta)
+
+
+def kl_div(
+    input: Tensor, target: Tensor, log_target: bool = False, reduction: str = "mean"
+) -> Tensor:
+    """OneFlow: ``nn.functional.kl_div``; the mean is over elements, and it warns of nothing."""
+    if mean_of(input, reduction) == "mean":
+        return functional.kl_div(input, target, reduction="none", log_target=log_target).mean()
+    return functional.kl_div(
+        input, target, reduction=mean_of(input, reduction), log_target=log_target
+    )
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """OneFlow: ``nn.functional.binary_cross_entropy``; the fourth argument is the reduction."""
+    return functional.binary_cross_entropy(
+        input, target, weight, reduction=mean_of(input, reduction)
+    )
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """OneFlow: ``nn.functional.binary_cross_entropy_with_logits``; the fourth is pos_weight."""
+    return functional.binary_cross_entropy_with_logits(
+        input, target, weight, reduction=mean_of(input, reduction), pos_weight=pos_weight
+    )
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """OneFlow: ``nn.functional.cross_entropy``; labels may be int32.
+
+    Args:
+        input: logits, (N, C) or (N, C, ...).
+        target: class indices of any integer dtype, (N) or (N, ...), or probabilities as input.
+        weight: one number per class.
+        ignore_index: the class that counts for nothing.
+        reduction: none, mean or sum.
+        label_smoothing: from 0 to 1.
+    """
+    return functional.cross_entropy(
+        input,
+        as_labels(target),
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
+    )
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """OneFlow: ``_C.nll_loss``; labels may be int32."""
+    return functional.nll_loss(
+        input, as_labels(target), weight, ignore_index=ignore_index, reduction=reduction
+    )
+
+
+def sparse_softmax_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """Cross entropy of each label, classes last. OneFlow: ``_C.sparse_softmax_cross_entropy``."""
+    flat = functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), label.long().reshape(-1), reduction="none"
+    )
+    return flat.reshape(label.shape)
+
+
+def sparse_softmax_cross_entropy_of(labels: Tensor, logits: Tensor) -> Tensor:
+    """OneFlow: ``nn.functional.sparse_softmax_cross_entropy``; labels come first."""
+    return sparse_softmax_cross_entropy(logits, labels)
+
+
+def softmax_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """Cross entropy with probabilities, classes last. OneFlow: ``_C.softmax_cross_entropy``.
+
+    Its gradient is ``softmax - label``, as if the probabilities of each row summed to 1.
+    """
+    label = label.detach()
+    normal = torch.logsumexp(logits, -1)
+    excess = (normal * (label.sum(-1) - 1)).detach()
+    return normal - (label * logits).sum(-1) + excess
+
+
+def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Tensor:
+    """-log of each label's probability. OneFlow: ``_C.sparse_cross_entropy``."""
+    return -prediction.gather(-1, label.long().unsqueeze(-1)).squeeze(-1).log()
+
+
+def margin_ranking_loss(
+    input_1: Tensor, input_2: Tensor, target: Tensor, margin: float, reduction: str
+) -> Tensor:
+    """OneFlow: ``_C.margin_ranking_loss``."""
+    return functional.margin_ranking_loss(input_1, input_2, target, margin, reduction=reduction)
+
+
+def combined_margin_loss(x: Tensor, label: Tensor, m1: float, m2: float, m3: float) -> Tensor:
+    """The cosine of each label with a margin: ``cos(m1 * acos(x) + m2) - m3``.
+
+    OneFlow: ``_C.combined_margin_loss``. A label that is no column of ``x`` changes nothing.
+
+    Args:
+        x: cosines, (N, C).
+        label: integers, (N).
+        m1: the factor of the angle.
+        m2: what is added to the angle.
+        m3: what is taken off the cosine.
+    """
+    columns = torch.arange(x.shape[1], device=x.device)
+    at_label = label.long().unsqueeze(1) == columns
+    if m1 == 1.0 and m2 == 0.0:
+        return torch.where(at_label, x - m3, x)
+    inner = torch.where(at_label, x, torch.zeros_like(x))
+    return torch.where(at_label, torch.cos(m1 * torch.acos(inner) + m2) - m3, x)
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    max_target_length: int,
+    blank: int,
+    zero_infinity: bool,
+    reduction: str,
+) -> Tensor:
+    """OneFlow: ``_C.ctc_loss``; torch finds the longest target by itself."""
+    return functional.ctc_loss(
+        log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity
+    )
