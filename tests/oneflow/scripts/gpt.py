@@ -47,7 +47,7 @@ class GPTDataLoader(flow.nn.Module):
             dtype=flow.int64,
             shuffle=True,
             random_seed=1234,
-            split_sizes=["949", "50", "1"],
+            split_sizes=[949, 50, 1],
             split_index=0,
             placement=layer_placement("cpu"),
             sbp=nd_sbp([flow.sbp.split(0), flow.sbp.broadcast]),

@@ -23,21 +23,21 @@ class MobileNetV2(nn.Module):
 
     def __init__(self, num_classes=1000):
         super().__init__()
-        self.last_channel = 1280
+        self.last_channel = 32
         self.features = nn.Sequential(
             ConvBNActivation(3, 32, stride=2),
             ConvBNActivation(32, 32, stride=2, groups=32),
-            ConvBNActivation(32, 1280, kernel_size=1),
+            ConvBNActivation(32, 32, kernel_size=1),
         )
-        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes))
+        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(32, num_classes))
 
     def forward(self, x):
         x = nn.functional.adaptive_avg_pool2d(self.features(x), (1, 1))
         return self.classifier(flow.flatten(x, 1))
 
 
-def mobilenet_v2(pretrained=False, progress=True, **kwargs):
-    return MobileNetV2(**kwargs)
+def mobilenet_v2(pretrained=False, progress=True):
+    return MobileNetV2()
 
 
 class ResNet(nn.Module):
@@ -53,5 +53,5 @@ class ResNet(nn.Module):
         return self.fc(flow.flatten(x, 1))
 
 
-def resnet18(pretrained=False, progress=True, **kwargs):
-    return ResNet(**kwargs)
+def resnet18(pretrained=False, progress=True):
+    return ResNet()
