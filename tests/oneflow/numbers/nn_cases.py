@@ -108,6 +108,12 @@ LOSSES = [
     ("CombinedMarginLoss", (1.0, 0.0, 0.35), {}, [T(4, 5, low=-1, high=1), INT32]),
     ("CombinedMarginLoss", (0.9, 0.2, 0.1), {}, [T(4, 5, low=-1, high=1), LABELS]),
     ("CombinedMarginLoss", (), {}, [T(4, 5, low=-1, high=1), LABELS]),
+    *[(name, (), {}, [T(0, 3), T(0, 3)]) for name in
+        ("MSELoss", "L1Loss", "SmoothL1Loss", "BCELoss", "BCEWithLogitsLoss", "KLDivLoss")],
+    ("TripletMarginLoss", (), {}, [T(0, 3), T(0, 3), T(0, 3)]),
+    ("MarginRankingLoss", (), {}, [T(0), T(0), V([], "float32")]),
+    ("KLDivLoss", ("sum",), {}, [T(2, 3), T(2, 3, seed=3, low=-1, high=1, grad=False)]),
+    ("CosineSimilarity", (1, 0.01), {}, [T(2, 3, low=0, high=0.1), T(2, 3, low=0, high=0.2)]),
 ]  # fmt: skip
 
 NORMS = [

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 
-def T(*shape, seed=0, low=-2.0, high=2.0, dtype="float32", grad=True):
+def T(*shape: int, seed=0, low=-2.0, high=2.0, dtype="float32", grad=True):
     """A float tensor of fixed values, spread evenly and in no order between low and high."""
     return ("float", shape, seed, low, high, dtype, grad)
 
@@ -63,7 +63,7 @@ def kept(tensor):
     array = (tensor.float() if dtype in ("float16", "bfloat16") else tensor).cpu().numpy()
     values = array.ravel().tolist()
     if array.dtype.kind == "f":
-        values = [float("%.7g" % one) if array.dtype == np.float32 else one for one in values]
+        values = [float(f"{one:.7g}") if array.dtype == np.float32 else one for one in values]
     return [dtype, list(array.shape), values]
 
 
@@ -106,7 +106,9 @@ def call_function(function, args, kwargs, library):
     record = {"out": [kept(one) for one in outputs]}
     after = [kept(one) for one in inputs]
     changed = {
-        str(k): now for k, (now, then) in enumerate(zip(after, before)) if repr(now) != repr(then)
+        str(k): now
+        for k, (now, then) in enumerate(zip(after, before, strict=True))
+        if repr(now) != repr(then)
     }
     if changed:
         record["changed"] = changed

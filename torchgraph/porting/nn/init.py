@@ -1,4 +1,4 @@
-"""Initial values where OneFlow draws from another distribution than torch, or has other arguments."""
+"""Initial values that OneFlow draws from another distribution, or by other arguments."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -224,10 +225,9 @@ class FusedMLP(nn.Module):
         hidden = hidden_dropout_rate or [0.0] * self.hidden_layer_num
         self.dropout_rate_list = [*hidden, out_dropout_rate]
         sizes = [in_features, *hidden_features, out_features]
-        for k, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
-            layer = nn.Linear(before, after)
-            self.register_parameter(f"weight_{k}", layer.weight)
-            self.register_parameter(f"bias_{k}", layer.bias)
+        for k, (before, after) in enumerate(pairwise(sizes)):
+            for name, value in nn.Linear(before, after).named_parameters():
+                self.register_parameter(f"{name}_{k}", value)
 
     def weights(self) -> list[Tensor]:
         """The weights of the layers, in order."""

@@ -138,6 +138,16 @@ class MarginRankingLoss(nn.MarginRankingLoss):
     def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
         super().__init__(margin, reduction=reduction_of("MarginRankingLoss", reduction))
 
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
+        return losses.margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
+
+
+class CosineSimilarity(nn.CosineSimilarity):
+    """OneFlow: ``nn.CosineSimilarity``; eps is the least product of both lengths."""
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return losses.cosine_similarity(x1, x2, self.dim, self.eps)
+
 
 class TripletMarginLoss(nn.TripletMarginLoss):
     """OneFlow: ``nn.TripletMarginLoss``, which does not look at size_average and reduce."""
@@ -154,6 +164,11 @@ class TripletMarginLoss(nn.TripletMarginLoss):
     ) -> None:
         checked = reduction_of("TripletMarginLoss", reduction)
         super().__init__(margin=margin, p=p, eps=eps, swap=swap, reduction=checked)
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        how = losses.mean_of(anchor, self.reduction)
+        tensors, options = (anchor, positive, negative), (self.margin, self.p, self.eps, self.swap)
+        return nn.functional.triplet_margin_loss(*tensors, *options, reduction=how)
 
 
 class CombinedMarginLoss(nn.Module):

@@ -12,38 +12,34 @@ from torch.nn import functional
 from ..ops import normalization
 
 
-class _InstanceNorm(nn.Module):
-    """Always the statistics of each instance: the running ones are kept, and never read."""
-
-    eps: float
-    weight: Tensor | None
-    bias: Tensor | None
-    _dimensions: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        if input.dim() != self._dimensions:
-            raise ValueError(f"expected {self._dimensions}D input (got {input.dim()}D input)")
-        return functional.instance_norm(
-            input, weight=self.weight, bias=self.bias, use_input_stats=True, eps=self.eps
-        )
+def _instance_norm(x: Tensor, module: Any, dimensions: int) -> Tensor:
+    """By the statistics of each instance: the running ones are kept, and never read."""
+    if x.dim() != dimensions:
+        raise ValueError(f"expected {dimensions}D input (got {x.dim()}D input)")
+    return functional.instance_norm(
+        x, weight=module.weight, bias=module.bias, use_input_stats=True, eps=module.eps
+    )
 
 
-class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
+class InstanceNorm1d(nn.InstanceNorm1d):
     """OneFlow: ``nn.InstanceNorm1d``; running statistics are neither updated nor used."""
 
-    _dimensions = 3
+    def forward(self, input: Tensor) -> Tensor:
+        return _instance_norm(input, self, 3)
 
 
-class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
+class InstanceNorm2d(nn.InstanceNorm2d):
     """OneFlow: ``nn.InstanceNorm2d``; running statistics are neither updated nor used."""
 
-    _dimensions = 4
+    def forward(self, input: Tensor) -> Tensor:
+        return _instance_norm(input, self, 4)
 
 
-class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
+class InstanceNorm3d(nn.InstanceNorm3d):
     """OneFlow: ``nn.InstanceNorm3d``; running statistics are neither updated nor used."""
 
-    _dimensions = 5
+    def forward(self, input: Tensor) -> Tensor:
+        return _instance_norm(input, self, 5)
 
 
 class _FusedBatchNorm(nn.Module):

@@ -101,7 +101,8 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def sqrt_square_sum(x: Tensor) -> Tensor:
     """The Euclidean norm of all elements. OneFlow: ``_C.sqrt_square_sum``."""
-    return torch.linalg.vector_norm(x)
+    norm: Tensor = torch.linalg.vector_norm(x)
+    return norm
 
 
 def reciprocal_no_nan(x: Tensor) -> Tensor:

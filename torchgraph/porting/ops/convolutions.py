@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import NotPorted
 from .pooling import Size, channels_first
 
 
@@ -68,7 +68,16 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """OneFlow: ``nn.functional.grid_sample``; without align_corners it warns of nothing."""
+    """OneFlow: ``nn.functional.grid_sample``; without align_corners it warns of nothing.
+
+    Raises:
+        NotPorted: mode is nearest: half-way between two pixels OneFlow takes another one.
+    """
+    if mode == "nearest":
+        raise NotPorted(
+            "grid_sample(mode='nearest') is not here: OneFlow rounds halves away from zero.",
+            fix="use bilinear, or torch.nn.functional.grid_sample, which rounds them to even.",
+        )
     return functional.grid_sample(input, grid, mode, padding_mode, align_corners)
 
 
@@ -76,7 +85,7 @@ def grid_sample_by(
     input: Tensor, grid: Tensor, *, interpolation_mode: str, padding_mode: str, align_corners: bool
 ) -> Tensor:
     """OneFlow: ``_C.grid_sample``."""
-    return functional.grid_sample(input, grid, interpolation_mode, padding_mode, align_corners)
+    return grid_sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
 def fold(
@@ -104,75 +113,6 @@ def unfold(
     """OneFlow: ``nn.functional.unfold``."""
     channels_first("unfold", data_format)
     return functional.unfold(x, kernel_size, dilation, padding, stride)
-
-
-def _resized(x: Tensor, mode: str, scales: list[float], sizes: Any, **options: Any) -> Tensor:
-    if sizes is not None:
-        return functional.interpolate(x, size=list(sizes), mode=mode, **options)
-    return functional.interpolate(x, scale_factor=scales, mode=mode, **options)
-
-
-def upsample_linear_1d(
-    x: Tensor,
-    scale_factor: float = 0.0,
-    align_corners: bool = False,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_linear_1d``."""
-    channels_first("upsample_linear_1d", data_format)
-    return _resized(x, "linear", [scale_factor], output_size, align_corners=align_corners)
-
-
-def upsample_nearest_1d(
-    x: Tensor,
-    scale_factor: float = 0.0,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_nearest_1d``."""
-    channels_first("upsample_nearest_1d", data_format)
-    return _resized(x, "nearest", [scale_factor], output_size)
-
-
-def upsample_nearest_2d(
-    x: Tensor,
-    height_scale: float = 0.0,
-    width_scale: float = 0.0,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_nearest_2d``."""
-    channels_first("upsample_nearest_2d", data_format)
-    return _resized(x, "nearest", [height_scale, width_scale], output_size)
-
-
-def upsample_bilinear_2d(
-    x: Tensor,
-    height_scale: float = 0.0,
-    width_scale: float = 0.0,
-    align_corners: bool = False,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_bilinear_2d``."""
-    channels_first("upsample_bilinear_2d", data_format)
-    scales = [height_scale, width_scale]
-    return _resized(x, "bilinear", scales, output_size, align_corners=align_corners)
-
-
-def upsample_bicubic_2d(
-    x: Tensor,
-    height_scale: float = 0.0,
-    width_scale: float = 0.0,
-    align_corners: bool = False,
-    output_size: Sequence[int] | None = None,
-    data_format: str = "channels_first",
-) -> Tensor:
-    """OneFlow: ``_C.upsample_bicubic_2d``."""
-    channels_first("upsample_bicubic_2d", data_format)
-    scales = [height_scale, width_scale]
-    return _resized(x, "bicubic", scales, output_size, align_corners=align_corners)
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0) -> Tensor:

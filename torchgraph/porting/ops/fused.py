@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -162,7 +162,7 @@ def fused_multi_head_attention_inference(
 def _heads(x: Tensor, heads: int, start: int, end: int) -> Tensor:
     if end != -1 or start != 0:
         x = x[..., start : None if end == -1 else end]
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def fused_matmul_bias(
@@ -212,7 +212,7 @@ def fused_glu(
 
     OneFlow: ``_C.fused_glu``; activation is none, sigmoid, relu, gelu, fast_gelu or silu.
     """
-    activations = {
+    activations: dict[str, Callable[[Tensor], Tensor]] = {
         "none": lambda gate: gate,
         "sigmoid": torch.sigmoid,
         "relu": torch.relu,
@@ -230,7 +230,8 @@ def fused_glu(
         state, gate = state.chunk(2, -1)
     else:
         gate = functional.linear(x, v, c)
-    return state * activations[activation](gate)
+    product: Tensor = state * activations[activation](gate)
+    return product
 
 
 def fused_weighted_sum(

@@ -19,14 +19,14 @@ def mean_of(input: Tensor, reduction: str) -> str:
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """OneFlow: ``nn.functional.l1_loss``; the third argument is the reduction."""
-    pair = torch.broadcast_tensors(input, target)
-    return functional.l1_loss(*pair, reduction=mean_of(pair[0], reduction))
+    left, right = torch.broadcast_tensors(input, target)
+    return functional.l1_loss(left, right, reduction=mean_of(left, reduction))
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """OneFlow: ``nn.functional.mse_loss``; the third argument is the reduction."""
-    pair = torch.broadcast_tensors(input, target)
-    return functional.mse_loss(*pair, reduction=mean_of(pair[0], reduction))
+    left, right = torch.broadcast_tensors(input, target)
+    return functional.mse_loss(left, right, reduction=mean_of(left, reduction))
 
 
 def smooth_l1_loss(
@@ -39,12 +39,20 @@ def smooth_l1_loss(
 def kl_div(
     input: Tensor, target: Tensor, log_target: bool = False, reduction: str = "mean"
 ) -> Tensor:
-    """OneFlow: ``nn.functional.kl_div``; the mean is over elements, and it warns of nothing."""
-    if mean_of(input, reduction) == "mean":
-        return functional.kl_div(input, target, reduction="none", log_target=log_target).mean()
-    return functional.kl_div(
-        input, target, reduction=mean_of(input, reduction), log_target=log_target
-    )
+    """OneFlow: ``nn.functional.kl_div``; the mean is over elements, of which it does not warn.
+
+    Where a target is 0 or less there is no loss; torch's is NaN for less.
+    """
+    if log_target:
+        loss = target.exp() * (target - input)
+    else:
+        is_there = target > 0
+        loss = target * (torch.where(is_there, target, 1.0).log() - input)
+        loss = torch.where(is_there, loss, 0.0)
+    if reduction == "batchmean":
+        return loss.sum() / input.shape[0]
+    how = mean_of(loss, reduction)
+    return loss.mean() if how == "mean" else loss.sum() if how == "sum" else loss
 
 
 def binary_cross_entropy(
@@ -64,8 +72,10 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
 ) -> Tensor:
     """OneFlow: ``nn.functional.binary_cross_entropy_with_logits``; the fourth is pos_weight."""
+    is_weighted = weight is not None or pos_weight is not None
+    how = mean_of(input, reduction) if is_weighted else reduction
     return functional.binary_cross_entropy_with_logits(
-        input, target, weight, reduction=mean_of(input, reduction), pos_weight=pos_weight
+        input, target, weight, reduction=how, pos_weight=pos_weight
     )
 
 
@@ -143,7 +153,8 @@ def margin_ranking_loss(
     input_1: Tensor, input_2: Tensor, target: Tensor, margin: float, reduction: str
 ) -> Tensor:
     """OneFlow: ``_C.margin_ranking_loss``."""
-    return functional.margin_ranking_loss(input_1, input_2, target, margin, reduction=reduction)
+    how = mean_of(target, reduction)
+    return functional.margin_ranking_loss(input_1, input_2, target, margin, reduction=how)
 
 
 def combined_margin_loss(x: Tensor, label: Tensor, m1: float, m2: float, m3: float) -> Tensor:
@@ -164,6 +175,13 @@ def combined_margin_loss(x: Tensor, label: Tensor, m1: float, m2: float, m3: flo
         return torch.where(at_label, x - m3, x)
     inner = torch.where(at_label, x, torch.zeros_like(x))
     return torch.where(at_label, torch.cos(m1 * torch.acos(inner) + m2) - m3, x)
+
+
+def cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """OneFlow: ``nn.functional.cosine_similarity``; eps is the least product of both lengths."""
+    x, y = torch.broadcast_tensors(x, y)
+    squares = x.square().sum(dim) * y.square().sum(dim)
+    return (x * y).sum(dim) / squares.clamp_min(eps * eps).sqrt()
 
 
 def ctc_loss(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from ..errors import NotPorted
 
-Size = int | Sequence[int]
+Size = Any
+"""An integer, or one for each dimension."""
 
 
 def channels_first(name: str, data_format: str) -> None:
@@ -27,7 +28,7 @@ def channels_first(name: str, data_format: str) -> None:
 def avg_pool1d(
     input: Tensor,
     kernel_size: Size,
-    stride: Size | None = None,
+    stride: Size = None,
     padding: Size = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -48,7 +49,7 @@ def avg_pool1d(
 def avg_pool2d(
     input: Tensor,
     kernel_size: Size,
-    stride: Size | None = None,
+    stride: Size = None,
     padding: Size = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -71,7 +72,7 @@ def avg_pool2d(
 def avg_pool3d(
     input: Tensor,
     kernel_size: Size,
-    stride: Size | None = None,
+    stride: Size = None,
     padding: Size = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -97,7 +98,7 @@ def _max_pool(pool: Callable[..., Any], default: bool, both: bool) -> Callable[.
     def max_pool(
         x: Tensor,
         kernel_size: Size,
-        stride: Size | None = None,
+        stride: Size = None,
         padding: Size = 0,
         dilation: Size = 1,
         return_indices: bool = default,
@@ -121,20 +122,17 @@ max_pool3d_pair = _max_pool(functional.max_pool3d, default=True, both=True)
 
 def adaptive_max_pool1d(input: Tensor, output_size: Size) -> tuple[Tensor, Tensor]:
     """Values and indices. OneFlow: ``_C.adaptive_max_pool1d``."""
-    pair: tuple[Tensor, Tensor] = functional.adaptive_max_pool1d(input, output_size, True)
-    return pair
+    return functional.adaptive_max_pool1d(input, output_size, return_indices=True)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Size) -> tuple[Tensor, Tensor]:
     """Values and indices. OneFlow: ``_C.adaptive_max_pool2d``."""
-    pair: tuple[Tensor, Tensor] = functional.adaptive_max_pool2d(input, output_size, True)
-    return pair
+    return functional.adaptive_max_pool2d(input, output_size, return_indices=True)
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: Size) -> tuple[Tensor, Tensor]:
     """Values and indices. OneFlow: ``_C.adaptive_max_pool3d``."""
-    pair: tuple[Tensor, Tensor] = functional.adaptive_max_pool3d(input, output_size, True)
-    return pair
+    return functional.adaptive_max_pool3d(input, output_size, return_indices=True)
 
 
 def pixel_shuffle(input: Tensor, h_upscale_factor: int, w_upscale_factor: int) -> Tensor:
@@ -150,17 +148,8 @@ def pixel_shuffle(input: Tensor, h_upscale_factor: int, w_upscale_factor: int) -
 def one_hot(
     input: Tensor, num_classes: int = -1, on_value: float = 1, off_value: float = 0
 ) -> Tensor:
-    """OneFlow: ``nn.functional.one_hot``; float32 when a value is a float, int64 else.
-
-    Raises:
-        NotPorted: num_classes is not given for other labels than int64: torch counts those only.
-    """
-    if input.is_floating_point():
-        raise NotPorted("one_hot of floats.", fix="pass integers.")
-    dtype = torch.float32 if isinstance(on_value, float) or isinstance(off_value, float) else None
+    """OneFlow: ``nn.functional.one_hot``; float32 when a value is a float, int64 else."""
     hot = functional.one_hot(input.long(), num_classes)
-    if (on_value, off_value) == (1, 0) and dtype is None:
-        return hot
-    on = torch.tensor(on_value, dtype=dtype or torch.int64, device=input.device)
-    off = torch.tensor(off_value, dtype=dtype or torch.int64, device=input.device)
-    return torch.where(hot.bool(), on, off)
+    if (on_value, off_value) == (1, 0) and isinstance(on_value, int):
+        return hot if isinstance(off_value, int) else hot.float()
+    return torch.where(hot.bool(), on_value, off_value)

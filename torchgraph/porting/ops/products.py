@@ -41,8 +41,10 @@ def tensordot(
 ) -> Tensor:
     """OneFlow: ``_C.tensordot``, of a number of dimensions or of two lists."""
     if isinstance(dims_a, int):
-        return torch.tensordot(a, b, dims_a)
-    return torch.tensordot(a, b, (list(dims_a), list(dims_b or ())))
+        found: Tensor = torch.tensordot(a, b, dims_a)
+    else:
+        found = torch.tensordot(a, b, (list(dims_a), list(dims_b or ())))
+    return found
 
 
 def add(
@@ -70,7 +72,7 @@ def sub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Te
 def fused_products(
     xs: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
-    """``x @ weight.T + bias`` of each. OneFlow: ``_C.grouped_matmul``, ``_C.grouped_matmul_bias``."""
+    """``x @ weight.T + bias`` of each. OneFlow: ``_C.grouped_matmul`` and ``_bias``."""
     added = [None] * len(xs) if biases is None else biases
     found = zip(xs, weights, added, strict=True)
     return [torch.nn.functional.linear(x, weight, bias) for x, weight, bias in found]

@@ -51,12 +51,14 @@ def meshgrid(tensors: Sequence[Tensor], indexing: str = "ij") -> Sequence[Tensor
 
 def broadcast_tensors(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """OneFlow: ``_C.broadcast_tensors``, of a list."""
-    return torch.broadcast_tensors(*tensors)
+    found: Sequence[Tensor] = torch.broadcast_tensors(*tensors)
+    return found
 
 
 def broadcast_shapes(shapes: Sequence[Sequence[int]]) -> torch.Size:
     """OneFlow: ``_C.broadcast_shapes``, of a list."""
-    return torch.broadcast_shapes(*shapes)
+    found: torch.Size = torch.broadcast_shapes(*shapes)
+    return found
 
 
 def slices(
@@ -87,7 +89,8 @@ def slice_update(
 
 def split_like(x: Tensor, like: Sequence[Tensor], axis: int) -> Sequence[Tensor]:
     """Parts as long as those of other tensors. OneFlow: ``_C.split_like``."""
-    return x.split([one.shape[axis] for one in like], axis)
+    found: Sequence[Tensor] = x.split([one.shape[axis] for one in like], axis)
+    return found
 
 
 def unfold_tensor(x: Tensor, dimension: int, size: int, step: int) -> Tensor:

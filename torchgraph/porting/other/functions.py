@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -29,11 +30,13 @@ def balanced_ranges(total: int, part_size: int) -> list[tuple[int, int]]:
     ends = [0]
     for part in balanced_part_nums(total, part_size):
         ends.append(ends[-1] + part)
-    return list(zip(ends, ends[1:], strict=False))
+    return list(pairwise(ends))
 
 
 def broadcast_object(obj: T, src: int = 0) -> T:
-    """The object itself, in one process. OneFlow: ``framework.check_point_v2._broadcast_py_object``.
+    """The object itself, in one process.
+
+    OneFlow: ``framework.check_point_v2._broadcast_py_object``.
 
     Raises:
         NotPorted: there are several processes.
