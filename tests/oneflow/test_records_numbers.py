@@ -27,7 +27,7 @@ FOLDER = str(NUMBERS / "ofrecord")
 FOUND: dict[str, Any] = json.loads((NUMBERS / "records.json").read_text(encoding="utf-8"))
 
 
-def reader(**given):
+def reader(**given: object):
     return OFRecordReader(FOLDER, data_part_num=3, **given)
 
 
@@ -41,13 +41,13 @@ def decoded(color_space="RGB", dtype=torch.uint8):
     return decoders.ImageDecode(dtype, color_space)(texts)
 
 
-@pytest.mark.parametrize("given, order", FOUND["orders"], ids=str)
+@pytest.mark.parametrize(("given", "order"), FOUND["orders"], ids=str)
 def test_records_come_in_the_order_of_oneflow(given, order):
     read, decode = reader(**given), OFRecordRawDecoder("number", (), torch.int32)
     assert [decode(read()).tolist() for _ in order] == order
 
 
-@pytest.mark.parametrize("name, shape, dtype, given, values", FOUND["raw"], ids=str)
+@pytest.mark.parametrize(("name", "shape", "dtype", "given", "values"), FOUND["raw"], ids=str)
 def test_raw_features(name, shape, dtype, given, values):
     dtype = getattr(torch, dtype)
     made = OFRecordRawDecoder(name, shape, dtype, **given)(reader(batch_size=12)())
@@ -71,7 +71,7 @@ def test_resize(case):
 MIRROR = torch.tensor([1, 0, -1, 2] * 3, dtype=torch.int8)
 
 
-@pytest.mark.parametrize("given, mirrored, layout, expected", FOUND["normalized"], ids=str)
+@pytest.mark.parametrize(("given", "mirrored", "layout", "expected"), FOUND["normalized"], ids=str)
 def test_crop_mirror_normalize(given, mirrored, layout, expected, monkeypatch):
     if layout == "NHWC":
         monkeypatch.setenv("ONEFLOW_ENABLE_NHWC", "1")
@@ -131,7 +131,7 @@ def test_random_parts_have_the_range_of_area_and_ratio():
 
 
 @pytest.mark.parametrize(
-    "size, expected",
+    ("size", "expected"),
     [((10, 100), (10, 13)), ((100, 10), (13, 10)), ((1, 1), (1, 1)), ((30, 37), (30, 37))],
 )
 def test_what_is_cut_where_no_part_fits(size, expected):
@@ -215,7 +215,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("error, made", REFUSED)
+@pytest.mark.parametrize(("error", "made"), REFUSED)
 def test_what_is_refused(error, made):
     with pytest.raises(error):
         made()

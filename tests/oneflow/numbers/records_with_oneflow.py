@@ -28,7 +28,7 @@ def picture(number, height, width):
     return Image.fromarray(np.clip(np.stack(parts, -1), 0, 255).astype(np.uint8))
 
 
-def encoded(image, kind, **options):
+def encoded(image, kind, **options: object):
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -61,7 +61,7 @@ def write():
                 file.write(struct.pack("<q", len(payload)) + payload)
 
 
-def reader(**given):
+def reader(**given: object):
     return flow.nn.OFRecordReader(str(FOLDER), data_part_num=3, **given)
 
 
@@ -174,11 +174,11 @@ def normalized():
         for flips in (None, mirror):
             made = flow.nn.CropMirrorNormalize(color_space="RGB", **given)(images, flips)
             found.append([given, flips is not None, "NCHW", sum_of(made.numpy())])
-    os.environ["ONEFLOW_ENABLE_NHWC"] = "1"
+    os.environ["ONEFLOW_ENABLE_NHWC"] = "1"  # noqa: TID251 # of OneFlow
     given = {"mean": MEAN, "std": STD, "crop_h": 5, "crop_w": 9}
     made = flow.nn.CropMirrorNormalize(color_space="RGB", **given)(images, mirror)
     found.append([given, True, "NHWC", sum_of(made.numpy())])
-    del os.environ["ONEFLOW_ENABLE_NHWC"]
+    del os.environ["ONEFLOW_ENABLE_NHWC"]  # noqa: TID251
     return found
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
+from weakref import finalize
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -25,9 +26,9 @@ _chosen: int | None = None
 def set_workers(count: int | None) -> None:
     """How many processes decode for each Graph that reads records; 0: threads of this process.
 
-    None, which it is at the beginning: two processes, or one where there is one core. Processes
-    are forked, which scripts without ``if __name__ == "__main__"`` bear; where there is no fork
-    (macOS, Windows) threads do it. Graphs that have begun to read keep theirs.
+    None, which it is at the beginning: half of the cores, from one to four. Processes are forked,
+    which scripts without ``if __name__ == "__main__"`` bear; where there is no fork (macOS,
+    Windows) threads do it. Graphs that have begun to read keep theirs.
 
     Raises:
         InvalidOption: it is no count.
@@ -94,18 +95,24 @@ def batches(make: Callable[[Any], Tensors], draws: Iterator[Any]) -> Iterator[Te
 
 
 class _InTurn(Iterator[Tensors]):
+    """What workers make. They end with this, in order also where a collection finds it."""
+
     def __init__(self, found: Iterator[Tensors | _Failed]) -> None:
-        self._found = found
+        self._held = [found]
+        finalize(self, self._held.clear)
 
     def __next__(self) -> Tensors:
-        found = next(self._found)
+        if not self._held:
+            raise StopIteration
+        found = next(self._held[0])
         if isinstance(found, _Failed):
+            self._held.clear()
             raise found.kind(found.what, fix=found.fix)
         return found
 
 
 def _in_processes(made: _Made, keys: _Draws) -> Iterator[Tensors | _Failed]:
-    count = _chosen or min(2, os.cpu_count() or 1)
+    count = _chosen or max(1, min(4, (os.cpu_count() or 1) // 2))
     loader: DataLoader[Any] = DataLoader(
         made,
         batch_size=None,

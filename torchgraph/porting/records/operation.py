@@ -19,7 +19,7 @@ class Stream(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         try:
             return next(self._draws)
         except Exception as error:

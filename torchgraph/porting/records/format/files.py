@@ -144,7 +144,7 @@ def write_records(path: str | Path, records: Iterable[Mapping[str, Any]]) -> int
             for name, value in features.items():
                 kind, values = _listed(name, value)
                 getattr(message.feature[name], kind).value.extend(values)
-            payload = message.SerializeToString()
+            payload = message.SerializeToString(deterministic=True)
             file.write(_LENGTH.pack(len(payload)) + payload)
             count += 1
     return count

@@ -83,3 +83,8 @@ def _message(name: str) -> Any:
 OFRecord: Any = _message("OFRecord")
 """``OFRecord.FromString(payload).feature["label"].int32_list.value``"""
 Feature: Any = _message("Feature")
+BytesList: Any = _message("BytesList")
+FloatList: Any = _message("FloatList")
+DoubleList: Any = _message("DoubleList")
+Int32List: Any = _message("Int32List")
+Int64List: Any = _message("Int64List")

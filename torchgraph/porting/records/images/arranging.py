@@ -158,8 +158,8 @@ class Aligns(Operation):
         wanted = (*(-(-size // step) * step for size in largest[:2]), *largest[2:])
         if self.shape != wanted:
             raise NotPorted(
-                f"image.batch_align is to make images of {self.shape}; the largest height and width "
-                f"of the batch, rounded up to multiples of {step}, make {wanted}.",
+                f"image.batch_align is to make images of {self.shape}; the largest height and "
+                f"width of the batch, rounded up to multiples of {step}, make {wanted}.",
                 fix="resize to one size.",
             )
         found = torch.zeros(len(given), *self.shape, dtype=self.dtype)

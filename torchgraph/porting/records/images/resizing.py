@@ -5,7 +5,7 @@ Bilinear and bicubic weights are 11-bit integers, area weights are float32, as i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,15 +111,20 @@ def _fixed(weights: Array) -> Array:
     return found
 
 
-def _across(image: Image, taps: _Taps) -> Array:
-    wide = image.astype(np.int32)
-    parts = zip(taps.sources, taps.weights, strict=True)
-    found: Array = sum(wide[:, source] * weight[:, None] for source, weight in parts)
-    return found
+def _across(image: Image, taps: _Taps, dtype: type) -> Array:
+    """The weighted sums along each line, added in the order of the taps."""
+    columns = np.ascontiguousarray(image.transpose(1, 0, 2)).astype(dtype)
+    found: Any = None
+    for source, weight in zip(taps.sources, taps.weights, strict=True):
+        term = columns[source]  # whole lines in memory: gathering pixels takes far longer
+        term *= weight[:, None, None]
+        found = term if found is None else np.add(found, term, out=found)
+    turned: Array = np.ascontiguousarray(found.transpose(1, 0, 2))
+    return turned
 
 
 def _between(image: Image, across: _Taps, down: _Taps) -> Image:
-    rows = _across(image, across) >> 4
+    rows = _across(image, across, np.int32) >> 4
     parts = zip(down.sources, down.weights, strict=True)
     summed = sum((rows[source] * weight[:, None, None]) >> 16 for source, weight in parts)
     return _bytes((summed + 2) >> 2)
@@ -127,7 +132,7 @@ def _between(image: Image, across: _Taps, down: _Taps) -> Image:
 
 def _between_four(image: Image, across: _Taps, down: _Taps) -> Image:
     """In float32, but for the last bytes of a line, fewer than eight, which OpenCV sums in ints."""
-    rows = _across(image, across)
+    rows = _across(image, across, np.int32)
     lines = rows.reshape(len(rows), -1)
     vectors = lines.shape[1] // 8 * 8
     scale = np.float32(1.0 / (_ONE * _ONE))
@@ -159,36 +164,30 @@ def _averaged(image: Image, width: int, height: int) -> Image:
         if (tall, wide) == (2, 2):
             return _bytes((cells + 2) >> 2)
         return _bytes(cells.astype(np.float32) * np.float32(1.0 / (tall * wide)))
-    found = _weighted(image.astype(np.float32).transpose(1, 0, 2), columns, width)
-    found = _weighted(found.transpose(1, 0, 2), rows, height)
+    lines, down = _across(image, _cells(columns, width), np.float32), _cells(rows, height)
+    found: Any = 0
+    for source, weight in zip(down.sources, down.weights, strict=True):
+        term = lines[source]
+        term *= weight[:, None, None]
+        found = found + term
     return _bytes(found)
 
 
-def _weighted(lines: Array, old: int, new: int) -> Array:
-    """Weighted sums of ``lines[source]``, added in the order of the sources."""
-    cells = [list(_cell(number, old, new)) for number in range(new)]
-    found = np.zeros((new, *lines.shape[1:]), np.float32)
-    for tap in range(max(map(len, cells))):
-        having = [number for number, cell in enumerate(cells) if len(cell) > tap]
-        sources = [cells[number][tap][0] for number in having]
-        weights = np.array([cells[number][tap][1] for number in having], np.float32)
-        found[having] += lines[sources] * weights[:, None, None]
-    return found
-
-
-def _cell(number: int, old: int, new: int) -> Iterator[tuple[int, float]]:
-    """(source, weight) of each pixel that one of the result covers."""
+def _cells(old: int, new: int) -> _Taps:
+    """The pixels that each one of the result covers, from left to right, and their shares."""
     scale = 1.0 / (new / old)
-    start, end = number * scale, number * scale + scale
-    size = min(scale, old - start)
-    last = min(int(np.floor(end)), old - 1)
-    first = min(int(np.ceil(start)), last)
-    if first - start > 1e-3:
-        yield first - 1, (first - start) / size
-    for source in range(first, last):
-        yield source, 1.0 / size
-    if end - last > 1e-3:
-        yield last, min(min(end - last, 1.0), size) / size
+    start = np.arange(new) * scale
+    end, size = start + scale, np.minimum(scale, old - start)
+    last = np.minimum(np.floor(end), old - 1)
+    first = np.minimum(np.ceil(start), last)
+    whole = np.arange(int((last - first).max()))[:, None]
+    left = np.where(first - start > 1e-3, (first - start) / size, 0)
+    right = np.minimum(np.minimum(end - last, 1.0), size) / size
+    right = np.where(end - last > 1e-3, right, 0)
+    middle = np.where(first + whole < last, 1.0 / size, 0)
+    sources = np.concatenate([[first - 1], first + whole, [last]]).astype(np.intp)
+    weights = np.concatenate([[left], middle, [right]]).astype(np.float32)
+    return _Taps(np.clip(sources, 0, old - 1), weights)
 
 
 def size_in_ratio(
