@@ -111,6 +111,7 @@ class Compiling(Stepping):
             config_repr=repr(self.config),
             modules=self._modules,
             checkpointing=self._block_tree.checkpointing,
+            stages=self._block_tree.stages,
             stack=self._block_tree.shown_stack,
             amp=self.config.options.amp,
         )

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +29,8 @@ class TreeSource:
     modules: Mapping[str, nn.Module]
     checkpointing: Mapping[str, bool] = field(default_factory=dict)
     """What was said of modules by path: whether their activations are recomputed."""
+    stages: Mapping[str, tuple[int, Any]] = field(default_factory=dict)
+    """Likewise: in which pipeline stage they are, and where that is."""
     program: Program | None = None
     calls: Sequence[CallRecord] = ()
     inputs: Sequence[DescribedLeaf] = ()
@@ -143,7 +146,7 @@ class _View:
         self._is_cut = False
         self.forest = ModuleForest(source.modules)
         self.known = source.program is not None
-        self.checkpointing = source.checkpointing
+        self.checkpointing, self.stages = source.checkpointing, source.stages
         self._operators: defaultdict[str, list[str]] = defaultdict(list)
         self.calls: defaultdict[str, dict[CallRecord, None]] = defaultdict(dict)
         if source.program is None:
@@ -200,8 +203,9 @@ class _View:
         return _nested(f"{head})", lines)
 
     def block(self, path: str) -> list[str]:
-        setting = self.checkpointing.get(path)
-        said = "" if setting is None else f"activation_checkpointing={setting}, "
+        setting, (stage, _) = self.checkpointing.get(path), self.stages.get(path, (None, None))
+        said = "" if stage is None else f"stage_id={stage}, "
+        said += "" if setting is None else f"activation_checkpointing={setting}, "
         return _nested(f"(GraphModule:{path}({said}))", self.operators_of(path))
 
     def _inputs(self, entry: ModuleEntry) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .made import case, evaluated, filled, floats, meta, told
+from .made import case, data, evaluated, filled, floats, meta, told
 
 
 @case
@@ -91,7 +91,7 @@ def input_returned(flow):
     return {"out": told(out), "same": out is x}
 
 
-@case
+@case(bugs={"same": ("OneFlow copies each result, here one tensor stays one", True)})
 def one_tensor_returned_twice(flow):
     def build(self, x):
         y = x * 2
@@ -174,7 +174,10 @@ def empty_containers_out(flow):
         return x, (), [], {}
 
     out = evaluated(flow, build)(floats(flow, 2))
-    return {"kinds": [type(one).__name__ for one in out[1:]], "sizes": [len(one) for one in out[1:]]}
+    return {
+        "kinds": [type(one).__name__ for one in out[1:]],
+        "sizes": [len(one) for one in out[1:]],
+    }
 
 
 @case
@@ -219,3 +222,67 @@ def indices(flow):
 
     first, second, third = evaluated(flow, build)(floats(flow, 3, 4))
     return {"max": _places(told(first)), "sorted": _places(told(second)), "out": told(third)}
+
+
+def _totals(_: Any) -> list[Any]:
+    total, found = data(3), []
+    for step in range(4):
+        total = total + data(3, seed=step)
+        found.append(total)
+    return found
+
+
+_LOST = {
+    "outs": (
+        "OneFlow's graph loses what build writes to buffers and to tensors from outside",
+        lambda stored: [(one * np.float32(2)).tolist() for one in _totals(stored)],
+    ),
+    "total": ("likewise", lambda stored: _totals(stored)[-1].tolist()),
+}
+
+
+@case(bugs=_LOST)
+def tensor_from_outside_changed_in_build(flow):
+    total = floats(flow, 3)
+
+    def build(self, x):
+        total.add_(x)
+        return total * 2
+
+    graph = evaluated(flow, build)
+    outs = [told(graph(floats(flow, 3, seed=n))) for n in range(4)]
+    return {"outs": outs, "total": told(total)}
+
+
+@case(bugs=_LOST)
+def buffer_changed_in_forward(flow):
+    class Net(flow.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", floats(flow, 3))
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.total * 2
+
+    model = Net()
+    graph = evaluated(flow, lambda self, x: self.model(x), model)
+    outs = [told(graph(floats(flow, 3, seed=n))) for n in range(4)]
+    return {"outs": outs, "total": told(model.total)}
+
+
+@case(bugs=_LOST)
+def buffer_replaced_in_forward(flow):
+    class Net(flow.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", floats(flow, 3))
+
+        def forward(self, x):
+            self.total = self.total + x
+            return self.total * 2
+
+    model = Net()
+    graph = evaluated(flow, lambda self, x: self.model(x), model)
+    outs = [told(graph(floats(flow, 3, seed=n))) for n in range(4)]
+    return {"outs": outs, "total": told(model.total)}

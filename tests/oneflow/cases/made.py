@@ -17,7 +17,12 @@ class Case(NamedTuple):
     within: float
     """How far numbers may be apart, relative to the largest one of a list."""
     bugs: dict[str, tuple[str, Any]]
-    """By key of the result, why OneFlow's value is wrong, and the right one."""
+    """By key of the result, why OneFlow's value is wrong, and the right one.
+
+    The right one may be a function of all stored results.
+    """
+    refused: str
+    """Why it raises here; empty where it does not."""
 
 
 CASES: dict[str, Case] = {}
@@ -28,12 +33,13 @@ def case(
     *,
     within: float = 2e-6,
     bugs: dict[str, tuple[str, Any]] | None = None,
+    refused: str = "",
 ) -> Any:
     """Decorator: register a case under the name of the function."""
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
         assert run.__name__ not in CASES, run.__name__
-        CASES[run.__name__] = Case(run.__name__, run, within, bugs or {})
+        CASES[run.__name__] = Case(run.__name__, run, within, bugs or {}, refused)
         return run
 
     return register if function is None else register(function)
@@ -163,7 +169,7 @@ def evaluated(flow: Any, function: Callable[..., Any], model: Any = None) -> Any
             if model is not None:
                 self.model = model
 
-        def build(self, *args, **kwargs):
+        def build(self, *args: Any, **kwargs: Any):
             return function(self, *args, **kwargs)
 
     return EvalGraph()

@@ -1,6 +1,8 @@
 """Schedulers that a Graph steps: the rates of its first calls."""
 
-from .made import case, rates
+import numpy as np
+
+from .made import case, floats, perceptron, rates, told, train_graph, weights
 
 
 @case
@@ -98,3 +100,35 @@ def sequential_lr(flow):
         return schedulers.SequentialLR(optimizer, [first, second], milestones=[3])
 
     return rates(flow, make)
+
+
+@case
+def rate_set_by_hand_before_the_first_call(flow):
+    model = perceptron(flow)
+    optimizer = flow.optim.SGD(model.parameters(), lr=0.1)
+    graph = train_graph(flow, model, optimizer)
+    optimizer.param_groups[0]["lr"] = 0.01
+    losses = [told(graph(floats(flow, 4, 3), floats(flow, 4, 2))) for _ in range(3)]
+    return {"losses": losses, "weights": weights(model)}
+
+
+@case(
+    bugs={
+        "moved": (
+            "OneFlow's graph does not look at a rate that is set after the first call",
+            [-0.1, -0.15, -0.175, -0.1875],
+        )
+    }
+)
+def rate_set_by_hand_between_calls(flow):
+    model = flow.nn.Linear(1, 1, bias=False)
+    model.load_state_dict({"weight": flow.tensor(np.zeros((1, 1), np.float32))})
+    optimizer = flow.optim.SGD(model.parameters(), lr=0.1)
+    graph = train_graph(flow, model, optimizer, loss=lambda out, y: out.sum())
+    one = flow.tensor(np.ones((1, 1), np.float32))
+    moved = []
+    for _ in range(4):
+        graph(one, one)
+        optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"] / 2
+        moved.append(told(model.weight)[0][0])
+    return {"moved": moved}

@@ -33,7 +33,7 @@ def training_and_is_compiled(flow):
 @case
 def compiled_first(flow):
     model = perceptron(flow)
-    graph = train_graph(flow, model, flow.optim.Adam(model.parameters(), lr=0.1))
+    graph = train_graph(flow, model, flow.optim.Adam(model.parameters(), lr=0.1, eps=1e-3))
     out = graph._compile(floats(flow, 4, 3), floats(flow, 4, 2))
     found = {"meta": meta(out), "compiled": graph.is_compiled, "before": weights(model)}
     losses = [told(graph(floats(flow, 4, 3), floats(flow, 4, 2))) for _ in range(4)]
@@ -63,7 +63,10 @@ def states_of_modules(flow):
     train = train_graph(flow, model, flow.optim.SGD(model.parameters(), lr=0.1))
     train(floats(flow, 4, 3), floats(flow, 4, 2))
     state = train.state_dict()
-    return {"names": list(state["model"]), "weights": {k: told(v) for k, v in state["model"].items()}}
+    return {
+        "names": list(state["model"]),
+        "weights": {k: told(v) for k, v in state["model"].items()},
+    }
 
 
 @case
@@ -138,7 +141,9 @@ def printed_lines(flow):
     graph(floats(flow, 4, 3))
     after = [line for line in repr(graph).splitlines() if "OPERATOR" not in line]
     kinds = [re.sub(r":tensor\(.*|size=.*", "", line).rstrip() for line in after]
-    heads = [line for line in kinds if re.match(r"\s*\((GRAPH|CONFIG|INPUT|MODULE|PARAM|OUTPUT)", line)]
+    heads = [
+        line for line in kinds if re.match(r"\s*\((GRAPH|CONFIG|INPUT|MODULE|PARAM|OUTPUT)", line)
+    ]
     return {
         "before": [line.split(":tensor")[0] for line in before],
         "after": heads,
@@ -158,7 +163,10 @@ def blocks(flow):
     block.set_stage(1)
     block.activation_checkpointing = True
     found += [block.stage_id, block.activation_checkpointing]
-    is_live = [graph.model[0].to(flow.nn.Module) is model[0], weight.to(flow.Tensor) is model[0].weight]
+    is_live = [
+        graph.model[0].to(flow.nn.Module) is model[0],
+        weight.to(flow.Tensor) is model[0].weight,
+    ]
     walked = [one.to(graph_module).name for one in graph.model.modules()]
     return {"found": found, "is_live": is_live, "walked": walked, "repr": repr(block)}
 

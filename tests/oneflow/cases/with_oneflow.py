@@ -1,7 +1,7 @@
 """Run every case under OneFlow 0.9 and store what it gives in oneflow-0.9.json.
 
-To be run with Python 3.10, where OneFlow 0.9.0 and numpy<2 are installed, in tests/oneflow:
-``python -m cases.with_oneflow`` for all cases, ``python -m cases.with_oneflow NAME ...`` for some.
+To be run with Python 3.10, OneFlow 0.9.0 and numpy<2, at the root of the repository:
+``python -m tests.oneflow.cases.with_oneflow`` for all cases, the same with NAMEs for some.
 Each runs in a process of its own, up to five times: on the CPU OneFlow's graphs abort at random.
 """
 
@@ -28,7 +28,7 @@ def _one(name: str) -> None:
 
 
 def _tried(name: str) -> Any:
-    command = [sys.executable, "-m", "cases.with_oneflow", "--one", name]
+    command = [sys.executable, "-m", "tests.oneflow.cases.with_oneflow", "--one", name]
     said = ""
     for _ in range(5):
         try:

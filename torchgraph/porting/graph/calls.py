@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -10,15 +13,16 @@ from ..._torch import pytree
 from ..._torch.tensors import version_of
 from ...blocks.block import BlockTree
 from ...config import GraphConfig as Config
-from ...errors import GraphWarning, warn
-from ..records.fed import Fed
+from ...errors import GradPresent, GraphWarning, warn
+from ...graph import Graph
 from ...live.inputs import Call
 from ..errors import NotPorted
 from .blocks import Blocks
 from .config import GraphConfig
+from .rows import Rows, watched
 
 
-class Calls(Fed):
+class Calls(Graph):
     """Base of OneFlow's Graph. What `build` does to its arguments stays inside of the step."""
 
     _tree_class: ClassVar[type[BlockTree]] = Blocks
@@ -31,10 +35,12 @@ class Calls(Fed):
         """Whether `build` writes into its arguments; None before the first call."""
         self._modes: tuple[bool, ...] | None = None
         """`training` of each module, as the first call met it."""
+        self._rows: list[Rows] = []
+        """Optimizers that update tables row by row."""
         super()._own_until_now()
 
     def _run_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._without_gradients()
+        self._begin(args, kwargs)
         if self._writes_arguments is not False:
             return self._on_copies(args, kwargs)
         given = [(one, version_of(one)) for one in _tensors((args, kwargs))]
@@ -56,16 +62,40 @@ class Calls(Fed):
         self._writes_arguments = bool(self._writes_arguments) or written
         return returned
 
-    def _without_gradients(self) -> None:
-        """Gradients of eager are no part of a step: OneFlow's graph computes its own."""
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What holds for a call: no half precision on the CPU, no gradients that zero_grad left.
+
+        Raises:
+            GradPresent: there are others. OneFlow would never update such parameters.
+        """
+        states = (tensor for root in self._modules.values() for tensor in root.parameters())
+        tensors = chain(_tensors((args, kwargs)), states)
+        self.config.amp_on(self.config.wants_amp and any(one.is_cuda for one in tensors))
         for optimizer in () if self._driven else self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad = None
+                    if parameter.grad is None:
+                        continue
+                    if parameter.grad.any():
+                        raise GradPresent(
+                            f"{self._graph_name}: a parameter has a gradient from eager. OneFlow's "
+                            "graph does not update such a parameter.",
+                            fix="call optimizer.zero_grad() before the Graph.",
+                        )
+                    parameter.grad = None
+
+    @contextmanager
+    def _building(self, *, patched: bool = True) -> Iterator[None]:
+        with super()._building(patched=patched), ExitStack() as stack:
+            options = self.config.options
+            if self._rows and options.micro_batches == 1 and options.scaler != "dynamic":
+                stack.enter_context(watched(self._rows))
+            yield
 
     def _recorded(self, call: Call) -> Any:
-        modes = tuple(module.training for root in self._modules.values() for module in root.modules())
+        modes = tuple(
+            module.training for root in self._modules.values() for module in root.modules()
+        )
         if self._modes is None:
             self._modes = modes
         elif modes != self._modes:

@@ -57,7 +57,7 @@ class Compiled(Calls):
         """
         if self.is_compiled:
             raise AlreadyCompiled(f"nn.Graph {self._graph_name} has already been compiled.")
-        self._without_gradients()
+        self._begin(args, kwargs)
         options = self.config.options
         with self._turns.lock, self._telling(), self._signals, no_advice_taken(options):
             self._cache.bring_home()
@@ -76,7 +76,7 @@ class Compiled(Calls):
         self._is_compiled = True
 
     finish_complie_and_init_runtime = finish_compile_and_init_runtime
-    """As OneFlow 0.9 writes it."""
+    """The same; OneFlow 0.9 writes it like this."""
 
     def _shallow_repr(self) -> str:
         """``(GRAPH:LinearGraph_0:LinearGraph)``."""

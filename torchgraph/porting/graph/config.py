@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import torch
 
@@ -18,16 +18,33 @@ _HALF = OneOf((torch.float16, torch.bfloat16))
 class GraphConfig(Config):
     """The options of one Graph. OneFlow: ``nn.graph.graph_config.GraphConfig``."""
 
-    def enable_amp(
+    _half: torch.dtype | None = None
+    """What mixed precision was asked to compute in."""
+
+    def enable_amp(  # type: ignore[override]  # OneFlow has one policy
         self, mode: bool = True, *, dtype: Annotated[torch.dtype, _HALF] = torch.float16
     ) -> None:
         """Half precision by OneFlow's lists (``policy="oneflow"``), for what runs on a card.
 
         As in OneFlow nothing of it happens on the CPU.
         """
+        vars(self)["_half"] = dtype if mode else None
         super().enable_amp(mode, dtype=dtype, policy="oneflow")
 
-    def set_outputs_buffer_size(self, value: PositiveInt = 2) -> None:
+    @property
+    def wants_amp(self) -> bool:
+        """True where mixed precision was asked for."""
+        return self._half is not None
+
+    def amp_on(self, is_on_card: bool) -> None:
+        """Let half precision hold for a call, where it was asked for and there is a card."""
+        half = self._half if is_on_card else None
+        if self.options.amp is not half:
+            super().enable_amp(half is not None, dtype=half or torch.float16, policy="oneflow")
+
+    def set_outputs_buffer_size(  # type: ignore[override]  # OneFlow takes no None
+        self, value: PositiveInt = 2
+    ) -> None:
         """Nothing: results are fresh tensors at each call.
 
         OneFlow's are copies, too; its buffers let calls run ahead of who reads the results, which a
@@ -79,13 +96,12 @@ _ELSEWHERE = ("enable_xla_jit", "use_xla_jit", "enable_tensorrt", "use_tensorrt"
 
 
 def _another_compiler(name: str) -> Callable[..., None]:
-    def option(self: GraphConfig, mode: bool = True) -> NoReturn | None:
-        if mode is False:
-            return None
-        raise NotPorted(
-            f"config.{name}: OneFlow itself dropped that compiler.",
-            fix='leave it out; graph.config.set_backend("inductor") compiles with torch\'s.',
-        )
+    def option(self: GraphConfig, mode: bool = True) -> None:
+        if mode is not False:
+            raise NotPorted(
+                f"config.{name}: OneFlow itself dropped that compiler.",
+                fix='leave it out; graph.config.set_backend("inductor") compiles with torch\'s.',
+            )
 
     option.__name__ = name
     option.__doc__ = "Raises `NotPorted`, unless it is False."

@@ -16,9 +16,7 @@ from ...graph import Graph as Here
 from ...options.checking import shown
 from ..errors import NotPorted
 from .compiled import AlreadyCompiled, Compiled
-from .rows import refuse_half_clipping
-
-_CLASSES_OF_OTHERS = "programs of one Graph share its state, and so do Graphs on the same modules."
+from .rows import Rows, needs_no_moments, refuse_half_clipping
 
 
 class Graph(Compiled):
@@ -52,7 +50,11 @@ class Graph(Compiled):
         if not isinstance(given, Optimizer):
             raise NotAnOptimizer(f"add_optimizer takes an optimizer, not {shown(given)}.")
         refuse_half_clipping(given)
-        super().add_optimizer(given, lr_sch=lr_scheduler if lr_sch is None else lr_sch)
+        is_plain = is_sparse and needs_no_moments(given)
+        rows = [Rows(given)] if is_sparse and not is_plain else []
+        scheduler = lr_scheduler if lr_sch is None else lr_sch
+        super().add_optimizer(given, lr_sch=scheduler, is_sparse=is_plain)
+        self._rows += rows
 
     def set_grad_scaler(self, grad_scaler: Any = None) -> None:
         """Scale gradients; OneFlow: the same.
@@ -67,7 +69,7 @@ class Graph(Compiled):
             )
         super().set_grad_scaler(grad_scaler)
 
-    def debug(  # type: ignore[override]  # the third argument was another one once
+    def debug(
         self,
         v_level: int | bool = -1,
         ranks: Any = None,
@@ -76,21 +78,19 @@ class Graph(Compiled):
         op_repr_with_py_stack: bool = False,
         mode: bool | None = None,
     ) -> None:
-        """Print what happens at the next compilation; ``debug(0, 0, True)`` and ``debug(True)`` too.
+        """Print what happens at the next compilation.
 
-        Once they were ``debug(v_level, ranks, mode)`` and ``debug(mode)``.
+        ``debug(0, 0, True)`` and ``debug(True)`` work, too: once they were
+        ``debug(v_level, ranks, mode)`` and ``debug(mode)``.
         """
-        if isinstance(v_level, bool):
-            v_level, mode = 0, v_level
-        if isinstance(max_py_stack_depth, bool):
-            max_py_stack_depth, mode = 2, max_py_stack_depth
-        super().debug(
-            v_level, ranks, max_py_stack_depth, only_user_py_stack, op_repr_with_py_stack, mode
-        )
+        level, depth = v_level, max_py_stack_depth
+        if isinstance(level, bool):
+            mode, level = level, 0
+        if isinstance(depth, bool):
+            mode, depth = depth, 2
+        super().debug(level, ranks, depth, only_user_py_stack, op_repr_with_py_stack, mode)
 
-    def state_dict(  # type: ignore[override]  # OneFlow's takes where to put it
-        self, destination: Any = None
-    ) -> OrderedDict[str, Any]:
+    def state_dict(self, destination: Any = None) -> OrderedDict[str, Any]:
         """All state, in ``destination`` if that is given."""
         found = super().state_dict()
         if destination is None:
@@ -108,7 +108,7 @@ class Graph(Compiled):
     # --- what others share, of releases after 0.9 -------------------------------------------------
 
     def enable_shared(self, mode: bool = True) -> None:
-        """Nothing: what others may share is there anyway. `AlreadyCompiled` after the first call."""
+        """Let others share the state, which is one anyway; `AlreadyCompiled` after a call."""
         if self.is_compiled:
             raise AlreadyCompiled("enable_shared must be set before graph compile.")
         self._is_shared = mode
@@ -122,7 +122,7 @@ class Graph(Compiled):
         """
         if not isinstance(shared_graph, Graph):
             raise InvalidOption("shared_graph must be an instance of nn.Graph.")
-        if not shared_graph._is_shared:
+        if not shared_graph._may_be_shared():
             raise InvalidOption("shared_graph must have been enabled to be shared.")
         if not shared_graph.is_compiled:
             raise InvalidOption("shared_graph must have been compiled.")
@@ -134,6 +134,9 @@ class Graph(Compiled):
             )
 
     _is_shared: bool = False
+
+    def _may_be_shared(self) -> bool:
+        return self._is_shared
 
     def _states(self) -> list[torch.Tensor]:
         roots = self._modules.values()
