@@ -21,14 +21,14 @@ PACKAGE = Path(__file__).parents[1] / "torchgraph"
 FILES = sorted(set(PACKAGE.rglob("*.py")) - set((PACKAGE / "csrc").rglob("*.py")))
 OUTSIDE = [path for path in FILES if PACKAGE / "_torch" not in path.parents]
 
-OF_PYTHON = frozenset({"_fields", "_make", "_replace"}) | {
+OF_PYTHON = frozenset({"_fields", "_make", "_replace", "_reconstruct"}) | {
     name
     for module, name in (
         *((ctypes, "_SimpleCData"), (dis, "_parse_exception_table")),
         *((os, "_exit"), (sys, "_getframe")),
     )
 }
-"""Of named tuples and of Python's modules."""
+"""Of named tuples, of pickles of NumPy and of Python's modules."""
 
 WRITTEN_IN_PYTHON = (
     *("torch._ops", "torch._tensor", "torch.amp.grad_scaler", "torch.autograd", "torch.cuda"),

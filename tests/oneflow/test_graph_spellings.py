@@ -18,6 +18,7 @@ from torchgraph.errors import (
 )
 from torchgraph.porting.errors import NotPorted
 from torchgraph.porting.graph.compiled import AlreadyCompiled
+from torchgraph.porting.graph.graph import Graph
 
 from .graphs import Evaluates, Trains, batch, made
 
@@ -143,6 +144,22 @@ def test_sparse_of_another_optimizer_is_refused():
         Evaluates(made()).add_optimizer(torch.optim.Adagrad(made().parameters()), is_sparse=True)
 
 
+def test_sparse_with_a_largest_norm_is_refused():
+    class Looks(Graph):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(4, 2, max_norm=1.0)
+            self.add_optimizer(torch.optim.Adam(self.table.parameters()), is_sparse=True)
+
+        def build(self, ids):
+            loss = self.table(ids).sum()
+            loss.backward()
+            return loss
+
+    with pytest.raises(NotPorted, match="max_norm"):
+        Looks()(torch.tensor([1, 2]))
+
+
 def test_no_scaler():
     with pytest.raises(AssertionError):
         Evaluates(made()).set_grad_scaler(None)
@@ -212,6 +229,16 @@ def test_half_precision_is_for_cards():
     graph.config.amp_on(True)
     assert graph.config.options.amp is torch.float16
     assert graph.config.options.amp_policy == "oneflow"
+
+
+def test_sparse_in_half_precision_is_refused(monkeypatch):
+    graph = Trains(is_sparse=True)
+    graph.config.enable_amp(True)
+    graph(batch())  # on the CPU there is no half precision
+    monkeypatch.setattr(type(graph.config), "amp_on", lambda self, on: self._set(amp=self._half))
+
+    with pytest.raises(NotPorted, match="is_sparse"):
+        graph(batch())
 
 
 # --- sharing, protobufs, runtime states -----------------------------------------------------------

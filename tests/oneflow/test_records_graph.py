@@ -3,64 +3,32 @@
 from __future__ import annotations
 
 import gc
-import io
 import multiprocessing
-import threading
 import time
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
-from torchgraph.porting.errors import BadRecord, NotPorted
-from torchgraph.porting.records.ahead import set_workers
+from tests.oneflow.records_kit import (
+    BATCH,
+    COUNT,
+    Numbers,
+    folder as folder,
+    reader,
+    workers as workers,
+)
+from torchgraph.porting.errors import NotPorted
 from torchgraph.porting.records.fed import Fed
-from torchgraph.porting.records.format.files import write_records
 from torchgraph.porting.records.images.arrangers import CropMirrorNormalize
 from torchgraph.porting.records.images.decoders import (
     ImageResize,
     OFRecordImageDecoder,
     OFRecordImageDecoderRandomCrop,
 )
-from torchgraph.porting.records.readers import CoinFlip, OFRecordRawDecoder, OFRecordReader
+from torchgraph.porting.records.readers import CoinFlip, OFRecordRawDecoder
 
-COUNT, PARTS, BATCH = 64, 4, 6
 MEAN, STD = [123.68, 116.779, 103.939], [58.393, 57.12, 57.375]
-
-
-def jpeg(number):
-    draw = np.random.default_rng(number)
-    file = io.BytesIO()
-    height, width = draw.integers(18, 40, 2)
-    pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file, "JPEG")
-    return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """64 records in 4 files: images, labels and 5 numbers each."""
-    found = tmp_path_factory.mktemp("ofrecord")
-    for part in range(PARTS):
-        numbers = range(part * COUNT // PARTS, (part + 1) * COUNT // PARTS)
-        records = [
-            {
-                "encoded": jpeg(n),
-                "class/label": np.int32(n % 7),
-                "number": n,
-                "fields": np.linspace(0, n, 5, dtype=np.float32),
-            }
-            for n in numbers
-        ]
-        write_records(found / f"part-{part:05d}", records)
-    return str(found)
-
-
-def reader(folder, **given: object):
-    given = {"batch_size": BATCH, **given}
-    return OFRecordReader(folder, data_part_num=PARTS, part_name_suffix_length=5, **given)
 
 
 class Images(nn.Module):
@@ -123,22 +91,6 @@ class Evaluate(Fed):
         return self.model(image).softmax(-1), label
 
 
-@pytest.fixture
-def workers():
-    """A choice of workers that ends with the test, as they do."""
-    before = set(multiprocessing.active_children())
-    yield set_workers
-    set_workers(None)
-    gc.collect()
-    for _ in range(50):
-        left = set(multiprocessing.active_children()) - before
-        if not left:
-            break
-        time.sleep(0.1)
-    assert not left
-    assert not [t for t in threading.enumerate() if "torchgraph-records" in t.name]
-
-
 def eager_losses(folder, steps):
     model, optimizer = model_of()
     train, evaluation = Images(folder, True), Images(folder, False)
@@ -180,18 +132,6 @@ def test_twenty_steps_are_those_of_eager(folder, workers, count):
     assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
     assert "17 by programs, 3 recorded, 0 in eager" in " ".join(str(graph.report()).split())
     assert (count == 0) == (not multiprocessing.active_children())
-
-
-class Numbers(Fed):
-    """Reads the numbers of records, and gives them back."""
-
-    def __init__(self, *readers: OFRecordReader):
-        super().__init__()
-        self.readers = nn.ModuleList(readers)
-        self.decode = OFRecordRawDecoder("number", (), torch.int64)
-
-    def build(self):
-        return [self.decode(read()) for read in self.readers]
 
 
 def test_several_readers_and_batches_that_begin_anew(folder, workers):
@@ -250,21 +190,26 @@ def test_accumulation_reads_a_batch_for_each_micro_batch(folder, workers):
 
 
 def test_images_that_build_computes_with(folder, workers):
-    """What torch has touched is cropped and normalised in the step."""
+    """What torch has touched, or written to, is cropped and normalised in the step."""
 
     class Clones(Fed):
-        def __init__(self):
+        def __init__(self, writes):
             super().__init__()
-            self.loader = Images(folder, True)
+            self.loader, self.writes = Images(folder, True), writes
 
         def build(self):
             of = self.loader
-            image = of.resize(of.decoder(of.train_record_reader()))[0].clone()
-            return of.normal(image, of.flip().clone())
+            image, flips = of.resize(of.decoder(of.train_record_reader()))[0], of.flip()
+            if self.writes:
+                return of.normal(image.bitwise_not_(), flips)
+            return of.normal(image.clone(), flips.clone())
 
-    graph, loader = Clones(), Images(folder, True)
-    for _ in range(4):
-        assert torch.equal(graph(), loader()[0])
+    for writes in (False, True):
+        graph, loader = Clones(writes), Images(folder, True)
+        for _ in range(4):
+            image = loader.resize(loader.decoder(loader.train_record_reader()))[0]
+            expected = loader.normal(~image if writes else image, loader.flip())
+            assert torch.equal(graph(), expected)
 
 
 def test_arguments_base_classes_and_looks(folder, workers):
@@ -280,85 +225,6 @@ def test_arguments_base_classes_and_looks(folder, workers):
     ]  # fmt: skip
     assert graph.check(torch.tensor(1), by=3) is None  # and no batch is lost
     assert graph(torch.tensor(0)).tolist() == [16, 18]
-
-
-class Chooses(Numbers):
-    def build(self, which):
-        read = self.readers[0] if which else self.readers[1]
-        return self.decode(read())
-
-
-class Leaves(Numbers):
-    def build(self, which):
-        return super().build() if which else [torch.ones(2)]
-
-
-class Looks(Numbers):
-    def build(self):
-        return [torch.tensor(self.readers[0]().records)]
-
-
-class Takes(Numbers):
-    def __init__(self, *readers: OFRecordReader):
-        super().__init__(*readers)
-        self.record = readers[0]()
-
-    def build(self):
-        return self.decode(self.record)
-
-
-@pytest.mark.parametrize(
-    ("kind", "calls", "why"),
-    [
-        (Chooses, [(True,), (False,)], "other data modules"),
-        (Leaves, [(True,), (False,)], "other data modules"),
-        (Looks, [()], "'records' of what a reader"),
-        (Takes, [()], "read outside of it"),
-    ],
-)
-def test_what_is_refused(folder, workers, kind, calls, why):
-    graph = kind(reader(folder, batch_size=2), reader(folder, batch_size=3))
-    *good, bad = calls
-    for call in good:
-        graph(*call)
-    with pytest.raises(NotPorted, match=why):
-        graph(*bad)
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_an_error_of_a_worker_comes_in_its_turn(folder, workers, tmp_path, count):
-    workers(count)
-    write_records(tmp_path / "part-00000", [{"number": n} for n in range(9)] + [{"other": 1}])
-    for part in range(1, PARTS):
-        (tmp_path / f"part-{part:05d}").write_bytes(b"")
-    graph = Numbers(reader(str(tmp_path), batch_size=1))
-    assert [graph()[0].item() for _ in range(9)] == list(range(9))
-    for _ in range(2):
-        with pytest.raises(BadRecord, match=r"record 9 of .*part-00000 has no feature") as raised:
-            graph()
-        assert str(raised.value).count("Fix:") == 1
-    (tmp_path / "part-00000").write_bytes(b"\x01")
-    graph = Numbers(reader(str(tmp_path), batch_size=1))
-    for _ in range(2):  # in the first call, too, and again
-        with pytest.raises(BadRecord, match="cut off"):
-            graph()
-
-
-def test_a_first_call_that_failed_is_begun_anew(folder, workers):
-    class Fails(Numbers):
-        fails = True
-
-        def build(self):
-            found = super().build()
-            if self.fails:
-                raise ZeroDivisionError
-            return found
-
-    graph = Fails(reader(folder, batch_size=2))
-    with pytest.raises(ZeroDivisionError):
-        graph()
-    graph.fails = False
-    assert [graph()[0].tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_workers_end_with_a_graph_that_a_collection_finds(folder, workers):

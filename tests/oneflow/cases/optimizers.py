@@ -315,6 +315,19 @@ def sparse_adamw(flow):
 
 
 @case(within=5e-6)
+def sparse_adam_scaled_by_frequency(flow):
+    class Net(flow.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = flow.nn.Parameter(floats(flow, 6, 2))
+
+        def forward(self, ids):
+            return flow.nn.functional.embedding(ids, self.table, scale_grad_by_freq=True)
+
+    return _looked_up(flow, "Adam", Net(), lr=0.1)
+
+
+@case(within=5e-6)
 def sparse_adam_with_padding(flow):
     return _looked_up(flow, "Adam", _Tables.one(flow, padding=0), lr=0.1)
 

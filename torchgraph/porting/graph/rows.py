@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from ..._torch import pytree
 from ...errors import InvalidOption, UnsupportedOptimizer
 from ...optim.sparse import check_sparse
+from ..errors import NotPorted
 
 _CLIPPING = ("clip_grad_max_norm", "clip_grad_norm_type")
 
@@ -177,11 +178,17 @@ def _lookup(
         bound = _EMBEDDING.bind(*args, **named)
         bound.apply_defaults()
         given = bound.arguments
-        if given["padding_idx"] is None and given["max_norm"] is None:
+        if given["max_norm"] is not None:
+            raise NotPorted(
+                "add_optimizer(is_sparse=True): an embedding with max_norm is written in build, "
+                "and nobody has compared it with OneFlow.",
+                fix="leave max_norm or is_sparse out.",
+            )
+        if given["padding_idx"] is None and not given["scale_grad_by_freq"]:
             return given["weight"], given["input"]
     elif func in (torch.index_select, torch.Tensor.index_select):
         bound = _SELECT.bind(*args, **named)
-        if bound.arguments["dim"] == 0:
+        if bound.arguments["dim"] in (0, -bound.arguments["input"].dim()):
             return bound.arguments["input"], bound.arguments["index"]
     return None, None
 

@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
+from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
+from ..._torch.tensors import version_of
 from ..errors import NotPorted, NotPortedName
 from .ahead import batches
 from .operation import Operation, Stream
@@ -82,6 +84,7 @@ class Pipeline:
         self._ready: list[list[torch.Tensor]] = []
         """Batches that were looked at, and are still to be used."""
         self._build: _Build | None = None
+        self._lock = Lock()
         self.refused = ""
         """Why nothing that is not known yet may be read now; empty: it may."""
 
@@ -98,13 +101,17 @@ class Pipeline:
         """
         if not self._links:
             return None
-        if self._ready:
-            return self._ready.pop()
+        with self._lock:  # threads may call one Graph
+            return self._ready.pop() if self._ready else self._next(micro_batches)
+
+    def _next(self, micro_batches: int) -> list[torch.Tensor]:
         if self._batches is None:
             chain = Chain(tuple((link.operation, link.inputs) for link in self._links))
             self._batches = batches(chain.run, zip(*self._streams, strict=True))
         found = [next(self._batches) for _ in range(micro_batches)]
-        return found[0] if micro_batches == 1 else [torch.cat(parts) for parts in zip(*found)]  # noqa: B905
+        if micro_batches == 1:
+            return found[0]
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     def put_back(self, batch: list[torch.Tensor]) -> None:
         """The next step is to use it."""
@@ -148,8 +155,8 @@ class _Build:
         self.adds = not pipeline._links
         self._calls = count()
         self._values: dict[Ref, Value] = {}
-        self._refs: dict[int, Ref] = {}
-        """By the identity of a tensor."""
+        self._refs: dict[int, tuple[Ref, int]] = {}
+        """By the identity of a tensor, and its version: written to, it is another one."""
         self._kept: list[torch.Tensor] = []
         self._done = 0
 
@@ -157,10 +164,13 @@ class _Build:
         if self.adds and self._pipeline.refused:
             raise NotPorted(self._pipeline.refused)
         refs = tuple(map(self._ref, inputs))
-        foreign = [isinstance(one, torch.Tensor) and ref is None for one, ref in zip(inputs, refs)]  # noqa: B905
+        foreign = [
+            isinstance(one, torch.Tensor) and ref is None
+            for one, ref in zip(inputs, refs, strict=True)
+        ]
         if any(foreign):
             return self._outside(operation, inputs, refs)
-        if any(one is not None and ref is None for one, ref in zip(inputs, refs)):  # noqa: B905
+        if any(one is not None and ref is None for one, ref in zip(inputs, refs, strict=True)):
             raise NotPorted(
                 f"{type(module).__name__} is given in build what was read outside of it.",
                 fix="call the reader in build as well, or pass tensors as arguments.",
@@ -187,7 +197,10 @@ class _Build:
     def _ref(self, value: Any) -> Ref | None:
         if isinstance(value, Pending):
             return value._ref
-        return self._refs.get(id(value)) if isinstance(value, torch.Tensor) else None
+        if not isinstance(value, torch.Tensor):
+            return None
+        ref, version = self._refs.get(id(value), (None, 0))
+        return ref if ref is None or version == _version(value) else None
 
     def _run(self, call: int, link: Link) -> Any:
         """In a thread of its own, so that no step is recorded that decodes images."""
@@ -215,7 +228,7 @@ class _Build:
         for ref, value in outputs:
             self._values[ref] = value
             if isinstance(value, torch.Tensor):
-                self._refs[id(value)] = ref
+                self._refs[id(value)] = ref, _version(value)
                 self._kept.append(value)
             found.append(
                 value if value is None or isinstance(value, torch.Tensor) else Pending(ref)
@@ -226,6 +239,10 @@ class _Build:
         """`build` has returned."""
         if self._done != len(self._pipeline._links):
             raise _moved(self._pipeline._links[self._done].module)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else version_of(tensor)
 
 
 def _moved(module: nn.Module) -> NotPorted:

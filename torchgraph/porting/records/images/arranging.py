@@ -67,7 +67,9 @@ class CropsMirrorsNormalizes(Operation):
     def _cropped_of_batch(self, images: torch.Tensor) -> torch.Tensor:
         if images.ndim != 4 or not all(self.crop):
             return images
-        return self._part(images, 1, [min(*both) for both in zip(self.crop, images.shape[1:3])])  # noqa: B905
+        return self._part(
+            images, 1, [min(*both) for both in zip(self.crop, images.shape[1:3], strict=True)]
+        )
 
     def _cropped(self, image: torch.Tensor) -> torch.Tensor:
         if not all(self.crop) or self.crop[0] > image.shape[0] or self.crop[1] > image.shape[1]:

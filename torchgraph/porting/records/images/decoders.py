@@ -98,8 +98,9 @@ class OFRecordImageGpuDecoderRandomCropResize(nn.Module):
     """Parts of encoded images, resized: ``nn.OFRecordImageGpuDecoderRandomCropResize``.
 
     What comes in are the bytes that `OFRecordBytesDecoder` gives; what comes out is
-    (N, target_height, target_width, 3), RGB, uint8. It is done on the CPU, as in OneFlow where
-    nvJPEG is missing, by bilinear interpolation. The distribution of the parts is OneFlow's.
+    (N, target_height, target_width, 3), RGB, uint8. It is done on the CPU, by OpenCV's bilinear
+    interpolation; OneFlow does it on a GPU, whose rounding is another one and was not compared.
+    The distribution of the parts is OneFlow's.
 
     Args:
         num_workers, warmup_size, max_num_pixels: without effect: they are nvJPEG's.

@@ -113,7 +113,7 @@ def _fixed(weights: Array) -> Array:
 
 def _across(image: Image, taps: _Taps, dtype: type) -> Array:
     """The weighted sums along each line, added in the order of the taps."""
-    columns = np.ascontiguousarray(image.transpose(1, 0, 2)).astype(dtype)
+    columns: Array = np.ascontiguousarray(image.transpose(1, 0, 2)).astype(dtype)
     found: Any = None
     for source, weight in zip(taps.sources, taps.weights, strict=True):
         term = columns[source]  # whole lines in memory: gathering pixels takes far longer
