@@ -89,3 +89,12 @@ def test_refused_names_say_what_to_do(name):
     with pytest.raises(NotPortedName, match="not here"):
         of(name)
     assert table()[name].why.endswith(".")
+
+
+def test_a_global_arange_is_an_arange_on_one_process():
+    place, parts = of("placement")("cpu", ranks=[0]), of("sbp.broadcast")
+    found = of("_C.global_arange")(
+        start=0, end=5, step=2, placement=place, sbp=parts, dtype=torch.float32
+    )
+    assert found.tolist() == [0.0, 2.0, 4.0]
+    assert found.dtype == torch.float32

@@ -61,7 +61,8 @@ BINARY = [
     ("matrix_vector_product", (A, T(5)), {}), ("tensordot", (A, B, [0], [0]), {}),
     ("tensordot", (X1, T(4, 2), 1), {}),
     ("baddbmm", (T(2, 3, 2), X1, T(2, 4, 2)), {"beta": 0.5, "alpha": 2.0}),
-    ("einsum", ("ij,kj->ik", [A, B]), {}), ("linalg_cross", (T(4, 3), T(4, 3, seed=1)), {}),
+    ("einsum", ("ij,kj->ik", [A, B]), {}), ("linalg_cross", (T(3, 4), T(3, 4, seed=1)), {}),
+    ("linalg_cross", (T(3, 3), T(3, 3, seed=1)), {}),
     ("addcmul", (A, B, POSITIVE), {"value": 0.5}), ("addcdiv", (A, B, POSITIVE), {"value": 0.5}),
 ]  # fmt: skip
 SHAPES = [
@@ -77,6 +78,7 @@ SHAPES = [
     ("reshape_like", (A, T(2, 10, grad=False)), {}), ("repeat", (A, (2, 1, 1)), {}),
     ("tile", (A, (2,)), {}),
     ("flip", (X1, [0, 2]), {}), ("roll", (A, [1, -2], [0, 1]), {}), ("roll", (A, [3]), {}),
+    ("roll", (A, [1], [-1]), {}),
     ("narrow", (A, 1, 1, 3), {}), ("select", (X1, 1, -1), {}), ("diag", (A, 1), {}),
     ("diag", (T(3),), {}), ("tril", (A, -1), {}), ("triu", (A, 1), {}), ("concat", ([A, B],), {}),
     ("concat", ([A, B], 1), {}), ("stack", ([A, B], 1), {}), ("hstack", ([A, B],), {}),

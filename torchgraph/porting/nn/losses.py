@@ -167,8 +167,9 @@ class TripletMarginLoss(nn.TripletMarginLoss):
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         how = losses.mean_of(anchor, self.reduction)
-        tensors, options = (anchor, positive, negative), (self.margin, self.p, self.eps, self.swap)
-        return nn.functional.triplet_margin_loss(*tensors, *options, reduction=how)
+        return nn.functional.triplet_margin_loss(
+            anchor, positive, negative, self.margin, self.p, self.eps, self.swap, reduction=how
+        )
 
 
 class CombinedMarginLoss(nn.Module):

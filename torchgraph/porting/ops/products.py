@@ -33,6 +33,13 @@ def batch_matmul(
     return matmul(a, b, transpose_a, transpose_b, alpha)
 
 
+def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
+    """Without ``dim`` along the first dimension of size 3. OneFlow: ``_C.linalg_cross``."""
+    first = list(input.shape).index(3) if dim is None else dim
+    found: Tensor = torch.linalg.cross(input, other, dim=first)
+    return found
+
+
 def tensordot(
     a: Tensor,
     b: Tensor,
@@ -47,28 +54,6 @@ def tensordot(
     return found
 
 
-def add(
-    input: Tensor | float | Sequence[Tensor],
-    other: Tensor | float | None = None,
-    *,
-    alpha: float = 1,
-) -> Tensor:
-    """A sum of two, or of a list of tensors. OneFlow: ``_C.add``."""
-    if isinstance(input, (list, tuple)):
-        total: Tensor = input[0]
-        for one in input[1:]:
-            total = total + one
-        return total
-    return torch.add(input, other, alpha=alpha)  # type: ignore[arg-type]
-
-
-def sub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-    """OneFlow: ``_C.sub``."""
-    if isinstance(input, Tensor):
-        return torch.sub(input, other, alpha=alpha)
-    return torch.rsub(other, input) if alpha == 1 else input - alpha * other  # type: ignore[arg-type, return-value]
-
-
 def fused_products(
     xs: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
@@ -81,11 +66,3 @@ def fused_products(
 def trunc_divide(input: Tensor, other: Tensor | float) -> Tensor:
     """A quotient rounded towards zero. OneFlow: ``_C.trunc_divide``."""
     return torch.div(input, other, rounding_mode="trunc")
-
-
-def floor_divide(input: Tensor, other: Tensor | float) -> Tensor:
-    """A quotient rounded down; of integers towards zero. OneFlow: ``_C.floor_divide``."""
-    integers = not (input.is_floating_point() or isinstance(other, float))
-    if isinstance(other, Tensor) and other.is_floating_point():
-        integers = False
-    return torch.div(input, other, rounding_mode="trunc" if integers else "floor")

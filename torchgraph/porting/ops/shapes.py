@@ -7,24 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import NotPorted
-
-
-def transpose(
-    input: Tensor,
-    dim0: int | Sequence[int] | None = None,
-    dim1: int | None = None,
-    *,
-    perm: Sequence[int] | None = None,
-) -> Tensor:
-    """Two dimensions swapped, or all of them in an order. OneFlow: ``_C.transpose``."""
-    order = perm if perm is not None else dim0
-    if isinstance(order, (list, tuple)):
-        return input.permute(*order)
-    if not isinstance(order, int) or dim1 is None:
-        raise NotPorted("transpose takes perm, or dim0 and dim1.", fix="give one of both.")
-    return input.transpose(order, dim1)
-
 
 def reversed_dimensions(input: Tensor) -> Tensor:
     """All dimensions in reverse. OneFlow: ``_C.T``."""
@@ -34,13 +16,6 @@ def reversed_dimensions(input: Tensor) -> Tensor:
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     """OneFlow: ``_C.reshape_like``."""
     return x.reshape(like.shape)
-
-
-def broadcast_like(x: Tensor, like: Tensor, broadcast_axes: Sequence[int] = ()) -> Tensor:
-    """``x`` as large as another tensor, with new dimensions at some. OneFlow: the same name."""
-    for axis in sorted(one % like.dim() for one in broadcast_axes):
-        x = x.unsqueeze(axis) if x.dim() < like.dim() else x
-    return x.expand(like.shape)
 
 
 def meshgrid(tensors: Sequence[Tensor], indexing: str = "ij") -> Sequence[Tensor]:
@@ -96,12 +71,6 @@ def split_like(x: Tensor, like: Sequence[Tensor], axis: int) -> Sequence[Tensor]
 def unfold_tensor(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """OneFlow: ``_C.unfold_tensor``."""
     return x.unfold(dimension, size, step)
-
-
-def cast(x: Tensor, dtype: torch.dtype, pin_memory: bool = False) -> Tensor:
-    """OneFlow: ``_C.cast``."""
-    found = x.to(dtype)
-    return found.pin_memory() if pin_memory else found
 
 
 def constant(
