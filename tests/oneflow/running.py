@@ -23,7 +23,7 @@ def run(
         cwd: where it runs, and what it writes goes to.
         imports: a folder of modules besides.
     """
-    command = [sys.executable, "-W", "error", "-m", "torchgraph.oneflow", "--cpu"]
+    command = [sys.executable, "-m", "torchgraph.oneflow", "--cpu"]
     done = subprocess.run(
         [*command, str(script), *arguments],
         cwd=cwd,

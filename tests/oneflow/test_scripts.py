@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from torchgraph.porting.nn.losses import CrossEntropyLoss
 from torchgraph.porting.optim.schedules.base import LrScheduler
 from torchgraph.porting.optim.schedules.warmup import WarmupLR
 from torchgraph.porting.optim.sgd import SGD
@@ -54,11 +55,12 @@ def test_a_script_trains(name, tmp_path):
     losses = graph["losses"]
     assert len(losses) == STEPS
     assert all(math.isfinite(loss) for loss in losses)
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    for ran in graph.pop("ran"):
-        assert ran["backend"] == "aten"
-        assert ran["eager"] == []
-        assert ran["programs"] > 0
+    if name != "dcgan":  # two networks against each other
+        assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    ran = graph.pop("ran")
+    assert [(one["backend"], one["eager"]) for one in ran] == [("aten", [])] * len(ran)
+    assert ran[0]["programs"] >= STEPS - 3  # the first calls are recorded
+    assert {"forward", "backward", "update"} <= ran[0]["nodes"].keys()
     assert eager.pop("ran") == []
     if name in FUSES:
         assert losses == pytest.approx(eager["losses"], rel=1e-4)
@@ -82,3 +84,15 @@ class Halving(LrScheduler):
 
     def get_lr(self):
         return [base_lr / 2**self.last_step for base_lr in self.base_lrs]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (2, 2), (1, 4)])
+def test_labels_may_have_another_shape(shape):
+    logits = [[0.5, -1.25, 0.75], [1.5, 0.25, -0.5], [0.0, 2.0, 1.0], [-1.0, 1.0, 0.5]]
+    labels = torch.tensor([0, 2, 1, 1], dtype=torch.int32).reshape(shape)
+
+    each = CrossEntropyLoss(reduction="none")(torch.tensor(logits), labels)
+
+    of_oneflow = [0.8992664217948914, 2.351954698562622, 0.40760383009910583, 0.5549558997154236]
+    assert each.shape == shape
+    assert each.ravel().tolist() == pytest.approx(of_oneflow, rel=1e-5)

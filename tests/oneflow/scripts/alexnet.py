@@ -15,7 +15,7 @@ from telling import tell
 def parse_args():
     parser = argparse.ArgumentParser("flags for train alexnet")
     parser.add_argument("--ofrecord_path", type=str, default="./ofrecord", help="dataset path")
-    parser.add_argument("--learning_rate", type=float, default=0.02)
+    parser.add_argument("--learning_rate", type=float, default=0.05)
     parser.add_argument("--mom", type=float, default=0.9)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--train_batch_size", type=int, default=8)
