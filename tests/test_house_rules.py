@@ -113,6 +113,7 @@ IMPORTS_BY_NAME = {
     "_extension",
     "_torch",
     "cli.doctor",
+    "cli.port",
     "deploy.formats.onnx_model",
     "inspect.page.convert",
     "lower.inductor.process.child",

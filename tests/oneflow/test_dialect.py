@@ -34,8 +34,11 @@ def test_who_asks_for_a_name_speaks_oneflow():
 
 def test_another_module_sees_what_torch_means():
     assert module("tests_of_torch", HALVED)["halved"](X).tolist() == [-2, 1]
-    imports = f"import torchgraph.oneflow as flow\n{HALVED}"  # imported, and never asked
-    assert module("tests_imports_only", imports)["halved"](X).tolist() == [-2, 1]
+
+
+def test_a_module_that_imports_it_speaks_before_it_asks_for_a_name():
+    text = f"import torchgraph.oneflow as flow\n{HALVED}"
+    assert module("tests_imports_only", text)["halved"](X).tolist() == [-1, 1]
 
 
 def test_a_module_that_takes_one_name_speaks():
@@ -54,6 +57,15 @@ def test_torch_itself_keeps_its_meaning():
     assert weight.numpy().tolist() == [1, 1]
 
 
+def test_code_without_a_name_speaks_when_it_imports():
+    named = {}
+    exec(f"from torchgraph.oneflow import nn\n{HALVED}", named)
+    assert named["halved"](X).tolist() == [-1, 1]
+    nameless = {}
+    exec(HALVED, nameless)
+    assert nameless["halved"](X).tolist() == [-2, 1]
+
+
 def test_what_is_added_is_there_for_all():
     asks = module("tests_asks", "def asked(x):\n    return x.is_global, x.to_local()\n")["asked"]
     assert asks(X)[0] is False
@@ -68,16 +80,16 @@ def test_tensors_are_copied_pickled_and_exported_as_before():
     assert torch.equal(program.module()(torch.ones(1, 2)), model(torch.ones(1, 2)))
 
 
-@pytest.mark.parametrize(("speaks", "expected"), [(True, [-1.0, 1.0]), (False, [-2.0, 1.0])])
+@pytest.mark.parametrize(("speaks", "expected"), [(True, [-1, 1]), (False, [-2, 1])])
 def test_a_graph_records_what_was_meant(speaks, expected):
     text = "import torchgraph as tg\nclass Halved(tg.Graph):\n    build = lambda self, x: x // 2\n"
     asked = "import torchgraph.oneflow as flow\nflow.ones\n" if speaks else ""
     graph = module(f"tests_graph_{speaks}", asked + text)["Halved"]()
 
-    settle(graph, torch.tensor([-3.0, 3.0]))
+    settle(graph, X)
 
     assert isinstance(graph, tg.Graph)
-    assert graph(torch.tensor([-3.0, 3.0])).tolist() == expected
+    assert graph(X).tolist() == expected
     assert graph.program.placeholders  # it runs as a program
 
 

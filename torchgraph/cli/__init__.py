@@ -1,4 +1,4 @@
-"""The command line: ``torchgraph doctor``, ``torchgraph show``, ``torchgraph cache``.
+"""The command line: ``torchgraph doctor``, ``show``, ``cache``, ``port``.
 
 Touches: the terminal; the disk cache, where somebody says so.
 Never: an algorithm that has a room of its own.

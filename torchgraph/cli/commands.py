@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 from rich.console import Console
@@ -15,6 +16,7 @@ from ..lower.inductor.cache.private import NotPrivate
 from ..saved.shown import shown
 from . import cache as kept
 from .doctor import doctor as examined
+from .port import port as ported
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +63,18 @@ def show(directory: str, depth: int | None, ops: tuple[str, ...]) -> int:
         console.print(Text(str(error), "bold red"))
         return 1
     return 0
+
+
+@commands.command()
+@click.argument("directory", type=click.Path(exists=True, path_type=Path))
+@click.option("--write", is_flag=True, help="Change the files; by default a diff is printed.")
+def port(directory: Path, *, write: bool) -> int:
+    """Rewrite the scripts for OneFlow in DIRECTORY, or one file.
+
+    Names that mean the same in torch become torch's, the others those of
+    torchgraph.oneflow. The status is 1 when something is left to do by hand.
+    """
+    return ported(Console(), directory, write=write)
 
 
 @commands.group()

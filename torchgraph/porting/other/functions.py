@@ -14,6 +14,8 @@ from ...distributed.words import env
 from ..errors import NotPorted
 
 T = TypeVar("T")
+VERSION = "0.9.0"
+"""OneFlow's release whose names and numbers are here. OneFlow: ``__version__``."""
 
 
 def balanced_part_nums(total: int, part_size: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 A tensor is torch's, and its class has one ``//``. In OneFlow ``-3 // 2`` is -1, and code of torch
 relies on -2. So those members of `torch.Tensor` and `torch.nn.Module` for which the table has an
-adapter are replaced by one that asks which module calls: a module that has asked for a name of
-OneFlow's gets the adapter, every other one, torch among them, what it always got. Members that
+adapter are replaced by one that asks which module calls: a module that imports OneFlow's names
+gets the adapter, every other one, torch among them, what it always got. Members that
 torch lacks are there for all.
 """
 
@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Callable
 from functools import cached_property, wraps
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -29,12 +29,16 @@ _CLASSES: dict[str, type] = {
 }
 _speaking: dict[str, bool] = {}
 """By the name of a module: whether it is code for OneFlow."""
+_looked_at: dict[str, int] = {}
+"""By the name of a module that is none: how many globals it had."""
 _scripts_speak = False
+_is_installed = False
 
 
 def heard(frame: FrameType) -> None:
     """The module of a frame has asked for a name of OneFlow's."""
-    _speaking[frame.f_globals.get("__name__", "")] = True
+    if (name := frame.f_globals.get("__name__")) is not None:
+        _speaking[name] = True
 
 
 def all_scripts_speak() -> None:
@@ -46,25 +50,40 @@ def all_scripts_speak() -> None:
 
 def speaks(frame: FrameType) -> bool:
     """Whether the code of a frame is for OneFlow."""
-    name = frame.f_globals.get("__name__", "")
+    name = frame.f_globals.get("__name__")
+    if name is None:  # code that was made of text, by torch.fx among others
+        return _imports_it(frame.f_globals)
     known = _speaking.get(name)
     if known is None and _scripts_speak:
         file = frame.f_code.co_filename
         is_ours = name.partition(".")[0] in ("torch", "torchgraph")
         known = _speaking[name] = not is_ours and not file.startswith(("<", *_LIBRARIES))
-    return bool(known)
+    if known or _looked_at.get(name) == len(frame.f_globals):
+        return bool(known)
+    _looked_at[name] = len(frame.f_globals)
+    if _imports_it(frame.f_globals):
+        _speaking[name] = True
+    return _speaking.get(name, False)
+
+
+def _imports_it(names: dict[str, Any]) -> bool:
+    """Whether a global is a module of `torchgraph.oneflow`: to import it asks for no name."""
+    modules = (value.__name__ for value in list(names.values()) if isinstance(value, ModuleType))
+    return any(f"{name}.".startswith("torchgraph.oneflow.") for name in modules)
 
 
 def install() -> None:
     """Give the classes the members of the table; once."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
     for name, row in table().items():
         owner = _CLASSES.get(row.owner)
         member = name.rpartition(".")[2]
         if owner is None or not (row.is_adapted or row.is_refused):
             continue
         known = getattr(owner, member, None)
-        if getattr(known, "_is_of_two_meanings", False):
-            return
         if known is None:
             setattr(owner, member, _refusing(row) if row.is_refused else row.value())
         elif isinstance(known, property) or not callable(known):
@@ -86,7 +105,6 @@ def _method(known: Callable[..., Any], row: Name) -> Callable[..., Any]:
             return meant.value(self, *args, **kwargs)
         return known(self, *args, **kwargs)
 
-    of_two_meanings._is_of_two_meanings = True  # type: ignore[attr-defined]
     return of_two_meanings
 
 

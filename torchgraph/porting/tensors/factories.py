@@ -237,7 +237,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 
 
 class _Typed(type):
-    """A class for the tensors of a dtype: it makes them; as in OneFlow none is an instance of it."""
+    """A class for the tensors of a dtype: it makes them. As in OneFlow, none is its instance."""
 
     dtype: torch.dtype
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+def sort(input: Tensor, dim: int = -1, descending: bool = False) -> Any:
     """OneFlow: ``sort``: stable, and the indices are int32."""
     values, indices = torch.sort(input, dim=dim, descending=descending, stable=True)
-    return values, indices.to(torch.int32)
+    return torch.return_types.sort((values, indices.to(torch.int32)))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool | None = False) -> Tensor:
     """OneFlow: ``argsort``: stable, int32."""
-    return sort(input.detach(), dim, bool(descending))[1]
+    return torch.argsort(input, dim=dim, descending=bool(descending), stable=True).to(torch.int32)
 
 
 def topk(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -121,13 +121,12 @@ def norm(
     is_of_all = dim is None and (p in (None, "fro") or (input.dim() < 3 and _is_of_vectors(p)))
     if is_of_all or p in (None, "fro") or isinstance(dim, int) or (dim is None and input.dim() < 2):
         order = 2 if p in (None, "fro") else p
-        found: Tensor = torch.linalg.vector_norm(input, order, dim, keepdim, dtype=dtype)
-        return found
+        return cast(Tensor, torch.linalg.vector_norm(input, order, dim, keepdim, dtype=dtype))
     dims = tuple(range(input.dim())) if dim is None else tuple(dim)
     if len(dims) != 2 or p not in (1, -1, math.inf, -math.inf):
         raise NotPorted(f"norm(p={p!r}) over {len(dims)} dims is not in OneFlow 0.9, or another.")
     found = torch.linalg.matrix_norm(input, p, (dims[0], dims[1]), keepdim)
-    return found
+    return cast(Tensor, found)
 
 
 def _is_of_vectors(p: Any) -> bool:

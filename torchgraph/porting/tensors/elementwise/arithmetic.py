@@ -30,7 +30,7 @@ def as_float(x: Any) -> Any:
 
 
 def _paired_floats(a: Any, b: Any) -> tuple[Any, Any]:
-    """As `paired`, but with integers both become float32 before."""
+    """Both as `paired` has them; beside integers, both as float32."""
     if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype != b.dtype:
         wide = a if a.dim() and not b.dim() else b if b.dim() and not a.dim() else None
         if wide is not None:
@@ -233,3 +233,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) 
     """OneFlow: ``addcdiv``, of one dtype where one has no dimensions."""
     _refuse_mixed("addcdiv", input, tensor1, tensor2)
     return torch.addcdiv(input, tensor1, tensor2, value=value)
+
+
+def div_(input: Tensor, other: Any) -> Tensor:
+    """OneFlow: ``div_``."""
+    return input.div_(other)
