@@ -97,7 +97,13 @@ def masked_fill_(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """OneFlow: ``masked_select``, with masks of any dtype."""
+    """OneFlow: ``masked_select``, with masks of any dtype.
+
+    Raises:
+        NotPorted: neither has dimensions, which OneFlow 0.9 gets wrong.
+    """
+    if not input.dim() and not mask.dim():
+        raise NotPorted("masked_select without dimensions is wrong in OneFlow 0.9.", fix="x[None].")
     return torch.masked_select(input, mask.to(torch.bool))
 
 

@@ -60,6 +60,24 @@ def argmin(input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = N
     return _index("argmin", input, dim, keepdim, dtype)
 
 
+def _total(by: Any, input: Tensor, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
+    if not input.dim() and dtype is None:
+        dtype = input.dtype
+    if dim is None and not keepdim:
+        return cast(Tensor, by(input, dtype=dtype))
+    return cast(Tensor, by(input, dim, keepdim, dtype=dtype))
+
+
+def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """OneFlow: ``sum``. A tensor without dimensions keeps its dtype."""
+    return _total(torch.sum, input, dim, keepdim, dtype)
+
+
+def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """OneFlow: ``nansum``. A tensor without dimensions keeps its dtype."""
+    return _total(torch.nansum, input, dim, keepdim, dtype)
+
+
 def mean(input: Tensor, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
     """OneFlow: ``mean``. Of nothing it is 0."""
     found = (

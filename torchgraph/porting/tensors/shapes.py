@@ -155,6 +155,14 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, alpha: Any = 1, beta: Any =
     return torch.addmm(input, mat1, mat2, beta=beta, alpha=alpha)
 
 
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    """OneFlow: ``baddbmm``. Of integers it is float32."""
+    found = torch.baddbmm(input, batch1, batch2, beta=beta, alpha=alpha)
+    return found if found.is_floating_point() else found.to(torch.float32)
+
+
 def stft(input: Tensor, n_fft: int, *args: Any, **kwargs: Any) -> Tensor:
     """OneFlow: ``stft``: real and imaginary parts in a last dim, unless ``return_complex``."""
     names = ("hop_length", "win_length", "window", "center", "pad_mode", "normalized", "onesided")
