@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from torchgraph.porting.nn.losses import CrossEntropyLoss
 from torchgraph.porting.optim.schedules.base import LrScheduler
 from torchgraph.porting.optim.schedules.warmup import WarmupLR
 from torchgraph.porting.optim.sgd import SGD
+from torchgraph.porting.tensors.factories import tensor
 
 from . import synthetic
 from .running import run
@@ -96,3 +98,17 @@ def test_labels_may_have_another_shape(shape):
     of_oneflow = [0.8992664217948914, 2.351954698562622, 0.40760383009910583, 0.5549558997154236]
     assert each.shape == shape
     assert each.ravel().tolist() == pytest.approx(of_oneflow, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [
+        ([np.array(1.5), np.array(2.0)], torch.float32),
+        ([np.array(1, np.int32)], torch.int32),
+        ([[np.array(1)], [np.array(2)]], torch.int64),
+        ((np.array(1), 3), torch.int64),
+    ],
+)
+def test_a_tensor_of_arrays_that_are_numbers(data, dtype):
+    assert tensor(data).dtype == dtype
+    assert tensor(data).tolist() == np.array(data).tolist()
