@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ..distributed.words.process import init
 from .devices.on_cpu import read_cuda_as_cpu
 from .modules import import_as_oneflow
 from .tensors import dialect
@@ -25,6 +26,7 @@ def main(cpu: bool, as_module: bool, script: str, arguments: tuple[str, ...]) ->
     python -m torchgraph.oneflow train.py --epochs 3
     torchrun --nproc-per-node 2 -m torchgraph.oneflow train.py
     """
+    init()  # OneFlow does it as it is imported
     import_as_oneflow()
     dialect.all_scripts_speak()
     if cpu:

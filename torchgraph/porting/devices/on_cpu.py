@@ -15,6 +15,11 @@ def read_cuda_as_cpu() -> None:
     _is_cuda_the_cpu = True
 
 
+def is_cuda_the_cpu() -> bool:
+    """Whether `read_cuda_as_cpu` was called."""
+    return _is_cuda_the_cpu
+
+
 def meant(device: Any) -> Any:
     """The device that a script means; what is no device comes back as it is."""
     if not _is_cuda_the_cpu:

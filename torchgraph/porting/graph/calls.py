@@ -14,7 +14,7 @@ from ..._torch.tensors import version_of
 from ...blocks.block import BlockTree
 from ...config import GraphConfig as Config
 from ...errors import GradPresent, GraphWarning, warn
-from ...graph import Graph
+from ..records.fed import Fed
 from ...live.inputs import Call
 from ..errors import NotPorted
 from .blocks import Blocks
@@ -22,7 +22,7 @@ from .config import GraphConfig
 from .rows import Rows, watched
 
 
-class Calls(Graph):
+class Calls(Fed):
     """Base of OneFlow's Graph. What `build` does to its arguments stays inside of the step."""
 
     _tree_class: ClassVar[type[BlockTree]] = Blocks

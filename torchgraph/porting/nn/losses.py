@@ -115,7 +115,9 @@ class CrossEntropyLoss(nn.CrossEntropyLoss):
         )
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return super().forward(input, losses.as_labels(target))
+        return losses.cross_entropy(
+            input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        )
 
 
 class NLLLoss(nn.NLLLoss):

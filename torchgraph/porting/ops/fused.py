@@ -86,6 +86,23 @@ def fused_scale_tril(
     return torch.where(below, x * scale, torch.full_like(x, fill_value))
 
 
+def fused_scale_tril_softmax_dropout(
+    x: Tensor,
+    *,
+    diagonal: int = 0,
+    fill_value: float = 0.0,
+    scale: float = 1.0,
+    rate: float = 0.0,
+) -> Tensor:
+    """Softmax of `fused_scale_tril`, after dropout. A name of OneFlow 0.5 that its GPT calls.
+
+    It drops out always, as it knows of no module.
+    """
+    return fused_scale_tril_softmax_mask_scale(
+        x, p=rate, diagonal=diagonal, tril_scale_value=scale, tril_fill_value=fill_value
+    )[0]
+
+
 def fused_scale_tril_softmax_mask_scale(
     a: Tensor,
     *,

@@ -91,20 +91,26 @@ def cross_entropy(
 
     Args:
         input: logits, (N, C) or (N, C, ...).
-        target: class indices of any integer dtype, (N) or (N, ...), or probabilities as input.
+        target: class indices of any integer dtype, (N) or (N, ...), or probabilities as input. As
+            in OneFlow, indices may have another shape with as many elements, such as (N, 1).
         weight: one number per class.
         ignore_index: the class that counts for nothing.
-        reduction: none, mean or sum.
+        reduction: none (the shape of the indices), mean or sum.
         label_smoothing: from 0 to 1.
     """
-    return functional.cross_entropy(
+    labels = as_labels(target)
+    each = input.shape[:1] + input.shape[2:]
+    is_other = not labels.is_floating_point() and labels.shape != each
+    reshapes = is_other and input.ndim > 1 and labels.numel() == each.numel()
+    found = functional.cross_entropy(
         input,
-        as_labels(target),
+        labels.reshape(each) if reshapes else labels,
         weight,
         ignore_index=ignore_index,
         reduction=reduction,
         label_smoothing=label_smoothing,
     )
+    return found.reshape(labels.shape) if reshapes and reduction == "none" else found
 
 
 def nll_loss(

@@ -79,6 +79,11 @@ def ignore(drop: bool = False, **kwargs: Any) -> Callable[[T], T]:
     return lambda function: function
 
 
+def script_if_tracing(function: T) -> T:
+    """A decorator without effect. OneFlow after 0.9: ``jit._script_if_tracing``."""
+    return function
+
+
 def with_cuda() -> bool:
     """Whether torch was built with CUDA. OneFlow: ``sysconfig.with_cuda``."""
     return torch.version.cuda is not None

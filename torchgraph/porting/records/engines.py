@@ -57,7 +57,12 @@ class DefaultEngine:
 
 def shuffled(items: list[T], epoch: int) -> list[T]:
     """``std::shuffle`` of libstdc++ with OneFlow's engine for an epoch."""
-    found, engine = list(items), np.random.RandomState(_EPOCHS_START_AT + epoch)
+    return shuffled_by(np.random.RandomState(_EPOCHS_START_AT + epoch), items)
+
+
+def shuffled_by(engine: np.random.RandomState, items: list[T]) -> list[T]:
+    """``std::shuffle`` of libstdc++ by a ``std::mt19937``."""
+    found = list(items)
 
     def below(count: int) -> int:
         width = _BITS // count

@@ -215,6 +215,9 @@ def _data(data: Any) -> Any:
         return torch.stack([one if isinstance(one, Tensor) else _data(one) for one in data])
     if isinstance(leaf, (int, float)):
         return _plain(data)
+    if isinstance(data, (list, tuple)) and isinstance(leaf, numpy.ndarray) and not leaf.ndim:
+        found = numpy.array(data)  # torch takes numbers alone
+        return found.astype(numpy.float32) if found.dtype == numpy.float64 else found
     if isinstance(data, numpy.ndarray) and any(stride < 0 for stride in data.strides):
         return numpy.ascontiguousarray(data)
     return data

@@ -26,8 +26,14 @@ def repeat(input: Tensor, sizes: Any) -> Tensor:
 
 
 def view(input: Tensor, *shape: Any) -> Tensor:
-    """OneFlow: ``view``."""
-    return input.view(_size(shape))
+    """OneFlow: ``view``. In its Graph slices are contiguous, so that it may follow.
+
+    Where torch has no view, this is a copy; OneFlow in eager has an error there.
+    """
+    is_dtype = len(shape) == 1 and isinstance(shape[0], torch.dtype)
+    if is_dtype or input.is_contiguous():
+        return input.view(*shape) if is_dtype else input.view(_size(shape))
+    return input.reshape(_size(shape))
 
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = ()) -> Tensor:

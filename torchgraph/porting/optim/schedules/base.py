@@ -68,10 +68,14 @@ class LRScheduler(torch.optim.lr_scheduler.LRScheduler):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say get_lr(base_lr, step).")
 
+    def rate(self, base_lr: float, step: int) -> float:
+        """`get_lr`, for schedules that are made of others."""
+        return self.get_lr(base_lr, step)
+
     def step(self) -> None:  # type: ignore[override]
         """Go on to the next step and set its rates."""
         self.last_step += 1
-        self.update_lrs([self.get_lr(base_lr, self.last_step) for base_lr in self.base_lrs])
+        self.update_lrs([self.rate(base_lr, self.last_step) for base_lr in self.base_lrs])
 
     def update_lrs(self, lrs: Sequence[float]) -> None:
         """Set the rate of each param group."""
@@ -105,9 +109,23 @@ class LrScheduler(LRScheduler):
     ``base_lrs``. One that says ``get_lr(base_lr, step)`` is a `LRScheduler`.
     """
 
+    def rate(self, base_lr: float, step: int) -> float:
+        """The rate that ``get_lr()`` gives when it reads this base rate and this step."""
+        if self._is_newer():
+            return super().rate(base_lr, step)
+        kept = self.base_lrs, self.last_step
+        self.base_lrs, self.last_step = [base_lr], step
+        try:
+            return self.get_lr()[0]  # type: ignore[call-arg, index, no-any-return]
+        finally:
+            self.base_lrs, self.last_step = kept
+
+    def _is_newer(self) -> bool:
+        return bool(inspect.signature(self.get_lr).parameters)
+
     def step(self) -> None:  # type: ignore[override]
         """Go on to the next step and set its rates."""
-        if inspect.signature(self.get_lr).parameters:
+        if self._is_newer():
             super().step()
             return
         self.last_step += 1

@@ -97,7 +97,7 @@ class ChainedScheduler(_OfOthers):
         self.last_step += 1
         lrs = list(self.schedulers[0].base_lrs)
         for one in self.schedulers:
-            lrs = [one.get_lr(lr, self.last_step) for lr in lrs]
+            lrs = [one.rate(lr, self.last_step) for lr in lrs]
             one.last_step = self.last_step
         self.update_lrs(lrs)
 
@@ -155,7 +155,7 @@ class SequentialLR(_OfOthers):
             step -= self.milestones[index - 1]
         current = self.schedulers[index]
         current.last_step = step
-        self.update_lrs([current.get_lr(base_lr, step) for base_lr in self.base_lrs])
+        self.update_lrs([current.rate(base_lr, step) for base_lr in self.base_lrs])
 
 
 def _check_optimizers(name: str, optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> None:

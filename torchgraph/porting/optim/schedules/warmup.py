@@ -92,5 +92,5 @@ class WarmupLR(SequentialLR):
                     "The param_groups in optimizer have different warmup configs, please use "
                     "different optimizers."
                 )
-            end_factor = scheduler.get_lr(base_lr, self.warmup_iters) / base_lr
+            end_factor = scheduler.rate(base_lr, self.warmup_iters) / base_lr
         return LinearLR(*given, end_factor, self.warmup_iters, self.last_step, self.verbose)
