@@ -6,6 +6,7 @@ under ``oneflow.nn``.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -94,10 +95,10 @@ def import_as_oneflow() -> None:
     Raises:
         NotPortedModule: OneFlow itself was imported before.
     """
-    known = sys.modules.get("oneflow")
-    if known is not None and known is not sys.modules[HERE]:
+    known, here = sys.modules.get("oneflow"), importlib.import_module(HERE)
+    if known is not None and known is not here:
         raise NotPortedModule("OneFlow itself was imported before.", fix="import torchgraph first.")
-    sys.modules["oneflow"] = sys.modules[HERE]
+    sys.modules["oneflow"] = here
     for prefix in namespaces():
         sys.modules[f"oneflow.{prefix}"] = namespace(prefix)
 
